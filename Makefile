@@ -1,0 +1,52 @@
+# The one door for people and CI. Every path here is relative: make splits words at spaces, and so a
+# checkout under "My Projects" works only as long as no absolute path appears.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint fmt docs clean dev
+
+SHELL := /bin/sh
+BIN := .venv/bin
+# Scripts without a suffix have to be named to be linted.
+SOURCES := . tools/changelog
+PYTEST := $(BIN)/pytest -q -n auto --dist worksteal
+ARGS ?=
+PYTHON ?=
+export PYTHON
+
+# $(call phase,label,command): one line with the time; the output only when it fails.
+phase = @began=$$(date +%s); \
+	if output=$$($(2) 2>&1); then echo "$(1): good, $$(($$(date +%s) - began))s"; \
+	else printf '%s\n' "$$output"; echo "$(1): failed"; exit 1; fi
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+
+demo: ## three attempts at one task, side by side, from nothing
+	@sh tools/setup demo
+	@$(BIN)/atoll demo
+
+test: lint ## lint, then every test; ARGS="-k name -x" goes to pytest
+	@$(PYTEST) $(ARGS)
+
+check: lint ## lint, then the quick tests
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+lint: dev ## format, lint rules, types, layers
+	$(call phase,format,$(BIN)/ruff format --check $(SOURCES))
+	$(call phase,rules,$(BIN)/ruff check $(SOURCES))
+	$(call phase,types,$(BIN)/mypy)
+	$(call phase,layers,$(BIN)/lint-imports --no-logo)
+
+fmt: dev ## format the code and mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet $(SOURCES) || true
+	@$(BIN)/ruff format $(SOURCES)
+
+docs: dev ## write the generated reference pages anew
+	@$(BIN)/python tools/reference.py
+
+clean: ## remove .venv, caches and builds
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+dev:
+	@sh tools/setup dev
