@@ -1,0 +1,77 @@
+"""Atoll gives every AI coding agent its own capsule of a project.
+
+    import atoll
+
+    with atoll.open_project(".").new("fix-auth") as capsule:
+        result = capsule.run(["pytest", "-q"])
+
+This is the library's face: it only re-exports, and only when asked, so that the command line and
+the keeper start fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.version import __version__
+
+if TYPE_CHECKING:
+    from atoll.engine.capsules import Capsule, Result
+    from atoll.engine.projects import Project, open_project
+    from atoll.engine.runs import RunSpec
+    from atoll.model.errors import (
+        AtollError,
+        DriverError,
+        Interrupted,
+        IsolationError,
+        PrerequisiteError,
+        SpecError,
+        StateError,
+    )
+    from atoll.model.state import Outcome, Run, Work
+
+_HOMES = {
+    "AtollError": "atoll.model.errors",
+    "Capsule": "atoll.engine.capsules",
+    "DriverError": "atoll.model.errors",
+    "Interrupted": "atoll.model.errors",
+    "IsolationError": "atoll.model.errors",
+    "Outcome": "atoll.model.state",
+    "PrerequisiteError": "atoll.model.errors",
+    "Project": "atoll.engine.projects",
+    "Result": "atoll.engine.capsules",
+    "Run": "atoll.model.state",
+    "RunSpec": "atoll.engine.runs",
+    "SpecError": "atoll.model.errors",
+    "StateError": "atoll.model.errors",
+    "Work": "atoll.model.state",
+    "open_project": "atoll.engine.projects",
+}
+
+__all__ = [
+    "AtollError",
+    "Capsule",
+    "DriverError",
+    "Interrupted",
+    "IsolationError",
+    "Outcome",
+    "PrerequisiteError",
+    "Project",
+    "Result",
+    "Run",
+    "RunSpec",
+    "SpecError",
+    "StateError",
+    "Work",
+    "__version__",
+    "open_project",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module `atoll` has no attribute `{name}`")
+    from importlib import import_module  # noqa: PLC0415 - only for those who use the library
+
+    return getattr(import_module(home), name)

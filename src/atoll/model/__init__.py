@@ -1,0 +1,1 @@
+"""Pure data: what was asked, decided, held and observed. Nothing here touches the machine."""

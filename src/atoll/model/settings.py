@@ -1,0 +1,37 @@
+"""What a project's capsules are made with, each value with the place that it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value and its source: `default`, a file, a variable or the command line."""
+
+    key: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings after the merge: default < user file < project file < environment < command line."""
+
+    values: dict[str, Setting] = field(default_factory=dict)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        found = self.values.get(key)
+        return default if found is None else found.value
+
+    def below(self, prefix: str) -> dict[str, Any]:
+        """All values whose key starts with `prefix.`, by the rest of the key."""
+        return {
+            key.removeprefix(f"{prefix}."): setting.value
+            for key, setting in self.values.items()
+            if key.startswith(f"{prefix}.")
+        }
+
+    def source(self, key: str) -> str:
+        return self.values[key].source

@@ -1,0 +1,343 @@
+"""What the project file and the user's own file may say, as frozen models.
+
+Every field carries its description: the JSON schema and the reference page are generated from
+here. Relations between fields are checked by `atoll.model.projectfile`, which is the only maker of
+these models, because a person wants to hear of all mistakes at once and pydantic would stop at
+the first table that is wrong. None always means "not given"; defaults are decided by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.functional_validators import AfterValidator
+
+from atoll.model import rules, units
+
+
+def _size_bytes(value: object, *, minimum_bytes: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return units.require_size_bytes(value, minimum_bytes=minimum_bytes)
+    text = value if isinstance(value, str) else ""
+    return units.parse_size_bytes(text, minimum_bytes=minimum_bytes)
+
+
+def _duration_s(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return units.require_duration_s(value)
+    return units.parse_duration_s(value if isinstance(value, str) else "")
+
+
+def _cpus(value: object) -> float:
+    # Compared before `float()`, which overflows on an enormous whole number; NaN fails as well.
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.01 <= value <= 1024:
+        return float(value)
+    raise ValueError("must be a number from 0.01 to 1024")
+
+
+_SIZE_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?[KMGTkmgt]?(i?B)?$"},
+            {"type": "integer", "minimum": 1},
+        ]
+    }
+)
+_DURATION_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": r"^[0-9.]+(d|h|ms?|s)?([0-9.]+(h|ms?|s))*$"},
+            {"type": "number", "exclusiveMinimum": 0},
+        ]
+    }
+)
+
+Text = Annotated[StrictStr, AfterValidator(rules.require_text)]
+Value = Annotated[StrictStr, AfterValidator(rules.require_plain)]
+Label = Annotated[StrictStr, AfterValidator(rules.require_label)]
+Variable = Annotated[StrictStr, AfterValidator(rules.require_variable)]
+Ref = Annotated[StrictStr, AfterValidator(rules.require_ref)]
+Branch = Annotated[StrictStr, AfterValidator(rules.require_branch)]
+SecretPath = Annotated[StrictStr, AfterValidator(rules.require_secret_path)]
+Port = Annotated[
+    int,
+    BeforeValidator(rules.require_port),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 65_535}),
+]
+Size = Annotated[int, BeforeValidator(partial(_size_bytes, minimum_bytes=1)), _SIZE_SCHEMA]
+LargeSize = Annotated[
+    int,
+    BeforeValidator(partial(_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES)),
+    _SIZE_SCHEMA,
+]
+Duration = Annotated[float, BeforeValidator(_duration_s), _DURATION_SCHEMA]
+
+Level = Literal["none", "worktree", "clone", "sandbox", "container", "vm"]
+NetworkMode = Literal["none", "allow", "open"]
+ToolManager = Literal["mise", "nix", "direnv", "none"]
+ServiceKind = Literal["postgres", "redis", "mariadb", "compose"]
+SwitchPolicy = Literal["none", "hot", "restart", "rebuild"]
+RestartPolicy = Literal["never", "on-failure", "always"]
+MergeWay = Literal["squash", "merge", "rebase", "ff"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Project(_Table):
+    """What the project is and where capsules start."""
+
+    name: Annotated[StrictStr, AfterValidator(rules.require_project_name)] | None = Field(
+        None, description="The project's name in lists and host names; default: its directory's."
+    )
+    base: Ref | None = Field(
+        None, description="The branch, tag or commit that new capsules start from."
+    )
+    carry: tuple[Annotated[StrictStr, AfterValidator(rules.require_inner_path)], ...] | None = (
+        Field(None, description="Ignored paths to carry into capsules; default: detected.")
+    )
+    never: tuple[Annotated[StrictStr, AfterValidator(rules.require_secret_pattern)], ...] = Field(
+        (), description="Patterns added to the built-in list of files that are never carried."
+    )
+
+
+class Limits(_Table):
+    """How much a capsule may use."""
+
+    memory_bytes: LargeSize | None = Field(
+        None, alias="memory", description="Memory of all processes together, such as `4G`."
+    )
+    cpus: (
+        Annotated[
+            float,
+            BeforeValidator(_cpus),
+            WithJsonSchema({"type": "number", "minimum": 0.01, "maximum": 1024}),
+        ]
+        | None
+    ) = Field(None, description="Processors' worth of time, such as `2` or `0.5`.")
+    pids: (
+        Annotated[
+            int,
+            BeforeValidator(partial(rules.require_whole, lowest=1, highest=4_194_304)),
+            WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 4_194_304}),
+        ]
+        | None
+    ) = Field(None, description="Processes and threads at one time.")
+    disk_bytes: LargeSize | None = Field(
+        None, alias="disk", description="What the capsule may write, such as `10G`."
+    )
+    files: (
+        Annotated[
+            int,
+            BeforeValidator(partial(rules.require_whole, lowest=16, highest=1_048_576)),
+            WithJsonSchema({"type": "integer", "minimum": 16, "maximum": 1_048_576}),
+        ]
+        | None
+    ) = Field(None, description="Files that one process may have open.")
+    time_s: Duration | None = Field(
+        None, alias="time", description="How long one run may take, such as `2h` or `1h30m`."
+    )
+    idle_s: Duration | None = Field(
+        None, alias="idle", description="How long a run may say nothing before it is stopped."
+    )
+    output_bytes: Size | None = Field(
+        None, alias="output", description="How much one run may write to its log, such as `100M`."
+    )
+
+
+class UserCapsule(_Table):
+    """How a user's capsules are made where the project does not say."""
+
+    level: Level | None = Field(None, description="How hard the walls are.")
+    network: NetworkMode | None = Field(
+        None, description="`none`: loopback only; `allow`: the named destinations; `open`: all."
+    )
+    allow: tuple[Annotated[StrictStr, AfterValidator(rules.require_allow_rule)], ...] | None = (
+        Field(
+            None,
+            description="Destinations: `host[:port]`, `*.suffix`, an address, a full CIDR, or "
+            "`host:PORT` for a port on the owner's own loopback.",
+        )
+    )
+    limits: Limits = Field(default_factory=Limits, description="How much a capsule may use.")
+    setup_network: NetworkMode | None = Field(
+        None, description="The network of the set-up, when it differs from that of the runs."
+    )
+    env: Mapping[Variable, Value] = Field(
+        default_factory=dict, description="Variables for everything that runs inside."
+    )
+
+
+class Capsule(UserCapsule):
+    """How this project's capsules are made."""
+
+    setup: tuple[Text, ...] = Field(
+        (), description="Shell commands that are run once, in order, inside a new capsule."
+    )
+
+
+class Tools(_Table):
+    """Where compilers and interpreters come from."""
+
+    use: ToolManager | None = Field(
+        None, description="The tool manager to enter before running; default: detected."
+    )
+
+
+class Ready(_Table):
+    """How to tell that a service is up: exactly one of `http`, `tcp`, `command` and `log`."""
+
+    http: Annotated[StrictStr, AfterValidator(rules.require_url_path)] | None = Field(
+        None, description="A path on the service's port that answers with a good status."
+    )
+    tcp: Port | None = Field(None, description="A port that accepts connections.")
+    command: Text | None = Field(None, description="A shell command that succeeds.")
+    log: Text | None = Field(None, description="A piece of text that appears in the output.")
+    timeout_s: Duration | None = Field(
+        None, alias="timeout", description="How long to wait before the start has failed."
+    )
+
+
+class Service(_Table):
+    """A process that is kept up: exactly one of `command` and `use`."""
+
+    command: Text | None = Field(None, description="The shell command that serves.")
+    use: ServiceKind | None = Field(None, description="A service that Atoll knows how to run.")
+    port: Port | None = Field(
+        None, description="The port it listens on, as everything inside knows it."
+    )
+    ready: Ready | None = Field(None, description="How to tell that it is up.")
+    on_switch: SwitchPolicy = Field("none", description="What a branch switch does to it.")
+    restart: RestartPolicy = Field("on-failure", description="When it is started again by itself.")
+    data: Label | None = Field(None, description="The golden data set that it starts with.")
+    shared: StrictBool = Field(
+        default=False, description="Run once per project and reach every capsule."
+    )
+    needs: tuple[Label, ...] = Field((), description="Services that must be up before it.")
+    env: Mapping[Variable, Value] = Field(
+        default_factory=dict, description="Variables for this service only."
+    )
+
+
+class SecretSource(_Table):
+    """Where a secret's value lives: exactly one of these."""
+
+    env: Annotated[StrictStr, AfterValidator(rules.require_source_variable)] | None = Field(
+        None, description="A variable of the owner's environment."
+    )
+    file: SecretPath | None = Field(None, description="A file of the owner.")
+    command: Text | None = Field(None, description="A shell command that prints it.")
+    keyring: Text | None = Field(None, description="An entry of the owner's keyring.")
+
+
+_FORM_CHOICES = '`"env"`, `{ file = "…" }` or `{ broker = "HOST" }`'
+
+
+class SecretForm(_Table):
+    """How a capsule gets a secret; neither `file` nor `broker` means a variable."""
+
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: schema.update(
+            {
+                "anyOf": [{"const": "env"}, {"type": "object", "minProperties": 1}],
+                "maxProperties": 1,
+                "type": ["string", "object"],
+            }
+        )
+    )
+
+    file: SecretPath | None = Field(None, description="A file inside the capsule that holds it.")
+    broker: Annotated[StrictStr, AfterValidator(rules.require_host)] | None = Field(
+        None, description="The one host towards which a placeholder is replaced by the value."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: object) -> object:
+        if value == "env":
+            return {}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be {_FORM_CHOICES}")  # noqa: TRY004 - pydantic wants ValueError
+        return value
+
+    @property
+    def text(self) -> str:
+        if self.broker is not None:
+            return f"broker {self.broker}"
+        return "env" if self.file is None else f"file {self.file}"
+
+
+class Secret(_Table):
+    """A secret, named by the variable that carries it."""
+
+    source: SecretSource = Field(alias="from", description="Where the value lives.")
+    form: SecretForm = Field(
+        default_factory=SecretForm, alias="as", description=f"{_FORM_CHOICES}."
+    )
+    ttl_s: Duration | None = Field(
+        None, alias="ttl", description="How long a grant lasts, such as `8h`."
+    )
+
+
+class Check(_Table):
+    """A command whose exit status says whether a workspace is good."""
+
+    run: Text = Field(description="The shell command.")
+    timeout_s: Duration | None = Field(
+        None, alias="timeout", description="How long it may take before it has failed."
+    )
+
+
+class Stage(_Table):
+    """One step of promotion."""
+
+    checks: tuple[Label, ...] = Field((), description="The checks that must pass.")
+    branch: Branch | None = Field(None, description="The branch that the work lands on.")
+    merge: MergeWay | None = Field(None, description="How the work lands on the branch.")
+    run: Text | None = Field(None, description="A shell command that carries the step out.")
+    approve: StrictBool = Field(default=False, description="Wait for a person's approval first.")
+    undo: Text | None = Field(None, description="A shell command that takes the step back.")
+
+
+class UserFile(_Table):
+    """The user's own settings, for all projects."""
+
+    capsule: UserCapsule = Field(default_factory=UserCapsule, description="How capsules are made.")
+    tools: Tools = Field(
+        default_factory=Tools, description="Where compilers and interpreters come from."
+    )
+
+
+class ProjectFile(_Table):
+    """`atoll.toml`: what a project asks of Atoll. All of it is optional."""
+
+    project: Project = Field(default_factory=Project, description="What the project is.")
+    capsule: Capsule = Field(default_factory=Capsule, description="How its capsules are made.")
+    tools: Tools = Field(
+        default_factory=Tools, description="Where compilers and interpreters come from."
+    )
+    services: Mapping[Label, Service] = Field(
+        default_factory=dict, description="Processes that are kept up, by name."
+    )
+    secrets: Mapping[Variable, Secret] = Field(
+        default_factory=dict, description="Secrets that capsules may be granted, by variable."
+    )
+    checks: Mapping[Label, Check] = Field(
+        default_factory=dict, description="Commands that tell good from bad, by name."
+    )
+    stages: Mapping[Label, Stage] = Field(
+        default_factory=dict, description="Steps of promotion, in order."
+    )

@@ -1,0 +1,201 @@
+"""What is: records as they were observed, never as somebody claimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class CapsuleState(StrEnum):
+    """Where a capsule is in its life. Only `ready` lasts; the others belong to one command."""
+
+    CREATING = "creating"
+    READY = "ready"
+    REMOVING = "removing"
+
+
+class RunState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Reason(StrEnum):
+    """Why a run ended."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIMEOUT = "timeout"
+    STOPPED = "stopped"
+    HANGUP = "hangup"
+    OUTPUT = "output"
+    NOT_STARTED = "not-started"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A git repository that Atoll knows; `root` is the owner's checkout."""
+
+    id: str
+    name: str
+    root: str
+    git_dir: str
+    """The repository's common directory: all its worktrees are one project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capsule:
+    id: int
+    project_id: str
+    name: str
+    level: str
+    state: CapsuleState
+    base_commit: str
+    base_ref: str
+    branch: str | None
+    workspace: str
+    directory: str
+    created_at: float
+    time_limit_s: float | None = None
+    ports: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended. `exit_code` and `signal` are what the kernel said of the main process."""
+
+    reason: Reason
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str | None = None
+    leftover: int = 0
+    cpu_s: float = 0.0
+    max_rss_bytes: int = 0
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code that a shell would show for this end."""
+        match self.reason:
+            case Reason.TIMEOUT:
+                return 124
+            case Reason.STOPPED:
+                return 143
+            case Reason.HANGUP:
+                return 129
+            case Reason.LOST | Reason.OUTPUT:
+                return 137
+            case _:
+                if self.exit_code is not None:
+                    return self.exit_code
+                return 128 + (self.signal or 9)
+
+    @property
+    def good(self) -> bool:
+        return self.reason is Reason.EXITED and self.exit_code == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One process tree in a capsule. `number` counts within the capsule; `token` is unique."""
+
+    id: int
+    capsule_id: int
+    capsule_name: str
+    number: int
+    token: str
+    argv: tuple[str, ...]
+    state: RunState
+    background: bool
+    tty: bool
+    directory: str
+    created_at: float
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.capsule_name}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One live process, as /proc shows it."""
+
+    pid: int
+    ppid: int
+    command: str
+    cpu_s: float
+    rss_bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a workspace holds that exists nowhere else."""
+
+    uncommitted: tuple[str, ...] = ()
+    untracked: tuple[str, ...] = ()
+    commits: int = 0
+    nested: tuple[str, ...] = ()
+    """Repositories inside the workspace: git cannot store them, so they are kept as files."""
+    ignored: int = 0
+    """Ignored top-level entries: build products, which no command promises to keep."""
+
+    @property
+    def any(self) -> bool:
+        return bool(self.uncommitted or self.untracked or self.commits or self.nested)
+
+    def render(self) -> list[str]:
+        """One phrase per kind of work, as `rm` shows them."""
+        lines = []
+        for label, paths in (
+            ("uncommitted", self.uncommitted),
+            ("untracked", self.untracked),
+            ("nested repository", self.nested),
+        ):
+            if paths:
+                shown = ", ".join(f"`{path}`" for path in paths[:3])
+                more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+                lines.append(f"{len(paths)} {label}: {shown}{more}")
+        if self.commits:
+            noun = "commit" if self.commits == 1 else "commits"
+            lines.append(f"{self.commits} {noun} that no other branch holds")
+        return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPoint:
+    """Work that was stored before its capsule was removed."""
+
+    id: str
+    capsule: str
+    ref: str
+    commit: str
+    base_commit: str
+    head_commit: str
+    index_commit: str | None = None
+    stored_at: float
+    files: str | None = None
+    """A directory beside the ref that holds what git cannot store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that this host lacks, and what cures it."""
+
+    what: str
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of `atoll doctor`: what was tried, what came of it, how long it took."""
+
+    name: str
+    good: bool
+    detail: str
+    cure: str | None = None
+    needed: bool = True
+    """False when only levels that are not the default depend on it."""
+    took_s: float = 0.0
