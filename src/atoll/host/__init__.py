@@ -1,0 +1,1 @@
+"""Touches the machine: one door per danger. Everything above asks these modules."""

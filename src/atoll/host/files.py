@@ -1,0 +1,261 @@
+"""Files, with the promises that the rest builds on: atomic writes, locks that die with their
+holder, and a removal that never leaves Atoll's home and never follows a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from atoll.model.errors import PrerequisiteError, StateError
+
+
+def make_private_directory(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replaces `path` whole or not at all, also through a power cut."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Creates `path`; never overwrites. Raises StateError when it exists."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    except FileExistsError as error:
+        raise StateError(f"`{path}` exists already") from error
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
+
+
+def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
+    """The content of a regular file, or None when there is none.
+
+    Never follows a final link, never blocks on a fifo. Raises StateError for anything that is
+    not a regular file or is larger than the limit.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StateError(f"`{path}` is a symbolic link, which is not followed") from error
+        raise
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise StateError(f"`{path}` is not a regular file")
+        if status.st_size > limit_bytes:
+            raise StateError(f"`{path}` is larger than {limit_bytes} bytes")
+        return stream.read(limit_bytes)
+
+
+def require_own_directory(path: Path) -> None:
+    """Makes Atoll's home if it is missing, and refuses one that others control."""
+    try:
+        make_private_directory(path)
+        status = path.stat()
+    except OSError as error:
+        raise PrerequisiteError(
+            f"`{path}` cannot be used as Atoll's home: {error.strerror}",
+            hint="set ATOLL_HOME to a directory that you can write to",
+        ) from error
+    if status.st_uid != os.geteuid():
+        raise PrerequisiteError(
+            f"`{path}` belongs to user id {status.st_uid}, not to {os.geteuid()}",
+            hint="set ATOLL_HOME to a directory of your own",
+        )
+    if status.st_mode & 0o022:
+        raise PrerequisiteError(f"`{path}` can be written by others", hint=f"chmod go-w '{path}'")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PrerequisiteError(
+            f"`{path}` is not writable", hint="set ATOLL_HOME to a directory that you can write to"
+        )
+
+
+class Lock:
+    """An exclusive lock on a file that the kernel drops when its last holder dies.
+
+    Programs that are handed `fd` hold it too: a crashed command stays locked until the tools that
+    it started have ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Takes the lock; returns False when somebody else has it and `wait` is not set."""
+        while True:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                os.close(handle)
+                return False
+            except BaseException:
+                os.close(handle)
+                raise
+            if self._still_at_path(handle):
+                self.fd = handle
+                return True
+            # The previous holder removed the file between our open and our lock.
+            os.close(handle)
+
+    def _still_at_path(self, handle: int) -> bool:
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(handle))
+
+    def release(self, *, remove: bool = False) -> None:
+        if self.fd < 0:
+            return
+        if remove:
+            self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+        self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release(remove=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def move(source: Path, target: Path) -> None:
+    """Renames within one filesystem, making the parent."""
+    make_private_directory(target.parent)
+    os.rename(source, target)
+
+
+def remove_tree(path: Path, *, within: Path) -> None:
+    """Removes `path` and all below it; a missing one is fine.
+
+    Refuses to leave `within`, never follows a link, never crosses into another filesystem, and
+    copes with trees of any depth and with directories that forbid everything.
+    """
+    home = Path(os.path.realpath(within))
+    place = Path(os.path.realpath(path.parent)) / path.name
+    if home not in place.parents:
+        raise StateError(f"`{path}` is not below `{within}`: not removed")
+    try:
+        status = os.lstat(place)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(place)
+        return
+    root = _open_directory(place.name, _open_plain(place.parent))
+    try:
+        _empty(root, device=status.st_dev)
+    finally:
+        os.close(root)
+    os.rmdir(place)
+
+
+def _open_plain(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _open_directory(name: str, parent: int) -> int:
+    """Opens a directory for emptying, lifting a mode that forbids it."""
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if os.fstat(handle).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
+def _empty(root: int, *, device: int) -> None:
+    """Empties a directory without recursion: subdirectories are first lifted to the top.
+
+    The lifting keeps the number of open descriptors and the length of paths constant.
+    """
+    counter = 0
+    while names := os.listdir(root):
+        for name in names:
+            if not _unlink_plain(name, root):
+                counter = _dissolve(name, root, device=device, counter=counter)
+
+
+def _unlink_plain(name: str, parent: int) -> bool:
+    if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+        return False
+    os.unlink(name, dir_fd=parent)
+    return True
+
+
+def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
+    """Removes one directory of `root`: its files at once, its subdirectories into `root`."""
+    handle = _open_directory(name, root)
+    try:
+        if os.fstat(handle).st_dev != device:
+            raise StateError(f"another filesystem is mounted on `{name}`: not removed")
+        for child in os.listdir(handle):
+            if _unlink_plain(child, handle):
+                continue
+            # A directory can only be moved when it may be written itself: its `..` changes.
+            os.close(_open_directory(child, handle))
+            counter = _lift(child, handle, root, counter)
+    finally:
+        os.close(handle)
+    os.rmdir(name, dir_fd=root)
+    return counter
+
+
+def _lift(child: str, handle: int, root: int, counter: int) -> int:
+    while True:
+        counter += 1
+        target = f".atoll-{counter}"
+        try:
+            os.stat(target, dir_fd=root, follow_symlinks=False)
+        except FileNotFoundError:
+            os.rename(child, target, src_dir_fd=handle, dst_dir_fd=root)
+            return counter
+
+
+def free_bytes(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

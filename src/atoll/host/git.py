@@ -1,0 +1,158 @@
+"""Git through one door: machine formats only, no hook, no prompt, no option that can be injected.
+
+Questions about an owner's repository are asked here on the host. Questions about a workspace pass
+an Enclosure, so that they are asked with what the capsule may know and not with the owner's
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atoll.host.process import Completed, failure, run
+from atoll.model.errors import StateError
+from atoll.model.names import printable
+from atoll.model.plan import Enclosure
+
+_SAFE = (
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "advice.detachedHead=false",
+)
+_ABSENT = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout:
+    """A working tree of the owner's and the repository that it belongs to."""
+
+    root: str
+    repository: str
+
+
+def git(  # noqa: PLR0913 - one door, and every caller names what it needs
+    *args: str,
+    cwd: str,
+    within: Enclosure | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    keep_fds: Sequence[int] = (),
+    allowed: Sequence[int] = (0,),
+    safe: bool = True,
+) -> Completed:
+    """Runs git in `cwd`. `safe=False` lets the repository's own hooks run: only inside."""
+    return run(
+        ("git", *(_SAFE if safe else ()), *args),
+        cwd=cwd,
+        within=within,
+        env=env,
+        stdin=stdin,
+        keep_fds=keep_fds,
+        allowed=allowed,
+    )
+
+
+def find_checkout(path: str) -> Checkout:
+    """The checkout that holds `path`. Raises StateError when there is none that can be used."""
+    if not os.path.isdir(path):
+        raise StateError(f"there is no directory `{printable(path)}`")
+    answer = git(
+        "rev-parse", "--is-bare-repository", "--is-inside-work-tree",
+        "--path-format=absolute", "--git-common-dir",
+        cwd=path, allowed=(0, _ABSENT),
+    )  # fmt: skip
+    if answer.code == _ABSENT:
+        if b"not a git repository" not in answer.stderr:
+            raise failure(answer)
+        raise StateError(
+            f"`{printable(path)}` is not in a git repository",
+            hint="git init && git add -A && git commit -m start",
+        )
+    bare, inside, repository = answer.text.removesuffix("\n").split("\n", 2)
+    if bare == "true" or inside != "true":
+        raise StateError(
+            f"`{printable(path)}` is a bare repository: it has no checkout to make capsules of",
+            hint=f"git clone '{printable(path)}' work && cd work",
+        )
+    top = git("rev-parse", "--show-toplevel", cwd=path).text.removesuffix("\n")
+    return Checkout(root=top, repository=os.path.realpath(repository))
+
+
+def find_commit(ref: str, *, cwd: str) -> str | None:
+    """The commit that `ref` names, or None. A ref is never read as an option."""
+    if ref.startswith("-") or not ref.isprintable():
+        return None
+    answer = git(
+        "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}",
+        cwd=cwd, allowed=(0, 1, _ABSENT),
+    )  # fmt: skip
+    # An ambiguous name answers with a warning and a guess; a guess is not good enough here.
+    if answer.code != 0 or b"ambiguous" in answer.stderr:
+        return None
+    lines = [line for line in answer.text.split("\n") if re.fullmatch("[0-9a-f]{40,64}", line)]
+    return lines[-1] if lines else None
+
+
+def find_ref(ref: str, *, cwd: str) -> str | None:
+    """What a full ref name points to, or None."""
+    answer = git("rev-parse", "--verify", "--quiet", ref, cwd=cwd, allowed=(0, 1, _ABSENT))
+    return answer.text.strip() if answer.code == 0 else None
+
+
+def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> bool:
+    """Creates `ref` only if it does not exist; returns whether it did."""
+    absent = "0" * len(commit)
+    answer = git(
+        "update-ref", ref, commit, absent, cwd=cwd, keep_fds=keep_fds, allowed=(0, _ABSENT)
+    )
+    if answer.code == 0:
+        return True
+    if find_ref(ref, cwd=cwd) is None:
+        raise failure(answer)
+    return False
+
+
+def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:
+    """(ref, commit) for all refs below a prefix."""
+    answer = git("for-each-ref", "--format=%(objectname) %(refname)", prefix, cwd=cwd)
+    pairs = [line.split(" ", 1) for line in answer.text.splitlines()]
+    return [(ref, commit) for commit, ref in pairs]
+
+
+def checked_out_at(branch: str, *, cwd: str) -> str | None:
+    """The working tree in which a branch is checked out, or None."""
+    place = None
+    for field in git("worktree", "list", "--porcelain", "-z", cwd=cwd).text.split("\0"):
+        key, _, value = field.partition(" ")
+        if key == "worktree":
+            place = value
+        elif key == "branch" and value == f"refs/heads/{branch}":
+            return place
+    return None
+
+
+def current_branch(*, cwd: str) -> str | None:
+    """The branch that is checked out in `cwd`; None when HEAD is detached."""
+    answer = git("symbolic-ref", "--quiet", "--short", "HEAD", cwd=cwd, allowed=(0, 1))
+    return answer.text.strip() or None
+
+
+def setting(key: str, *, cwd: str) -> str:
+    return git("config", "--get", key, cwd=cwd, allowed=(0, 1)).text.removesuffix("\n")
+
+
+def tracked(*, cwd: str) -> list[str]:
+    return [path for path in git("ls-files", "-z", cwd=cwd).text.split("\0") if path]
+
+
+def version() -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", run(("git", "--version")).text)
+    return tuple(int(part) for part in found.groups()) if found else (0,)

@@ -1,0 +1,106 @@
+"""Reads /proc: which processes there are, and which of them belong to a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+from atoll.host.process import wait_until
+from atoll.model.state import Process
+
+MARKER = "ATOLL_RUN"
+"""The variable that marks every process of a run: a sweep finds it without its keeper."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def _read(pid: int, name: str) -> bytes | None:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as stream:
+            return stream.read()
+    except OSError:
+        # Gone meanwhile, or another user's: either way not ours to report.
+        return None
+
+
+def parse_stat(text: bytes) -> list[bytes]:
+    """The fields of /proc/PID/stat after the command, which may itself hold spaces and brackets."""
+    return text[text.rindex(b")") + 2 :].split()
+
+
+def processes() -> dict[int, Process]:
+    """Every process that can be seen, by pid."""
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    found: dict[int, Process] = {}
+    for pid in _pids():
+        stat = _read(pid, "stat")
+        if stat is None:
+            continue
+        fields = parse_stat(stat)
+        if fields[0] == b"Z":
+            continue
+        line = _read(pid, "cmdline") or stat[stat.index(b"(") + 1 : stat.rindex(b")")]
+        found[pid] = Process(
+            pid=pid,
+            ppid=int(fields[1]),
+            command=os.fsdecode(line.rstrip(b"\0").replace(b"\0", b" ")),
+            cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
+            rss_bytes=int(fields[21]) * _PAGE,
+            age_s=max(0.0, boot - int(fields[19]) / _TICKS),
+        )
+    return found
+
+
+def marked(token: str) -> list[int]:
+    """The pids that carry a run's marker in their environment."""
+    needle = f"{MARKER}={token}".encode()
+    mine = os.getpid()
+    return [
+        pid
+        for pid in _pids()
+        if pid != mine and needle in (_read(pid, "environ") or b"").split(b"\0")
+    ]
+
+
+def family(roots: list[int], table: dict[int, Process]) -> list[Process]:
+    """The processes `roots` and everything below them, parents first."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    ordered: list[Process] = []
+    queue = [pid for pid in roots if pid in table]
+    seen = set(queue)
+    while queue:
+        pid = queue.pop(0)
+        ordered.append(table[pid])
+        fresh = [child for child in sorted(children.get(pid, [])) if child not in seen]
+        seen.update(fresh)
+        queue.extend(fresh)
+    return ordered
+
+
+def end_marked(token: str, *, timeout_s: float = 10.0) -> bool:
+    """Kills what carries the marker, with everything below it, until nothing is left."""
+
+    def swept() -> bool:
+        pids = [process.pid for process in family(marked(token), processes())]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                _signal(pid, number)
+        return not pids
+
+    return wait_until(swept, timeout_s=timeout_s)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
