@@ -1,0 +1,103 @@
+"""How a tree is brought to its end: signals that ask, with a wait after each, then SIGKILL.
+
+`Ending` never blocks and never reaps. Its owner calls `advance` when `deadline` has come and
+stops when `tree.reap` says that no child is left, or when `is_given_up` says that none of this
+helped (another user's process, or one that hangs in the kernel).
+"""
+
+from __future__ import annotations
+
+import signal
+
+from atoll.keeper import tree
+
+GIVE_UP_S = 10.0
+_ROUND_S = 0.01
+_LONGEST_ROUND_S = 0.25
+_FREEZE_ROUNDS = 50
+
+
+class Ending:
+    """The end of everything below `root`: first `steps` (signal, seconds to wait), then SIGKILL."""
+
+    __slots__ = (
+        "_give_up",
+        "_latest",
+        "_leftover",
+        "_pause_s",
+        "_root",
+        "_steps",
+        "deadline",
+        "is_given_up",
+    )
+
+    def __init__(self, root: int, steps: list[tuple[int, float]], now: float) -> None:
+        self._root = root
+        self._steps = steps
+        self._pause_s = _ROUND_S
+        self._give_up: float | None = None
+        self._latest = float("inf")
+        self._leftover: set[tuple[int, int]] = set()
+        self.deadline = now
+        self.is_given_up = False
+
+    @property
+    def leftover(self) -> int:
+        """How many processes got a signal after the main one was gone."""
+        return len(self._leftover)
+
+    def hasten(self, latest: float) -> None:
+        """Send SIGKILL no later than `latest`, whatever steps would still have been to come."""
+        self._latest = min(self._latest, latest)
+        self.deadline = min(self.deadline, self._latest)
+
+    def advance(self, now: float, *, main_is_gone: bool) -> None:
+        """Take the step that is due, if one is."""
+        if now < self.deadline:
+            return
+        if self._steps and now < self._latest:
+            number, wait_s = self._steps.pop(0)
+            reached = self._send(tree.processes_under(self._root), number, signal.SIGCONT)
+            self.deadline = min(now + wait_s, self._latest)
+        else:
+            reached = self._kill(now)
+        if main_is_gone:
+            self._leftover.update(process.identity for process in reached)
+
+    def _kill(self, now: float) -> list[tree.Process]:
+        if self._give_up is None:
+            self._give_up = now + GIVE_UP_S
+        if now >= self._give_up:
+            self.is_given_up = True
+            return []
+        self.deadline = min(now + self._pause_s, self._give_up)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_ROUND_S)
+        return self._send(self._freeze(), signal.SIGKILL)
+
+    def _freeze(self) -> list[tree.Process]:
+        """Stop everything before the kill: a stopped process cannot fork away from it."""
+        stopped: set[tuple[int, int]] = set()
+        processes: list[tree.Process] = []
+        for _ in range(_FREEZE_ROUNDS):
+            processes = tree.processes_under(self._root)
+            fresh = [process for process in processes if process.identity not in stopped]
+            if not fresh:
+                break
+            for process in fresh:
+                tree.send_signal(process, signal.SIGSTOP)
+                stopped.add(process.identity)
+        return processes
+
+    def _send(self, processes: list[tree.Process], *numbers: int) -> list[tree.Process]:
+        """Those who lived to get it."""
+        return [
+            process
+            for process in processes
+            if tree.send_signal(process, *numbers) and not process.is_dead
+        ]
+
+
+def survivors_message(root: int) -> str:
+    pids = tree.descendants(root)
+    shown = ", ".join(str(pid) for pid in pids[:10]) or "unseen"
+    return f"processes that could not be ended within {GIVE_UP_S:g} s: {shown}"

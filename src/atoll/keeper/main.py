@@ -1,0 +1,189 @@
+"""The keeper's processes: the starter ends at once, the guard watches, the minder works.
+
+starter ── guard (session leader, subreaper) ── minder (subreaper) ── the run's tree
+
+If the minder dies, its orphans come to the guard, which kills them and writes the outcome `lost`.
+If the guard dies, the kernel tells the minder, which does the same. Both hold the lock on the
+run until their last moment; nothing else does.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import signal
+import sys
+import time
+
+from atoll.keeper import calls, tree, wire
+from atoll.keeper.ending import Ending, survivors_message
+from atoll.keeper.loop import STOP_SIGNALS, Loop
+from atoll.keeper.minder import Minder
+from atoll.keeper.spec import load_spec
+from atoll.keeper.status import Status, find_error, load_status, record_error, write_status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CRASHED = 70
+
+_CAUGHT = STOP_SIGNALS | {signal.SIGCHLD}
+
+
+def main() -> None:
+    """`RUN_DIR LOCK_FD READY_FD`: start the keeper of one run.
+
+    READY_FD gets one JSON line as soon as clients can connect: `{"pid": minder, "guard": guard}`,
+    or `{"error": message}`. The exit status is then 0 or 1; the run goes on without this process.
+    """
+    run_dir = os.path.abspath(sys.argv[1])
+    lock_fd, ready_fd = int(sys.argv[2]), int(sys.argv[3])
+    for fd in (lock_fd, ready_fd):
+        os.set_inheritable(fd, False)  # noqa: FBT003  the call knows no keywords
+    news_read, news_write = os.pipe()
+    gc.freeze()  # what is shared with the children from here on stays shared
+    if os.fork() == 0:
+        _run_process(run_dir, lambda: _guard(run_dir, lock_fd, news_write))
+    os.close(news_write)
+    news = b""
+    while chunk := os.read(news_read, 4096):
+        news += chunk
+    is_ready = b'"pid"' in news
+    if not news:
+        news = b'{"error": "the keeper died before it was ready"}\n'
+    try:
+        os.write(ready_fd, news)
+    except OSError:  # whoever started us has gone; the run is on its own
+        is_ready = True
+    os._exit(0 if is_ready else 1)
+
+
+def _run_process(run_dir: str, body: Callable[[], int]) -> None:
+    """Run a forked process to its end; an error is written down and becomes exit status CRASHED."""
+    exit_code = CRASHED
+    try:
+        exit_code = body()
+    except BaseException:  # noqa: BLE001  the last stop: what got here ends the process
+        record_error(run_dir, _render_exception())
+    finally:
+        os._exit(exit_code)
+
+
+def _render_exception() -> str:
+    # The interpreter's own hook needs no import; by now memory may be what is lacking.
+    stderr, sys.stderr = sys.stderr, io.StringIO()
+    sys.__excepthook__(*sys.exc_info())
+    text = sys.stderr.getvalue()
+    sys.stderr = stderr
+    return text
+
+
+def _guard(run_dir: str, lock_fd: int, news: int) -> int:
+    os.setsid()
+    _leave_everything({lock_fd, news})
+    calls.become_subreaper()
+    calls.name_process("atoll-guard")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
+    guard = os.getpid()
+    minder = os.fork()
+    if minder == 0:
+        _run_process(run_dir, lambda: _minder(run_dir, guard, news))
+    os.close(news)
+    wait_status = _watch_minder(minder)
+    if wait_status != 0:
+        survivors = _sweep()
+        wire.remove(run_dir)
+        _record_loss(run_dir, guard, wait_status, survivors)
+    return 0
+
+
+def _leave_everything(kept: set[int]) -> None:
+    """Hold nothing of the world that we were started from but the descriptors in `kept`."""
+    os.chdir("/")
+    os.umask(0o077)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    first = 3
+    for fd in sorted(kept):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _minder(run_dir: str, guard: int, news: int) -> int:
+    loop = Loop()
+    loop.catch_signals()
+    calls.become_subreaper()
+    calls.name_process("atoll-keeper")
+    if not calls.die_with_parent(signal.SIGTERM, guard):
+        loop.stop_is_asked = True
+    try:
+        minder = Minder(run_dir, load_spec(run_dir), loop, guard)
+    except Exception as error:
+        _tell(news, {"error": str(error)})
+        raise
+    _tell(news, {"pid": os.getpid(), "guard": guard})
+    return 0 if minder.serve() else 1
+
+
+def _tell(news: int, value: dict[str, object]) -> None:
+    try:
+        os.write(news, json.dumps(value).encode("ascii") + b"\n")
+    except BrokenPipeError:  # the starter was killed; the run does not need it
+        return
+    finally:
+        os.close(news)
+
+
+def _watch_minder(minder: int) -> int:
+    """The minder's wait status. Until then, pass on to it what asks us to stop."""
+    while True:
+        number = signal.sigwait(_CAUGHT)
+        if number != signal.SIGCHLD:
+            os.kill(minder, number)
+            continue
+        for child in tree.reap()[0]:
+            if child.pid == minder:
+                return child.wait_status
+
+
+def _sweep() -> str | None:
+    """Kill what the minder has left behind; a message if that was not possible."""
+    ending = Ending(os.getpid(), [], time.monotonic())
+    while tree.reap()[1]:
+        now = time.monotonic()
+        ending.advance(now, main_is_gone=True)
+        if ending.is_given_up:
+            return survivors_message(os.getpid())
+        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, ending.deadline - now))
+    return None
+
+
+def _record_loss(run_dir: str, guard: int, wait_status: int, survivors: str | None) -> None:
+    try:
+        status = load_status(run_dir)
+    except (OSError, ValueError):
+        status = None
+    if status is None:
+        process = tree.find_process(guard)
+        status = Status(keeper=None, guard=None if process is None else process.identity)
+    if status.state == "ended":  # the minder got as far as that
+        return
+    status.state = "ended"
+    status.reason = "lost"
+    status.ended_at = time.time()
+    if os.WIFSIGNALED(wait_status):
+        status.note(f"the keeper was killed by signal {os.WTERMSIG(wait_status)}")
+    else:
+        status.note(f"the keeper failed: {find_error(run_dir) or 'nothing is known'}")
+    if survivors is not None:
+        status.note(survivors)
+    try:
+        write_status(run_dir, status)
+    except OSError as error:  # then the free lock has to tell it
+        record_error(run_dir, f"the outcome could not be written: {error}\n")

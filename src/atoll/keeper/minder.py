@@ -1,0 +1,320 @@
+"""The minder: starts the run, serves its clients, ends its tree, tells the outcome.
+
+It goes through the phases of `Phase` in order and never back. Ending the tree comes before
+everything else; the outcome is written before any client hears of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import signal
+import socket
+import time
+
+from atoll.keeper import tree, wire
+from atoll.keeper.clients import Client, Clients
+from atoll.keeper.ending import Ending, survivors_message
+from atoll.keeper.log import LogWriter
+from atoll.keeper.run import Run
+from atoll.keeper.status import Status, reserve_status, write_status
+from atoll.keeper.wire import Kind, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from atoll.keeper.loop import Loop
+    from atoll.keeper.spec import Spec
+
+HELLO_S = 30.0
+"""How long a foreground run waits for its client."""
+NATURAL_GRACE_S = 2.0
+"""How long those may take who are left when the command has ended by itself."""
+HANGUP_S = 1.0
+DRAIN_S = 10.0
+"""How long clients may take for what is left when the run has ended."""
+PATIENCE_S = 600.0
+"""How long a foreground client may pause (a pager!) after an end that nobody asked for."""
+_LOOK_AGAIN_S = 0.5
+
+_OWN_ENDS = ("exited", "signalled", "not-started")
+
+
+class Phase(enum.IntEnum):
+    WAITING = 1  # for the foreground client
+    RUNNING = 2
+    ENDING = 3
+    DRAINING = 4  # the tree is gone; clients take what is left
+
+
+class Minder:
+    """The only state machine of the keeper."""
+
+    def __init__(self, run_dir: str, spec: Spec, loop: Loop, guard: int) -> None:
+        self._run_dir = run_dir
+        self._spec = spec
+        self._loop = loop
+        self._guard = guard
+        self._phase = Phase.WAITING
+        self._deadline = time.monotonic() + HELLO_S
+        self._ending: Ending | None = None
+        self._has_children = False
+        self._is_recorded = False
+        self._status = Status(keeper=_identity(os.getpid()), guard=_identity(guard))
+        self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
+        self._run = Run(spec, loop, self._emit)
+        self._clients = Clients(loop, wire.listen(run_dir), self._on_frame, self._on_gone)
+        self._placeholders = self._hold_ports()
+
+    def serve(self) -> bool:
+        """Until all is over; False if the outcome could not be written down."""
+        if not self._spec.foreground:
+            self._start()
+        is_over = False
+        while not is_over:
+            self._pace()
+            self._loop.turn(self._wait_s())
+            self._observe()
+            is_over = self._advance(time.monotonic())
+        self._clients.close()
+        wire.remove(self._run_dir)
+        return self._is_recorded
+
+    def _emit(self, stream: str, data: bytes) -> None:
+        self._log.write(stream, data, time.time())
+        self._clients.output(Kind.OUT if stream == "out" else Kind.ERR, data)
+
+    def _hold_ports(self) -> list[socket.socket]:
+        """Bound, not listening: a server of the run can take its port, no one gets it by chance."""
+        placeholders: list[socket.socket] = []
+        for port in self._spec.hold_ports:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                sock.close()
+                self._status.taken_ports.append(port)
+            else:
+                placeholders.append(sock)
+        return placeholders
+
+    def _start(self) -> None:
+        self._phase = Phase.RUNNING
+        self._run.start()
+        self._loop.children_changed = True
+        self._status.pid = self._run.pid
+        self._status.started_at = time.time()
+        limit_s = self._spec.timeout_s
+        self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
+        try:
+            write_status(self._run_dir, self._status)
+        except OSError as error:
+            self._status.note(f"the start could not be written down: {error.strerror}")
+        reserve_status(self._run_dir)
+
+    def _pace(self) -> None:
+        """Let the slow side of every stream set the speed."""
+        if self._clients.is_crowded:
+            self._run.pause(is_paused=True)
+        elif self._clients.is_roomy:
+            self._run.pause(is_paused=False)
+        self._clients.hold_stdin(is_full=self._run.is_stdin_full)
+
+    def _wait_s(self) -> float | None:
+        if self._phase is Phase.DRAINING:
+            return _LOOK_AGAIN_S
+        if self._phase is Phase.RUNNING and self._run.is_over:
+            return 0.0
+        deadline = self._deadline if self._ending is None else self._ending.deadline
+        return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+
+    def _observe(self) -> None:
+        if self._loop.children_changed:
+            self._reap()
+        if self._loop.stop_is_asked:
+            self._loop.stop_is_asked = False
+            if os.getppid() != self._guard:
+                self._status.note("the keeper's guard was killed")
+                self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
+            else:
+                self._stop(self._spec.grace_s)
+
+    def _reap(self) -> None:
+        self._loop.children_changed = False
+        exits, self._has_children = tree.reap()
+        for child in exits:
+            self._status.cpu_s += child.cpu_s
+            self._status.max_rss_bytes = max(self._status.max_rss_bytes, child.max_rss_bytes)
+            if child.pid == self._run.pid and self._run.wait_status is None:
+                self._run.main_exited(child.wait_status)
+
+    def _advance(self, now: float) -> bool:
+        """Go on to the next phase if it is time; True when all is over."""
+        if self._phase is Phase.WAITING and now >= self._deadline:
+            self._finish("hangup")
+        if self._phase is Phase.RUNNING:
+            grace_s = self._spec.grace_s
+            if self._run.is_over:
+                self._end("exited", [(signal.SIGTERM, min(grace_s, NATURAL_GRACE_S))])
+            elif now >= self._deadline:
+                self._end("timeout", [(signal.SIGTERM, grace_s)])
+        if self._phase is Phase.ENDING:
+            self._press(now)
+        return self._phase is Phase.DRAINING and self._is_drained(now)
+
+    def _end(self, reason: str, steps: list[tuple[int, float]]) -> None:
+        """Begin to end the tree. The first reason is the one that counts."""
+        if self._phase is Phase.WAITING:
+            self._finish(reason)
+        elif self._phase is Phase.RUNNING:
+            self._reap()  # it may have ended by itself just before someone asked for it
+            self._phase = Phase.ENDING
+            self._status.reason = "exited" if self._run.is_over else reason
+            self._ending = Ending(os.getpid(), steps, time.monotonic())
+
+    def _stop(self, grace_s: float) -> None:
+        now = time.monotonic()
+        if self._phase is Phase.DRAINING:
+            self._deadline = now
+            for client in self._clients.pending():
+                self._clients.drop(client)
+        elif self._ending is not None:
+            self._ending.hasten(now + grace_s)
+        else:
+            self._end("stopped", [(signal.SIGTERM, grace_s)])
+
+    def _press(self, now: float) -> None:
+        if self._ending is None or not self._has_children:
+            self._finish(self._status.reason or "exited")
+            return
+        self._ending.advance(now, main_is_gone=self._run.is_over)
+        self._status.leftover = self._ending.leftover
+        if self._ending.is_given_up:
+            self._status.note(survivors_message(os.getpid()))
+            self._finish(self._status.reason or "exited")
+
+    def _finish(self, reason: str) -> None:
+        """The tree is gone: take the last output, write the outcome down, tell the clients."""
+        self._run.drain()
+        self._log.close(time.time())
+        status = self._status
+        status.state = "ended"
+        status.reason = reason
+        status.ended_at = time.time()
+        self._judge()
+        if self._log.error is not None:
+            status.note(self._log.error)
+        self._phase = Phase.DRAINING
+        self._record()
+        self._clients.announce(wire.encode_json(Kind.ENDED, status.render()))
+        self._deadline = time.monotonic() + DRAIN_S
+
+    def _judge(self) -> None:
+        """Put what became of the main process into the status."""
+        status, wait_status = self._status, self._run.wait_status
+        if self._run.failure is not None:
+            status.exit_code = self._run.failure.exit_code
+            status.note(self._run.failure.message)
+            if status.reason == "exited":
+                status.reason = "not-started"
+        elif wait_status is not None and os.WIFSIGNALED(wait_status):
+            status.signal = os.WTERMSIG(wait_status)
+            if status.reason == "exited":
+                status.reason = "signalled"
+        elif wait_status is not None:
+            status.exit_code = os.WEXITSTATUS(wait_status)
+
+    def _record(self) -> None:
+        try:
+            write_status(self._run_dir, self._status)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # the run directory is gone: nobody wants to know
+                self._is_recorded = True
+            return
+        self._is_recorded = True
+
+    def _is_drained(self, now: float) -> bool:
+        """Whether everyone has got everything, or has had time enough."""
+        latest = self._deadline
+        if not self._is_recorded and now < latest:
+            self._record()
+        for client in self._clients.pending():
+            limit = latest
+            if client is self._clients.foreground and self._status.reason in _OWN_ENDS:
+                limit = client.progress + PATIENCE_S
+            if now >= limit:
+                self._clients.drop(client)
+        return not self._clients.pending() and (self._is_recorded or now >= latest)
+
+    def _on_gone(self, client: Client) -> None:
+        if client.role == "foreground":
+            asking_s = min(HANGUP_S, self._spec.grace_s / 2)
+            steps: list[tuple[int, float]] = [
+                (signal.SIGHUP, asking_s),
+                (signal.SIGTERM, self._spec.grace_s - asking_s),
+            ]
+            self._end("hangup", steps)
+
+    def _on_frame(self, client: Client, kind: Kind, payload: bytes) -> None:
+        if (client.role is None) != (kind is Kind.HELLO):
+            raise WireError("a client says hello first, and once")
+        if kind is Kind.STDIN or kind is Kind.STDIN_EOF:
+            self._feed(client, kind, payload)
+            return
+        raw = wire.parse_json(payload)
+        if kind is Kind.HELLO:
+            self._welcome(client, raw)
+        elif kind is Kind.RESIZE:
+            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
+        elif kind is Kind.SIGNAL:
+            number = _integer(raw, "signal")
+            if number not in signal.valid_signals():
+                raise WireError(f"there is no signal {number}")
+            self._run.send_signal(number)
+        elif kind is Kind.STOP:
+            self._stop(_seconds(raw, "grace_s", self._spec.grace_s))
+        else:
+            raise WireError("this kind of frame goes the other way")
+
+    def _welcome(self, client: Client, raw: dict[str, object]) -> None:
+        role = raw.get("role")
+        if role not in ("foreground", "attach", "control"):
+            raise WireError("no such role")
+        if role == "foreground" and self._phase is not Phase.WAITING:
+            raise WireError("this run has no place for a foreground client")
+        self._clients.admit(client, str(role))
+        if role == "foreground":
+            self._start()
+        if role != "control" and "rows" in raw and "cols" in raw:
+            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
+        if self._phase is Phase.DRAINING:
+            self._clients.send(client, wire.encode_json(Kind.ENDED, self._status.render()))
+
+    def _feed(self, client: Client, kind: Kind, data: bytes) -> None:
+        is_shared = self._spec.tty or not self._spec.foreground
+        if client.role != "foreground" and not (client.role == "attach" and is_shared):
+            raise WireError("this client may not write to the command")
+        if kind is Kind.STDIN:
+            self._run.feed(data)
+        else:
+            self._run.feed_end()
+
+
+def _identity(pid: int) -> tuple[int, int] | None:
+    process = tree.find_process(pid)
+    return None if process is None else process.identity
+
+
+def _integer(raw: dict[str, object], key: str) -> int:
+    value = raw.get(key)
+    if type(value) is not int:
+        raise WireError(f"`{key}` is not a whole number")
+    return value
+
+
+def _seconds(raw: dict[str, object], key: str, default: float) -> float:
+    value = raw.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise WireError(f"`{key}` is not a number of seconds")
+    return value

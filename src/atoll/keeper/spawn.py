@@ -1,0 +1,224 @@
+"""Starting the command: a session of its own, on pipes or on a terminal, and nothing inherited."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import struct
+import termios
+
+from atoll.keeper import calls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from atoll.keeper.spec import Spec
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+_IUTF8 = 0o40000  # the termios module does not name it before Python 3.13
+
+
+class StartError(Exception):
+    """The command could not be started; `exit_code` is what a shell would say."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+class Child:
+    """The command's process and the keeper's ends of its plumbing, all non-blocking."""
+
+    __slots__ = ("failure", "pid", "stderr", "stdin", "stdout", "terminal")
+
+    def __init__(self, plumbing: Plumbing, pid: int, failure: int) -> None:
+        self.pid = pid
+        self.failure = failure
+        """Tells why the command was not started; end of file if it was."""
+        self.stdin = plumbing.stdin
+        self.stdout = plumbing.stdout
+        self.stderr = plumbing.stderr
+        self.terminal = plumbing.terminal
+        """The command's side of its terminal. Held open, so that a command which closes and
+        reopens it causes no hang-up."""
+
+
+class Plumbing:
+    """Descriptors of both sides; `theirs` become 0, 1 and 2 of the command."""
+
+    __slots__ = ("stderr", "stdin", "stdout", "terminal", "theirs")
+
+    def __init__(self, theirs: tuple[int, int, int]) -> None:
+        self.theirs = theirs
+        self.stdin: int | None = None
+        self.stdout = -1
+        self.stderr: int | None = None
+        self.terminal: int | None = None
+
+
+def start_command(spec: Spec) -> Child:
+    """Fork and let the child become the command.
+
+    Returns before it has: `read_failure` tells later how that went. StartError if not even the
+    fork was possible.
+    """
+    try:
+        plumbing = _open_terminal(spec) if spec.tty else _open_pipes(spec)
+        failure_read, failure_write = os.pipe()
+    except OSError as error:
+        raise StartError(NOT_EXECUTABLE, f"no pipes or terminal: {error.strerror}") from error
+    keeper = os.getpid()
+    # The keeper's handlers must not run in the child.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become_command(spec, plumbing, failure_write, keeper)
+    except OSError as error:
+        raise StartError(NOT_EXECUTABLE, f"no new process: {error.strerror}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.close(failure_write)
+    for fd in set(plumbing.theirs) - {plumbing.terminal}:
+        os.close(fd)
+    ours = (plumbing.stdin, plumbing.stdout, plumbing.stderr, failure_read)
+    for fd in {fd for fd in ours if fd is not None}:
+        os.set_blocking(fd, False)
+    return Child(plumbing, pid, failure_read)
+
+
+def read_failure(fd: int) -> StartError | None:
+    """Why the command was not started; None if it was, or if it died before it could be."""
+    try:
+        record = os.read(fd, 65536)
+    except BlockingIOError:
+        return None
+    if not record:
+        return None
+    exit_code, message = json.loads(record)
+    return StartError(exit_code, message)
+
+
+def resize(fd: int, rows: int, cols: int) -> None:
+    """Tell the terminal its size; sizes that a terminal cannot have are left alone."""
+    if 0 < rows < 65536 and 0 < cols < 65536:
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", rows, cols, 0, 0))
+
+
+def _open_pipes(spec: Spec) -> Plumbing:
+    if spec.stdin_is_client:
+        stdin_read, stdin_write = os.pipe()
+    else:
+        stdin_read, stdin_write = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    plumbing = Plumbing((stdin_read, stdout_write, stderr_write))
+    plumbing.stdin = stdin_write
+    plumbing.stdout = stdout_read
+    plumbing.stderr = stderr_read
+    return plumbing
+
+
+def _open_terminal(spec: Spec) -> Plumbing:
+    ours, theirs = os.openpty()
+    attributes = termios.tcgetattr(theirs)
+    attributes[0] |= _IUTF8
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    resize(ours, spec.rows, spec.cols)
+    stdin = theirs
+    if not spec.stdin_is_client:
+        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    plumbing = Plumbing((stdin, theirs, theirs))
+    plumbing.stdin = ours if spec.stdin_is_client else None
+    plumbing.stdout = ours
+    plumbing.terminal = theirs
+    return plumbing
+
+
+def _become_command(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
+    """The child's way to the command. Never returns."""
+    exit_code = NOT_EXECUTABLE
+    try:
+        try:
+            _enter(spec, plumbing, failure, keeper)
+            _execute(spec)
+        except StartError as error:
+            exit_code = error.exit_code
+            message = error.message
+        except (OSError, ValueError) as error:
+            message = f"`{spec.argv[0]}`: {error}"
+        message = message.encode("utf-8", "backslashreplace").decode()[:2000]
+        os.write(failure, json.dumps([exit_code, message]).encode("ascii"))
+    finally:
+        os._exit(exit_code)
+
+
+def _enter(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
+    os.setsid()
+    if not calls.die_with_parent(signal.SIGKILL, keeper):
+        os._exit(NOT_EXECUTABLE)
+    if plumbing.terminal is not None:
+        fcntl.ioctl(plumbing.terminal, termios.TIOCSCTTY, 0)
+    for number, fd in enumerate(plumbing.theirs):
+        os.dup2(fd, number, inheritable=True)
+    os.closerange(3, failure)
+    os.closerange(failure + 1, os.sysconf("SC_OPEN_MAX"))
+    _reset_signals()
+    os.umask(spec.umask)
+    try:
+        os.chdir(os.fsencode(spec.cwd))
+    except OSError as error:
+        message = f"cannot enter `{spec.cwd}`: {error.strerror}"
+        raise StartError(NOT_EXECUTABLE, message) from error
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _execute(spec: Spec) -> None:
+    """Become the command as `execvp` would; StartError tells why that was not possible."""
+    name = spec.argv[0]
+    argv = [os.fsencode(argument) for argument in spec.argv]
+    env = {os.fsencode(key): os.fsencode(value) for key, value in spec.env.items()}
+    failure: OSError | None = None
+    for path in _candidates(argv[0], env.get(b"PATH", os.fsencode(os.defpath))):
+        try:
+            try:
+                os.execve(path, argv, env)  # noqa: S606  this is the spawner
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                # A script without `#!`: every shell runs it, so do we.
+                os.execve(b"/bin/sh", [b"sh", path, *argv[1:]], env)  # noqa: S606  likewise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            failure = failure or error
+        except PermissionError as error:
+            failure = error
+        except OSError as error:
+            failure = error
+            break
+    if failure is None or failure.errno in (errno.ENOENT, errno.ENOTDIR):
+        raise StartError(NOT_FOUND, f"`{name}`: {_absence(argv[0])}")
+    raise StartError(NOT_EXECUTABLE, f"`{name}`: {failure.strerror}")
+
+
+def _candidates(name: bytes, search_path: bytes) -> list[bytes]:
+    if b"/" in name:
+        return [name]
+    return [os.path.join(directory or b".", name) for directory in search_path.split(b":")]
+
+
+def _absence(name: bytes) -> str:
+    if b"/" not in name:
+        return "command not found"
+    # The file is there: it is the interpreter in its first line that is missing.
+    return "its interpreter does not exist" if os.path.exists(name) else "no such file"

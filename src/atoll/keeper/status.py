@@ -1,0 +1,179 @@
+"""What the keeper observed: `status.json`, always whole, replaced in one step.
+
+Room for the final status is set aside at the start, so that a disk which the run itself has
+filled cannot keep its outcome from being written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+STATUS = "status.json"
+ERRORS = "keeper.err"
+
+_NEXT = "status.json.next"
+_RESERVE_BYTES = 16 * 1024
+_ERRORS_LIMIT_BYTES = 64 * 1024
+_MESSAGE_LIMIT = 2000
+
+REASONS = (
+    "exited", "signalled", "timeout", "stopped", "hangup", "not-started", "lost", "output",
+)  # fmt: skip
+
+
+class Status:
+    """One run as observed: `state` is `running` or `ended`, `reason` (one of REASONS) tells why.
+
+    `keeper` and `guard` are (pid, start time in clock ticks), to tell them from later namesakes.
+    `exit_code` is 127 for a command not found and 126 for one that cannot be started.
+    """
+
+    __slots__ = (
+        "cpu_s",
+        "ended_at",
+        "exit_code",
+        "guard",
+        "keeper",
+        "leftover",
+        "max_rss_bytes",
+        "message",
+        "pid",
+        "reason",
+        "signal",
+        "started_at",
+        "state",
+        "taken_ports",
+    )
+
+    def __init__(self, *, keeper: tuple[int, int] | None, guard: tuple[int, int] | None) -> None:
+        self.state = "running"
+        self.reason: str | None = None
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.message: str | None = None
+        self.pid: int | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.cpu_s = 0.0
+        self.max_rss_bytes = 0
+        self.leftover = 0
+        self.taken_ports: list[int] = []
+        self.keeper = keeper
+        self.guard = guard
+
+    def note(self, message: str) -> None:
+        """Add to the message without losing what it says already."""
+        joined = message if self.message is None else f"{self.message}; {message}"
+        self.message = joined[:_MESSAGE_LIMIT]
+
+    def render(self) -> dict[str, object]:
+        """As it stands in `status.json` and in the `ENDED` frame."""
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "message": self.message,
+            "pid": self.pid,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "cpu_s": round(self.cpu_s, 6),
+            "max_rss_bytes": self.max_rss_bytes,
+            "leftover": self.leftover,
+            "taken_ports": self.taken_ports,
+            "keeper": _render_process(self.keeper),
+            "guard": _render_process(self.guard),
+        }
+
+
+def parse_status(raw: object) -> Status:
+    """ValueError if `raw` is not what `Status.render` gives."""
+    if not isinstance(raw, dict) or raw.get("state") not in ("running", "ended"):
+        raise ValueError("not the status of a run")
+    status = Status(
+        keeper=_parse_process(raw.get("keeper")), guard=_parse_process(raw.get("guard"))
+    )
+    for key in Status.__slots__:
+        if key not in ("keeper", "guard"):
+            if key not in raw:
+                raise ValueError(f"the status of a run lacks `{key}`")
+            setattr(status, key, raw[key])
+    return status
+
+
+def load_status(run_dir: str | os.PathLike[str]) -> Status | None:
+    """None before the command was started; ValueError if the file is not a status."""
+    try:
+        with open(os.path.join(run_dir, STATUS), "rb") as file:
+            return parse_status(json.loads(file.read()))
+    except FileNotFoundError:
+        return None
+
+
+def write_status(run_dir: str, status: Status) -> None:
+    """Replace `status.json` durably; OSError if it cannot be done."""
+    content = json.dumps(status.render()).encode("ascii") + b"\n"
+    path = os.path.join(run_dir, _NEXT)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.pwrite(fd, content[written:], written)
+        os.ftruncate(fd, len(content))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(path, os.path.join(run_dir, STATUS))
+
+
+def reserve_status(run_dir: str) -> None:
+    """Set room aside for the next `write_status`; on a disk that is full already, do without."""
+    path = os.path.join(run_dir, _NEXT)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        os.posix_fallocate(fd, 0, _RESERVE_BYTES)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def record_error(run_dir: str, text: str) -> None:
+    """Keep what went wrong in the keeper itself. It is dying anyway, so this cannot fail."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        fd = os.open(os.path.join(run_dir, ERRORS), flags, 0o600)
+    except OSError:
+        return
+    try:
+        os.write(fd, text.encode("utf-8", "backslashreplace")[-_ERRORS_LIMIT_BYTES:])
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def find_error(run_dir: str) -> str | None:
+    """The last line of what `record_error` kept."""
+    try:
+        with open(os.path.join(run_dir, ERRORS), "rb") as file:
+            lines = file.read(_ERRORS_LIMIT_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return None
+    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+
+
+def _render_process(process: tuple[int, int] | None) -> dict[str, int] | None:
+    return None if process is None else {"pid": process[0], "starttime": process[1]}
+
+
+def _parse_process(raw: object) -> tuple[int, int] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict):
+        raise ValueError("the status of a run names a process wrongly")  # noqa: TRY004  one error for a bad file
+    return int(raw["pid"]), int(raw["starttime"])

@@ -1,0 +1,123 @@
+"""The tree of processes under one root, read from /proc.
+
+A reading of /proc is never proof that nothing is left: a process may fork behind the reader's
+back. Proof is that a subreaper has no child any more (`reap` says so), because whatever lives
+below it hangs on a child of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+class Process:
+    """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
+
+    __slots__ = ("pid", "ppid", "start", "state")
+
+    def __init__(self, pid: int, ppid: int, start: int, state: str) -> None:
+        self.pid = pid
+        self.ppid = ppid
+        self.start = start
+        self.state = state
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.start
+
+    @property
+    def is_dead(self) -> bool:
+        """A zombie or less. It may still have live threads, so it gets signals all the same."""
+        return self.state in "ZX"
+
+
+class Exit:
+    """One reaped child, with what it and the children that it had waited for used."""
+
+    __slots__ = ("cpu_s", "max_rss_bytes", "pid", "wait_status")
+
+    def __init__(self, pid: int, wait_status: int, cpu_s: float, max_rss_bytes: int) -> None:
+        self.pid = pid
+        self.wait_status = wait_status
+        self.cpu_s = cpu_s
+        self.max_rss_bytes = max_rss_bytes
+
+
+def find_process(pid: int) -> Process | None:
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        line = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = line.rpartition(b")")[2].split()
+    if len(fields) < 20:
+        return None
+    return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode("ascii"))
+
+
+def processes_under(root: int) -> list[Process]:
+    """Every process below `root`, parents before children, dead ones included."""
+    children: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            process = find_process(int(name))
+            if process is not None:
+                children.setdefault(process.ppid, []).append(process)
+    found: list[Process] = []
+    pending = [root]
+    while pending:
+        below = children.pop(pending.pop(), [])
+        found.extend(below)
+        pending.extend(process.pid for process in below)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The ids of every process below `pid` that is not dead."""
+    return [process.pid for process in processes_under(pid) if not process.is_dead]
+
+
+def send_signal(process: Process, *numbers: int) -> bool:
+    """Signal exactly the process that was seen; False if it is gone or not ours to signal."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # no pidfd here (old kernel, filter, no descriptor left)
+        fd = -1
+    try:
+        now = find_process(process.pid)
+        if now is None or now.start != process.start:
+            return False
+        for number in numbers:
+            if fd >= 0:
+                signal.pidfd_send_signal(fd, number)
+            else:
+                os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True
+
+
+def reap() -> tuple[list[Exit], bool]:
+    """Reap every dead child; the flag says whether this process still has children."""
+    exits: list[Exit] = []
+    while True:
+        try:
+            pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return exits, False
+        if pid == 0:
+            return exits, True
+        cpu_s = usage.ru_utime + usage.ru_stime
+        exits.append(Exit(pid, wait_status, cpu_s, usage.ru_maxrss * 1024))

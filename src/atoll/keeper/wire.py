@@ -1,0 +1,155 @@
+"""What keeper and clients say to each other, and how they find each other.
+
+A frame is one byte of kind, four bytes of length (big-endian) and the payload; the payload of
+`STDIN`, `OUT` and `ERR` is raw bytes, `STDIN_EOF` has none, all others carry one JSON object.
+The stream ends with `ENDED`; if it ends without, the keeper has died or given this client up,
+and `status.json` tells the rest as soon as the lock on the run is free.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_PAYLOAD_BYTES = 1024 * 1024
+CONTROL = "control"
+
+_HEAD = struct.Struct("!BI")
+_PEER = struct.Struct("3i")
+
+
+class Kind(enum.IntEnum):
+    # client to keeper
+    HELLO = 1  # {"role": "foreground" | "attach" | "control", "rows": int, "cols": int}
+    STDIN = 2
+    STDIN_EOF = 3
+    RESIZE = 4  # {"rows": int, "cols": int}
+    SIGNAL = 5  # {"signal": int}
+    STOP = 6  # {"grace_s": float}; without it the run's own
+    # keeper to client
+    OUT = 16
+    ERR = 17
+    ENDED = 18  # the final status
+    ERROR = 19  # {"message": str}
+
+
+class WireError(Exception):
+    """The peer does not speak the protocol."""
+
+
+def encode(kind: Kind, payload: bytes = b"") -> bytes:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise WireError(f"a frame of {len(payload)} bytes is too long")
+    return _HEAD.pack(kind, len(payload)) + payload
+
+
+def encode_json(kind: Kind, value: Mapping[str, object]) -> bytes:
+    return encode(kind, json.dumps(value).encode("ascii"))
+
+
+def parse_json(payload: bytes) -> dict[str, object]:
+    """The object in a frame; WireError if it is anything else."""
+    try:
+        value: object = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a frame does not hold JSON") from error
+    if not isinstance(value, dict):
+        raise WireError("a frame does not hold a JSON object")
+    return value
+
+
+class Decoder:
+    """Turns whatever pieces the socket gives into whole frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+        """The frames that `data` completes; WireError on an unknown kind or a frame too long."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[tuple[Kind, bytes]] = []
+        while len(buffer) >= _HEAD.size:
+            number, length = _HEAD.unpack_from(buffer)
+            try:
+                kind = Kind(number)
+            except ValueError as error:
+                raise WireError(f"unknown kind of frame {number}") from error
+            if length > MAX_PAYLOAD_BYTES:
+                raise WireError(f"a frame of {length} bytes is too long")
+            end = _HEAD.size + length
+            if len(buffer) < end:
+                break
+            frames.append((kind, bytes(buffer[_HEAD.size : end])))
+            del buffer[:end]
+        return frames
+
+
+def _socket_in(run_dir: str | os.PathLike[str]) -> tuple[socket.socket, int, str]:
+    # A socket's path holds 107 bytes at most, a run directory may be longer: go through its fd.
+    directory = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        os.close(directory)
+        raise
+    return sock, directory, f"/proc/self/fd/{directory}/{CONTROL}"
+
+
+def connect(run_dir: str | os.PathLike[str], *, timeout_s: float | None = None) -> socket.socket:
+    """A connection to the keeper of the run.
+
+    FileNotFoundError or ConnectionRefusedError: the keeper is not there (not yet, or no more).
+    TimeoutError: it is there and does not accept. Other OSError as the system gives them.
+    """
+    sock, directory, path = _socket_in(run_dir)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock
+
+
+def listen(run_dir: str | os.PathLike[str]) -> socket.socket:
+    """The keeper's end, non-blocking; only the owner of the run can reach it."""
+    sock, directory, path = _socket_in(run_dir)
+    try:
+        remove(run_dir)
+        sock.bind(path)
+        os.chmod(path, 0o600)
+        sock.listen(64)
+        sock.settimeout(0)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock
+
+
+def remove(run_dir: str | os.PathLike[str]) -> None:
+    """Take the control socket's name away; nothing happens if there is none."""
+    try:
+        os.unlink(os.path.join(run_dir, CONTROL))
+    except OSError:
+        return
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user on the other side, as the kernel knows it."""
+    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    uid: int = _PEER.unpack(packed)[1]
+    return uid

@@ -1,0 +1,248 @@
+"""What every test may lean on: a clean environment, real repositories, the real program.
+
+Law: no test sees the owner's settings, and no test leaves a process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+GIT_CONFIG = """\
+[user]
+    name = Test Owner
+    email = owner@example.org
+[init]
+    defaultBranch = main
+[commit]
+    gpgSign = false
+"""
+# Fixed dates make commit hashes the same in every run, so that output can be compared whole.
+COMMIT_DATE = "2024-01-02T03:04:05+00:00"
+SAMPLE_FILES = {
+    "README.md": "# Sample\n",
+    "app.py": "print('hello')\n",
+    "src/calc.py": "def add(a, b):\n    return a + b\n",
+    ".gitignore": "build/\n__pycache__/\n",
+}
+
+
+@pytest.fixture
+def atoll_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh ATOLL_HOME (not made yet), in an environment without the owner's settings."""
+    foreign = ("ATOLL_", "GIT_")
+    for name in [name for name in os.environ if name.startswith(foreign)]:
+        monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    git_config = tmp_path / "gitconfig"
+    git_config.write_text(GIT_CONFIG, encoding="utf-8")
+    home = tmp_path / "atoll-home"
+    monkeypatch.setenv("ATOLL_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git_config))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return home
+
+
+@pytest.fixture
+def git(atoll_home: Path) -> Callable[..., str]:
+    """`git("status", "--short", cwd=path)`: runs real git and returns what it printed."""
+
+    def run(*args: str | Path, cwd: Path, check: bool = True) -> str:
+        result = subprocess.run(
+            ["git", *args],
+            cwd=cwd,
+            env={
+                **os.environ,
+                "GIT_AUTHOR_DATE": COMMIT_DATE,
+                "GIT_COMMITTER_DATE": COMMIT_DATE,
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if check and result.returncode:
+            pytest.fail(f"git {args} in {cwd} exited with {result.returncode}: {result.stderr}")
+        return result.stdout
+
+    return run
+
+
+@pytest.fixture
+def make_repo(tmp_path: Path, git: Callable[..., str]) -> Callable[..., Path]:
+    """`make_repo(files={"a.txt": "…"}, name="shop")`: a repository with one commit of these files.
+
+    With `files={}` it has no commit.
+    """
+
+    def make(files: Mapping[str, str | bytes] | None = None, name: str = "repo") -> Path:
+        root = tmp_path / name
+        root.mkdir(parents=True)
+        git("init", "--quiet", cwd=root)
+        for path, content in (SAMPLE_FILES if files is None else files).items():
+            target = root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content.encode() if isinstance(content, str) else content)
+        if files is None or files:
+            git("add", "--all", "--force", cwd=root)
+            git("commit", "--quiet", "--message", "first", cwd=root)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def repo(make_repo: Callable[..., Path], git: Callable[..., str]) -> Path:
+    """A repository on `main` with a few files and two commits."""
+    root = make_repo()
+    with (root / "README.md").open("a", encoding="utf-8") as readme:
+        readme.write("\nA project to try things on.\n")
+    git("commit", "--quiet", "--all", "--message", "second", cwd=root)
+    return root
+
+
+@pytest.fixture
+def atoll(atoll_home: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`atoll("ls", cwd=repo)`: runs the program; `check=False` lets it fail."""
+
+    def run(
+        *args: str | Path,
+        cwd: Path | None = None,
+        check: bool = True,
+        timeout_s: float = 60,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002 - the name that subprocess gives it
+    ) -> subprocess.CompletedProcess[str]:
+        result = subprocess.run(
+            [sys.executable, "-m", "atoll", *map(str, args)],
+            cwd=cwd or tmp_path,
+            env={**os.environ, **(env or {})},
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and result.returncode:
+            pytest.fail(
+                f"atoll {args} exited with {result.returncode}\n"
+                f"--- stdout\n{result.stdout}--- stderr\n{result.stderr}"
+            )
+        return result
+
+    return run
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., Any]:
+    """`wait_for(lambda: port_is_open(), timeout_s=5, what="the server")`: its first true value."""
+
+    def wait(predicate: Callable[[], Any], timeout_s: float = 10, what: str = "condition") -> Any:
+        value = poll(predicate, timeout_s)
+        return value or pytest.fail(f"{what}: not within {timeout_s} s")
+
+    return wait
+
+
+@pytest.fixture
+def processes_with() -> Callable[[str], list[int]]:
+    """`processes_with("ATOLL_CAPSULE=x")`: the pids whose environment holds that text."""
+    return find_processes
+
+
+@pytest.fixture
+def require_tool() -> Callable[[str], str]:
+    """`require_tool("strace")`: its path; without it a skip on a laptop, a failure in CI."""
+
+    def require(name: str) -> str:
+        path = shutil.which(name)
+        if path:
+            return path
+        reason = f"needs `{name}`, which is not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    return require
+
+
+@pytest.fixture(autouse=True)
+def no_process_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Fails a test whose capsules still run something when it is over."""
+    yield
+    if "atoll_home" in request.fixturenames:
+        check_nothing_runs_in(tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_process_left_at_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The same for homes that a test made without `atoll_home`."""
+    yield
+    check_nothing_runs_in(tmp_path_factory.getbasetemp())
+
+
+def check_nothing_runs_in(directory: Path) -> None:
+    """A run's environment is scrubbed, but its HOME or its working directory tell whose it is."""
+
+    def runs() -> list[int]:
+        by_environment = find_processes("ATOLL_RUN=", f"{directory}/")
+        by_place = [pid for pid in find_processes("ATOLL_RUN=") if works_in(pid, directory)]
+        return sorted({*by_environment, *by_place})
+
+    if poll(lambda: not runs(), timeout_s=2):
+        return
+    left = {pid: command_line(pid) for pid in runs()}
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if left:
+        pytest.fail(f"processes left behind (now killed): {left}")
+
+
+def find_processes(*markers: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        # Gone meanwhile, or somebody else's.
+        with contextlib.suppress(OSError):
+            environment = (entry / "environ").read_bytes()
+            if all(os.fsencode(marker) in environment for marker in markers):
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def works_in(pid: int, directory: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(directory)
+    except OSError:
+        return False
+
+
+def command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return "(gone)"
+
+
+def poll(predicate: Callable[[], Any], timeout_s: float) -> Any:
+    """Returns the first true value, or the last one when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := predicate()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return value

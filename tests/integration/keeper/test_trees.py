@@ -1,0 +1,174 @@
+"""Nothing of a run is left, whatever it does and whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from atoll.keeper import tree
+from atoll.keeper.wire import Kind
+
+# Double fork, own session, no descriptors, no environment, deaf to everything that can be ignored.
+DAEMON = """
+import os, sys, signal
+for number in signal.valid_signals() - {9, 19}:
+    try: signal.signal(number, signal.SIG_IGN)
+    except OSError: pass
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1] + ".new", "w") as f: f.write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        os.closerange(0, 100)
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+    os._exit(0)
+os.wait()
+"""
+
+# Every process forks again as soon as it can; bounded only by a file that counts.
+BOMB = """
+import os, sys, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+while True:
+    fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    size = os.fstat(fd).st_size
+    if size < 400:
+        os.write(fd, b"x")
+        if os.fork() == 0:
+            os.setsid()
+    os.close(fd)
+    if size >= 400:
+        signal.pause()
+"""
+
+# Keeps only a few alive, but each only for a moment: whoever reads /proc is always late.
+RUNNER = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def start_daemon(keep, python, tmp_path, tail="exec sleep 1000", **changes):
+    pid_file = tmp_path / "daemon"
+    program = f'"$0" -c "$1" "$2"; {tail}'
+    keeper = keep("sh", "-c", program, python, DAEMON, str(pid_file), **changes)
+    keeper.until(pid_file.exists, "the daemon")
+    return keeper, keeper.watch(int(pid_file.read_text()))
+
+
+def test_daemon_is_gone_after_stop(keep, python, tmp_path):
+    keeper, daemon = start_daemon(keep, python, tmp_path)
+    assert keeper.stop(grace_s=0.3).reason == "stopped"
+    assert tree.find_process(daemon.pid) is None
+
+
+def test_daemon_is_gone_after_a_natural_end(keep, python, tmp_path):
+    keeper, daemon = start_daemon(keep, python, tmp_path, tail="exit 6", grace_s=0.3)
+    status = keeper.wait_ended()
+    assert (status.reason, status.exit_code, status.leftover) == ("exited", 6, 1)
+    assert tree.find_process(daemon.pid) is None
+
+
+def test_children_may_end_in_peace(keep, tmp_path):
+    mark = tmp_path / "mark"
+    child = f"trap 'echo peace > {mark}; exit' TERM; echo up; while :; do sleep 0.05; done"
+    keeper = keep("sh", "-c", f"({child}) & read x; exit 2", stdin="client")
+    client = keeper.client()
+    client.read_until(lambda: b"up" in client.out, "the child")
+    client.send(Kind.STDIN, b"\n")
+    status = keeper.wait_ended()
+    assert (status.reason, status.exit_code) == ("exited", 2)
+    assert status.leftover >= 1
+    assert mark.read_text() == "peace\n"
+
+
+def test_fork_bomb(keep, python, tmp_path):
+    count = tmp_path / "count"
+    keeper = keep(python, "-c", BOMB, str(count))
+    keeper.until(lambda: count.exists() and count.stat().st_size >= 50, "some forks")
+    assert keeper.stop(grace_s=0.1).reason == "stopped"
+    assert tree.descendants(keeper.minder) == []
+
+
+def test_process_that_never_stays(keep, python):
+    keeper = keep("sh", "-c", '"$0" -c "$1"; sleep 1000', python, RUNNER)
+    client = keeper.client()
+    client.read_until(lambda: b"up" in client.out, "the first fork")
+    assert keeper.stop(grace_s=0.2).reason == "stopped"
+
+
+def test_stopped_processes_are_ended(keep, python):
+    keeper = keep("sh", "-c", "sleep 1000 & kill -STOP $! $$; wait")
+    pid = keeper.wait_started()
+    keeper.until(lambda: (now := tree.find_process(pid)) and now.state == "T", "the stop")
+    status = keeper.stop()
+    assert (status.reason, status.signal) == ("stopped", signal.SIGTERM)
+
+
+@pytest.mark.parametrize("victim", ["minder", "guard"])
+def test_keeper_is_killed(keep, python, tmp_path, victim):
+    keeper, daemon = start_daemon(keep, python, tmp_path, grace_s=0.3)
+    main = keeper.watch(keeper.status().pid)
+    os.kill(getattr(keeper, victim), signal.SIGKILL)
+    status = keeper.wait_ended()
+    assert status.reason == "lost"
+    assert "killed" in status.message
+    assert status.pid == main.pid
+    assert status.started_at
+    assert tree.find_process(daemon.pid) is None
+    assert keeper.processes() == []
+
+
+@pytest.mark.parametrize("victim", ["minder", "guard"])
+def test_keeper_is_killed_while_a_bomb_goes_off(keep, python, tmp_path, victim):
+    count = tmp_path / "count"
+    keeper = keep(python, "-c", BOMB, str(count), grace_s=0.1)
+    keeper.until(lambda: count.exists() and count.stat().st_size >= 50, "some forks")
+    os.kill(getattr(keeper, victim), signal.SIGKILL)
+    assert keeper.wait_ended().reason == "lost"
+    assert keeper.processes() == []
+
+
+def test_keeper_is_killed_before_its_client_came(keep):
+    keeper = keep("true", foreground=True)
+    os.kill(keeper.minder, signal.SIGKILL)
+    assert keeper.wait_ended().reason == "lost"
+
+
+def test_both_are_killed_and_the_main_process_goes_too(keep):
+    keeper = keep("sleep", "1000")
+    main = keeper.watch(keeper.wait_started())
+    os.kill(keeper.guard, signal.SIGKILL)
+    os.kill(keeper.minder, signal.SIGKILL)
+    keeper.until(lambda: tree.find_process(main.pid) is None, "the end of the main process")
+    keeper.until(keeper.is_unlocked, "the end of the lock")
+    (keeper.run_dir / "control").unlink(missing_ok=True)  # the engine's part
+
+
+def test_names_with_spaces_and_parentheses_are_read(keep, tmp_path):
+    odd = tmp_path / "a) S 1 (b"
+    odd.symlink_to("/bin/sleep")
+    keeper = keep(str(odd), "1000")
+    pid = keeper.wait_started()
+    keeper.until(lambda: tree.descendants(keeper.minder) == [pid], "the command")
+    found = tree.find_process(pid)
+    assert found.ppid == keeper.minder
+    assert keeper.stop().reason == "stopped"
+
+
+def test_signals_go_only_to_the_process_that_was_seen(keep):
+    keeper = keep("sleep", "1000")
+    pid = keeper.wait_started()
+    seen = tree.find_process(pid)
+    namesake = tree.Process(pid, seen.ppid, seen.start - 1, seen.state)
+    assert tree.send_signal(namesake, signal.SIGKILL) is False
+    assert tree.send_signal(seen, signal.SIGKILL) is True
+    assert keeper.wait_ended().signal == signal.SIGKILL
