@@ -1,0 +1,1 @@
+"""Does one kind of thing on one technology per file."""

@@ -1,0 +1,1 @@
+"""Ways to start a process inside a capsule."""

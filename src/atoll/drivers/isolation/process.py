@@ -1,0 +1,161 @@
+"""Plain processes: no walls, but an environment built from an allow-list.
+
+`process` gives a private HOME and TMPDIR (level `worktree`); `open` keeps the owner's
+(level `none`). Neither stops a process from reading what its user may read: `docs/security.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll.drivers.contracts import IsolationRequest
+from atoll.host import files
+from atoll.model.plan import Enclosure, IsolationPlan
+from atoll.model.state import Problem
+
+_PLAIN = (
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TERM",
+    "COLORTERM",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CI",
+    "JAVA_HOME",
+    "GOROOT",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+)
+"""Names whose values say where things are or how to show them, and never who somebody is."""
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+_TOOLCHAINS = {
+    "RUSTUP_HOME": ".rustup",
+    "PYENV_ROOT": ".pyenv",
+    "NVM_DIR": ".nvm",
+    "VOLTA_HOME": ".volta",
+    "ASDF_DATA_DIR": ".asdf",
+    "SDKMAN_DIR": ".sdkman",
+    "RBENV_ROOT": ".rbenv",
+    "MISE_DATA_DIR": ".local/share/mise",
+}
+"""Toolchains that look for themselves below HOME, which a capsule replaces by a private one.
+`~/.cargo` is left out on purpose: it holds registry tokens."""
+
+
+def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:
+    """What a capsule's processes get of the owner's environment."""
+    env = {key: owner[key] for key in _PLAIN if key in owner}
+    env |= {key: value for key, value in owner.items() if key.startswith("LC_")}
+    env |= {
+        key: value
+        for key, value in owner.items()
+        # A proxy's address may carry a password before the `@`.
+        if key.lower() in _PROXIES and "@" not in value
+    }
+    env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return env
+
+
+def _toolchains(owner: Mapping[str, str]) -> dict[str, str]:
+    home = Path(owner.get("HOME") or "/nonexistent")
+    found = {}
+    for key, below in _TOOLCHAINS.items():
+        place = Path(owner.get(key) or home / below)
+        if place.is_dir():
+            found[key] = str(place)
+    return found
+
+
+class ScrubbedProcess:
+    """An ordinary process with a private HOME, TMPDIR and an environment from the allow-list."""
+
+    name = "process"
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def plan(self, request: IsolationRequest) -> IsolationPlan:
+        return IsolationPlan(
+            driver=self.name,
+            workspace=request.workspace,
+            private=f"{request.directory}/private",
+            variables=dict(request.variables),
+            author=request.author,
+            email=request.email,
+        )
+
+    def apply(self, plan: IsolationPlan) -> None:
+        if plan.private is None:
+            return
+        home, tmp = _places(plan.private)
+        for directory in (home, tmp):
+            files.make_private_directory(directory)
+        files.write_atomic(home / ".gitconfig", _git_config(plan).encode(), mode=0o644)
+
+    def release(self, plan: IsolationPlan, *, home: Path) -> None:
+        if plan.private is not None:
+            files.remove_tree(Path(plan.private), within=home)
+
+    def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
+        env = allowed_environment(owner)
+        if plan.private is not None:
+            home, tmp = _places(plan.private)
+            env |= _toolchains(owner)
+            env |= {
+                "HOME": str(home),
+                "TMPDIR": str(tmp),
+                "XDG_CONFIG_HOME": str(home / ".config"),
+                "XDG_CACHE_HOME": str(home / ".cache"),
+                "XDG_DATA_HOME": str(home / ".local/share"),
+                "XDG_STATE_HOME": str(home / ".local/state"),
+            }
+        return Enclosure(env={**env, **plan.variables}, cwd=plan.workspace)
+
+
+class OpenProcess(ScrubbedProcess):
+    """The same with the owner's own HOME and TMPDIR: level `none` isolates no file."""
+
+    name = "open"
+
+    def plan(self, request: IsolationRequest) -> IsolationPlan:
+        return IsolationPlan(
+            driver=self.name,
+            workspace=request.workspace,
+            private=None,
+            variables=dict(request.variables),
+        )
+
+    def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
+        kept = {key: owner[key] for key in ("HOME", "TMPDIR") if key in owner}
+        inside = super().enclosure(plan, owner)
+        return Enclosure(env={**kept, **inside.env}, cwd=inside.cwd)
+
+
+def _places(private: str) -> tuple[Path, Path]:
+    return Path(private, "home"), Path(private, "tmp")
+
+
+def _git_config(plan: IsolationPlan) -> str:
+    """The owner's identity and nothing else: no helper, no signing key, no include."""
+    identity = {"name": plan.author, "email": plan.email}
+    lines = ["[user]", *(f"\t{key} = {_quoted(value)}" for key, value in identity.items() if value)]
+    # The owner's git has accepted this repository already; the private HOME must not undo that.
+    lines += ["[safe]", f"\tdirectory = {_quoted(plan.workspace)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'"{escaped}"'

@@ -1,0 +1,45 @@
+"""Name → driver. The only importer of concrete drivers, and the door for outside plugins.
+
+A plugin registers an entry point in the group `atoll.workspace` or `atoll.isolation` that yields
+a driver class; built-in names win.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from atoll.drivers.contracts import IsolationDriver, WorkspaceDriver
+from atoll.model.errors import PrerequisiteError
+
+_WORKSPACE = {
+    "checkout": "atoll.drivers.workspace.checkout:CheckoutWorkspace",
+    "worktree": "atoll.drivers.workspace.worktree:WorktreeWorkspace",
+}
+_ISOLATION = {
+    "open": "atoll.drivers.isolation.process:OpenProcess",
+    "process": "atoll.drivers.isolation.process:ScrubbedProcess",
+}
+
+
+def workspace_driver(name: str) -> WorkspaceDriver:
+    return cast("WorkspaceDriver", _load("atoll.workspace", _WORKSPACE, name))
+
+
+def isolation_driver(name: str) -> IsolationDriver:
+    return cast("IsolationDriver", _load("atoll.isolation", _ISOLATION, name))
+
+
+def _load(group: str, built_in: dict[str, str], name: str) -> object:
+    if name in built_in:
+        module, _, attribute = built_in[name].partition(":")
+        return getattr(import_module(module), attribute)()
+    # Costly to import, and needed only by those who have plugins.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    for entry in entry_points(group=group, name=name):
+        return entry.load()()
+    raise PrerequisiteError(
+        f"no driver `{name}` for {group.removeprefix('atoll.')}",
+        hint=f"install a package that offers the entry point `{group}` named `{name}`",
+    )

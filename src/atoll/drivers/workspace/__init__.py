@@ -1,0 +1,1 @@
+"""Ways to give a capsule its files."""
