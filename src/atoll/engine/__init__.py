@@ -1,0 +1,1 @@
+"""Decides: order, state, recovery. Knows the drivers' contracts, never a driver."""

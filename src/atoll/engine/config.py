@@ -1,0 +1,224 @@
+"""Finds and merges settings: default < user file < project file < environment < command line.
+
+The project file is read from the owner's checkout, never from a capsule. Files are validated by
+heavy models, so those are imported only when there is a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.engine import levels
+from atoll.host import files
+from atoll.model import units
+from atoll.model.errors import Mistake, SpecError
+from atoll.model.names import slug
+from atoll.model.settings import Setting, Settings
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from atoll.model.projectfile import Claim
+
+FILE_NAME = "atoll.toml"
+FILE_LIMIT_BYTES = 1 << 20
+NETWORKS = ("none", "allow", "open")
+TOOLS = ("mise", "nix", "direnv", "none")
+ENVIRONMENT = {
+    "ATOLL_BASE": "project.base",
+    "ATOLL_LEVEL": "capsule.level",
+    "ATOLL_NETWORK": "capsule.network",
+}
+_LIMIT_VARIABLE = "ATOLL_LIMIT_"
+_CHOICES = {"capsule.level": levels.NAMES, "capsule.network": NETWORKS}
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "memory": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
+    "disk": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
+    "output": units.parse_size_bytes,
+    "time": units.parse_duration_s,
+    "idle": units.parse_duration_s,
+    "cpus": units.parse_cpus,
+    "pids": units.parse_count,
+    "files": partial(units.parse_count, lowest=16, highest=1_048_576),
+}
+LIMITS = tuple(_PARSERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectFileText:
+    """The project file as it was read once: what is hashed is what is parsed."""
+
+    path: Path
+    text: bytes
+    claims: tuple[Claim, ...]
+    services: dict[str, int]
+    """The ports that services ask for, by service."""
+    secrets: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Binds the approval to the place as well as to the content."""
+        return hashlib.sha256(f"{self.path}\n".encode() + self.text).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    settings: Settings
+    file: ProjectFileText | None
+
+
+def load_config(
+    root: Path, owner: Mapping[str, str], *, given: Mapping[str, str] | None = None
+) -> Config:
+    """Merges all layers for the project at `root`; `given` comes from the command line.
+
+    Raises SpecError with every mistake of the layer in which the first one stands.
+    """
+    file, project_layer = _load_project_layer(root)
+    layers = [
+        _defaults(root),
+        _load_user_layer(owner),
+        project_layer,
+        _parse_words(_from_environment(owner)),
+        _parse_words({key: (text, "command line") for key, text in (given or {}).items()}),
+    ]
+    merged: dict[str, Setting] = {}
+    for layer in layers:
+        merged |= layer
+    return Config(settings=Settings(values=merged), file=file)
+
+
+def _defaults(root: Path) -> dict[str, Setting]:
+    values = {
+        "project.name": slug(root.name) or "project",
+        "project.base": "HEAD",
+        "capsule.level": levels.DEFAULT,
+        "capsule.network": "open",
+        "tools.use": "none",
+    }
+    return {key: Setting(key=key, value=value, source="default") for key, value in values.items()}
+
+
+def user_file_path(owner: Mapping[str, str]) -> Path:
+    base = owner.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path("~/.config").expanduser()) / "atoll" / "config.toml"
+
+
+def _load_user_layer(owner: Mapping[str, str]) -> dict[str, Setting]:
+    path = user_file_path(owner)
+    text = files.read_regular(path, limit_bytes=FILE_LIMIT_BYTES)
+    if text is None:
+        return {}
+    from atoll.model.projectfile import parse_user_file  # noqa: PLC0415 - heavy
+
+    return _flatten(parse_user_file(text, source=str(path)), str(path))
+
+
+def load_project_text(root: Path) -> bytes | None:
+    return files.read_regular(root / FILE_NAME, limit_bytes=FILE_LIMIT_BYTES)
+
+
+def _load_project_layer(root: Path) -> tuple[ProjectFileText | None, dict[str, Setting]]:
+    text = load_project_text(root)
+    if text is None:
+        return None, {}
+    from atoll.model.projectfile import commands, parse_project_file  # noqa: PLC0415 - heavy
+
+    path = root / FILE_NAME
+    parsed = parse_project_file(text, source=FILE_NAME)
+    file = ProjectFileText(
+        path=path,
+        text=text,
+        claims=commands(parsed),
+        services={name: s.port for name, s in parsed.services.items() if s.port is not None},
+        secrets=tuple(parsed.secrets),
+    )
+    return file, _flatten(parsed, FILE_NAME)
+
+
+def _flatten(model: BaseModel, source: str) -> dict[str, Setting]:
+    """The given values of `[project]`, `[capsule]` and `[tools]` as dotted keys."""
+    given: dict[str, Any] = model.model_dump(by_alias=True, exclude_unset=True, mode="python")
+    flat: dict[str, Any] = {}
+    for section in ("project", "capsule", "tools"):
+        for key, value in given.get(section, {}).items():
+            if key in ("limits", "env"):
+                flat |= {f"{section}.{key}.{name}": inner for name, inner in value.items()}
+            elif value is not None:
+                flat[f"{section}.{key}"] = value
+    return {key: Setting(key=key, value=value, source=source) for key, value in flat.items()}
+
+
+def _from_environment(owner: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """(text, source) by key."""
+    found = {key: (owner[name], name) for name, key in ENVIRONMENT.items() if owner.get(name)}
+    for name, text in owner.items():
+        if name.startswith(_LIMIT_VARIABLE) and text:
+            key = name.removeprefix(_LIMIT_VARIABLE).lower()
+            found[f"capsule.limits.{key}"] = (text, name)
+    return found
+
+
+def _parse_words(words: Mapping[str, tuple[str, str]]) -> dict[str, Setting]:
+    """Values that were typed as words; all mistakes are told together."""
+    layer: dict[str, Setting] = {}
+    mistakes: list[Mistake] = []
+    for key, (text, source) in words.items():
+        try:
+            layer[key] = Setting(key=key, value=_parse_word(key, text), source=source)
+        except ValueError as error:
+            mistakes.append(
+                Mistake(source=source, key=key, message=str(error), suggestion=_close(key, text))
+            )
+    if mistakes:
+        noun = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        raise SpecError(f"the request has {noun}", mistakes=tuple(mistakes))
+    return layer
+
+
+def _parse_word(key: str, text: str) -> object:
+    if key in _CHOICES and text not in _CHOICES[key]:
+        raise ValueError("must be one of " + ", ".join(f"`{name}`" for name in _CHOICES[key]))
+    if key.startswith("capsule.limits."):
+        name = key.removeprefix("capsule.limits.")
+        if name not in _PARSERS:
+            raise ValueError("unknown limit")
+        return None if text == "none" else _PARSERS[name](text)
+    return text
+
+
+def _close(key: str, text: str) -> str | None:
+    """What was probably meant: a value for a choice, a name for an unknown limit."""
+    if key in _CHOICES:
+        found = difflib.get_close_matches(text, _CHOICES[key], n=1)
+    elif key.removeprefix("capsule.limits.") not in _PARSERS:
+        found = difflib.get_close_matches(key.removeprefix("capsule.limits."), LIMITS, n=1)
+    else:
+        found = []
+    return found[0] if found else None
+
+
+def parse_limits(words: Sequence[str]) -> dict[str, str]:
+    """`memory=4G` as typed after `--limit`, by setting key."""
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not text:
+            raise SpecError(
+                f"`--limit {word}` is not of the form `key=value`", hint="--limit time=2h"
+            )
+        found[f"capsule.limits.{name}"] = text
+    return found
+
+
+def project_schema() -> dict[str, object]:
+    """The JSON schema of the project file."""
+    from atoll.model.projectfile import project_schema as made  # noqa: PLC0415 - heavy
+
+    return made()

@@ -1,0 +1,177 @@
+"""Measures what this host can do: each thing is tried once, nothing is guessed from a name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from atoll.engine import ports, runs
+from atoll.engine.runs import RunSpec
+from atoll.engine.session import home_path, open_session
+from atoll.host import files, git, kernel, procfs, sockets
+from atoll.host.process import run, wait_until
+from atoll.model.errors import AtollError
+from atoll.model.plan import Enclosure
+from atoll.model.state import Finding
+from atoll.model.units import render_size
+
+_LOW_SPACE_BYTES = 1 << 30
+_INSTALL = "apt-get install"
+
+Probe = Callable[[], str]
+"""Tries something and returns what it found; raises AtollError or OSError when it does not work."""
+
+
+def examine() -> list[Finding]:
+    return [
+        _try("git", _git, cure=f"{_INSTALL} git"),
+        _try("home", _home, cure="set ATOLL_HOME to a directory that you can write to"),
+        _try("state", _state),
+        _try("space", _space, cure="free some space, or set ATOLL_HOME to another disk"),
+        _try("worktree", _worktree),
+        _try("process tree", _process_tree),
+        _try("ports", _ports),
+        _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap", needed=False),
+        _try("user namespaces", _user_namespaces, needed=False,
+             cure="sysctl -w kernel.unprivileged_userns_clone=1"),
+        _try("cgroups", _cgroups, needed=False),
+    ]  # fmt: skip
+
+
+def _try(name: str, probe: Probe, *, cure: str | None = None, needed: bool = True) -> Finding:
+    started = time.monotonic()
+    try:
+        detail, good = probe(), True
+    except AtollError as error:
+        detail, good, cure = error.message, False, error.hint or cure
+    except OSError as error:
+        detail, good = str(error), False
+    took = time.monotonic() - started
+    return Finding(
+        name=name, good=good, detail=detail, cure=None if good else cure, needed=needed, took_s=took
+    )
+
+
+def _git() -> str:
+    found = git.version()
+    if found < (2, 36):
+        raise OSError(f"git {'.'.join(map(str, found))} is older than 2.36")
+    return f"git {'.'.join(map(str, found))}"
+
+
+def _home() -> str:
+    home = home_path(os.environ)
+    files.require_own_directory(home)
+    return str(home)
+
+
+def _state() -> str:
+    session = open_session()
+    try:
+        damage = session.store.damage()
+        if damage:
+            raise OSError("the database is damaged: " + "; ".join(damage[:3]))
+        return f"{len(session.store.capsules())} capsules in {session.store.path.name}"
+    finally:
+        session.store.close()
+
+
+def _space() -> str:
+    home = home_path(os.environ)
+    free = files.free_bytes(home)
+    if free < _LOW_SPACE_BYTES:
+        raise OSError(f"only {render_size(free) if free else 0} free at {home}")
+    return f"{render_size(free)} free"
+
+
+def _worktree() -> str:
+    """Makes a repository with a worktree below Atoll's home, as `new` would."""
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=home_path(os.environ)) as place:
+        repository, tree = Path(place, "repository"), Path(place, "tree")
+        identity = {
+            f"GIT_{who}_{what}": "atoll"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        }
+        git.git("init", "--quiet", str(repository), cwd=place)
+        git.git(
+            "commit", "--quiet", "--allow-empty", "-m", "probe", cwd=str(repository), env=identity
+        )
+        git.git("worktree", "add", "--quiet", "-b", "probe", str(tree), cwd=str(repository))
+        return "made and removed one"
+
+
+def _process_tree() -> str:
+    """Starts a daemon under a keeper and sees that it is gone after the keeper ends it."""
+    session = open_session()
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=session.home) as place:
+        token = runs.new_token()
+        daemon = ("/bin/sh", "-c", "trap '' TERM; (setsid sleep 600 &) ; sleep 600")
+        payload = runs.keeper_spec(
+            token,
+            Enclosure(env={"PATH": os.defpath}, cwd=place),
+            RunSpec(argv=daemon, background=True),
+        )
+        lock = session.run_lock(token)
+        lock.acquire()
+        try:
+            runs.launch_keeper(place, payload, lock)
+        finally:
+            lock.release()
+        wait_until(lambda: len(procfs.marked(token)) >= 3, timeout_s=5)
+        started = len(procfs.marked(token))
+        runs.end_keeper(place, grace_s=0.1)
+        wait_until(lambda: not files.is_locked(lock.path), timeout_s=10)
+        lock.path.unlink(missing_ok=True)
+        left = procfs.marked(token)
+    session.store.close()
+    if left or not started:
+        raise OSError(f"{len(left)} of {started} processes outlived their run")
+    return f"a daemon that ignores SIGTERM was ended ({started} processes)"
+
+
+def _ports() -> str:
+    for port in range(ports.FIRST, ports.LAST):
+        held = sockets.find_hold(port)
+        if held is not None:
+            second = sockets.find_hold(port)
+            held.close()
+            if second is not None:
+                second.close()
+                raise OSError(f"port {port} could be taken twice")
+            return f"{ports.FIRST} to {ports.LAST}, exclusive"
+    raise OSError("no port is free")
+
+
+def _bubblewrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise OSError("bwrap is not installed; the sandbox level will need it")
+    answer = run(
+        (found, "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"),
+        allowed=range(256),
+    )
+    if answer.code != 0:
+        raise OSError(f"bwrap cannot build a sandbox: {os.fsdecode(answer.stderr).strip()}")
+    return run((found, "--version")).text.strip()
+
+
+def _user_namespaces() -> str:
+    said = kernel.can_unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET)
+    if said is not None:
+        raise OSError(f"the kernel refused: {said}")
+    return "user, mount and network namespaces can be made"
+
+
+def _cgroups() -> str:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    kinds = {line.split()[2]: line.split()[1] for line in mounts}
+    found = [name for name, kind in (("v1", "cgroup"), ("v2", "cgroup2")) if kind in kinds]
+    if not found:
+        raise OSError("no cgroup hierarchy is mounted")
+    writable = any(os.access(kinds[kind], os.W_OK) for kind in kinds if kind.startswith("cgroup"))
+    return f"{' and '.join(found)}, {'writable' if writable else 'not writable'}"

@@ -1,0 +1,117 @@
+"""The isolation spectrum: what each level isolates, what it does not, what it costs.
+
+A level is a pair of drivers. One that has none yet is refused: nothing ever runs unconfined under
+the name of a wall.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from atoll.drivers import registry
+from atoll.model.errors import IsolationError, SpecError
+from atoll.model.state import Problem
+
+DEFAULT = "worktree"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    name: str
+    workspace: str | None
+    isolation: str | None
+    isolates: str
+    shares: str
+    cost: str
+
+    @property
+    def exists(self) -> bool:
+        return self.workspace is not None
+
+
+LEVELS = (
+    Level(
+        name="none",
+        workspace="checkout",
+        isolation="open",
+        isolates="nothing; runs are tracked, their environment is scrubbed",
+        shares="files, home, network, processes",
+        cost="nothing",
+    ),
+    Level(
+        name="worktree",
+        workspace="worktree",
+        isolation="process",
+        isolates="tracked files, branch, HOME, TMPDIR, environment, ports by lease",
+        shares="git refs and config, network, whatever the user may read",
+        cost="a checkout: time and disk grow with the tracked files",
+    ),
+    Level(
+        name="clone",
+        workspace=None,
+        isolation=None,
+        isolates="all files at the project's own path, git, HOME, TMPDIR",
+        shares="network, whatever the user may read",
+        cost="milliseconds",
+    ),
+    Level(
+        name="sandbox",
+        workspace=None,
+        isolation=None,
+        isolates="files, processes, network, kernel interfaces, limits",
+        shares="the kernel",
+        cost="milliseconds",
+    ),
+    Level(
+        name="container",
+        workspace=None,
+        isolation=None,
+        isolates="as sandbox, with an image of its own",
+        shares="the kernel",
+        cost="an image; tenths of a second",
+    ),
+    Level(
+        name="vm",
+        workspace=None,
+        isolation=None,
+        isolates="everything, with a kernel of its own",
+        shares="the hardware",
+        cost="memory; seconds",
+    ),
+)
+NAMES = tuple(level.name for level in LEVELS)
+
+
+def require_level(name: str) -> Level:
+    """The level, if it is known and can be built; one that does not exist yet is refused."""
+    level = next((level for level in LEVELS if level.name == name), None)
+    if level is None:
+        close = difflib.get_close_matches(name, NAMES, n=1)
+        raise SpecError(
+            f"there is no level `{name}`",
+            hint=f"did you mean `{close[0]}`?" if close else f"one of {', '.join(NAMES)}",
+        )
+    if not level.exists:
+        raise IsolationError(
+            f"level `{name}` does not exist yet, and nothing is run unconfined under its name",
+            hint=f"--level {DEFAULT}",
+        )
+    if problems := find_problems(level):
+        cures = [problem.cure for problem in problems if problem.cure]
+        raise IsolationError(
+            f"level `{name}` cannot be built here: "
+            + "; ".join(problem.what for problem in problems),
+            hint=" && ".join(cures) or None,
+        )
+    return level
+
+
+def find_problems(level: Level) -> list[Problem]:
+    """What this host lacks for a level that exists."""
+    if level.workspace is None or level.isolation is None:
+        return [Problem(what="does not exist yet")]
+    return [
+        *registry.workspace_driver(level.workspace).check(),
+        *registry.isolation_driver(level.isolation).check(),
+    ]

@@ -1,0 +1,65 @@
+"""Ports as leases: found, held and written down without a gap, never handed out twice.
+
+A port is bound exclusively while the lease is committed, so no stranger can slip in between, and
+the registry keeps it from every later capsule until `rm`. The range lies below the one from which
+the kernel picks ports by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from atoll.engine.session import Session
+from atoll.engine.store import PortTakenError
+from atoll.host import sockets
+from atoll.model.errors import PrerequisiteError
+from atoll.model.names import short_hash
+from atoll.model.state import Capsule
+
+FIRST, LAST = 20_000, 29_999
+
+
+def lease_with_ports(
+    session: Session, names: Sequence[str], commit: Callable[[dict[str, int]], Capsule]
+) -> Capsule:
+    """Finds a port for each name and hands them to `commit`, which writes the lease."""
+    while True:
+        held: dict[str, tuple[int, sockets.HeldPort]] = {}
+        try:
+            candidates = _candidates(session)
+            for name in names:
+                held[name] = _next_free(candidates)
+            return commit({name: port for name, (port, _) in held.items()})
+        except PortTakenError:
+            # Another command committed the same port after we read the registry; look again.
+            continue
+        finally:
+            for _, holder in held.values():
+                holder.close()
+
+
+def _candidates(session: Session) -> Iterator[int]:
+    """Each home starts elsewhere in the range, so that two users of one machine seldom meet."""
+    leased = session.store.leased_ports()
+    span = LAST - FIRST + 1
+    start = int(short_hash(str(session.home)), 16) % span
+    numbers = (FIRST + (start + offset) % span for offset in range(span))
+    return (number for number in numbers if number not in leased)
+
+
+def _next_free(candidates: Iterator[int]) -> tuple[int, sockets.HeldPort]:
+    for port in candidates:
+        holder = sockets.find_hold(port)
+        if holder is not None:
+            return port, holder
+    raise PrerequisiteError(
+        f"no port between {FIRST} and {LAST} is free", hint="atoll ls, then atoll rm NAME"
+    )
+
+
+def variables(ports: dict[str, int]) -> dict[str, str]:
+    """`ATOLL_PORT_<NAME>` for each lease, and the first one as `PORT`."""
+    found = {
+        f"ATOLL_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()
+    }
+    return {"PORT": str(next(iter(ports.values()))), **found} if ports else {}

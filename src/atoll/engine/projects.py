@@ -1,0 +1,199 @@
+"""Projects: which repository a command is about, and what can be asked of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from atoll.drivers import registry
+from atoll.engine import capsules, reaper, removal, trust
+from atoll.engine.capsules import Capsule
+from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
+from atoll.engine.session import Listener, Session, open_session
+from atoll.host import files, git
+from atoll.model import state
+from atoll.model.errors import SpecError, StateError
+from atoll.model.names import parse_name, printable, short_hash, slug
+from atoll.model.plan import CapsulePlan
+from atoll.model.state import CapsuleState, RecoveryPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsuleSpec:
+    """What was asked for on top of the project's settings; None means: as the settings say."""
+
+    level: str | None = None
+    base: str | None = None
+    network: str | None = None
+    limits: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, str]:
+        """By setting key, for the last layer of the merge."""
+        words = {
+            "capsule.level": self.level,
+            "project.base": self.base,
+            "capsule.network": self.network,
+        }
+        named = {key: text for key, text in words.items() if text is not None}
+        return {**named, **parse_limits(self.limits)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A handle on one project of the owner's."""
+
+    session: Session = field(repr=False)
+    record: state.Project
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def root(self) -> Path:
+        return Path(self.record.root)
+
+    def config(self, spec: CapsuleSpec | None = None) -> Config:
+        given: Mapping[str, str] = spec.given() if spec is not None else {}
+        return load_config(self.root, self.session.owner, given=given)
+
+    def plan(self, name: str, spec: CapsuleSpec | None = None) -> CapsulePlan:
+        """What `new` would do."""
+        return capsules.plan_capsule(self.session, self.record, name, self.config(spec))
+
+    def new(
+        self,
+        name: str,
+        *,
+        level: str | None = None,
+        base: str | None = None,
+        network: str | None = None,
+        limits: tuple[str, ...] = (),
+    ) -> Capsule:
+        """Makes a capsule."""
+        spec = CapsuleSpec(level=level, base=base, network=network, limits=limits)
+        return self.make(self.plan(name, spec))
+
+    def make(self, plan: CapsulePlan) -> Capsule:
+        record = capsules.make_capsule(self.session, self.record, plan)
+        return Capsule(session=self.session, record=record)
+
+    def capsules(self) -> list[Capsule]:
+        records = self.session.store.capsules(self.record.id)
+        return [Capsule(session=self.session, record=record) for record in records]
+
+    def capsule(self, name: str) -> Capsule:
+        """The capsule with this name. Raises StateError when there is none, or none yet."""
+        record = self.session.store.require_capsule(self.record.id, parse_name(name))
+        if record.state is not CapsuleState.READY:
+            raise StateError(
+                f"another command is {record.state} `{name}`",
+                hint="atoll ls",
+            )
+        return Capsule(session=self.session, record=record)
+
+    def recovery_points(self) -> list[RecoveryPoint]:
+        """The newest first."""
+        return registry.workspace_driver("worktree").points(self.record.git_dir)
+
+    def require_point(self, text: str) -> RecoveryPoint:
+        """The point with this id, or the newest of the capsule with this name."""
+        found = [p for p in self.recovery_points() if text in (p.id, p.capsule)]
+        if not found:
+            raise StateError(
+                f"there is no recovery point `{printable(text)}`", hint="atoll recover"
+            )
+        return found[0]
+
+    def recover(self, point: RecoveryPoint, name: str) -> Capsule:
+        """A new capsule that holds what the point holds; the point stays."""
+        spec = CapsuleSpec(level="worktree", base=point.head_commit)
+        plan_at_head = self.plan(name, spec)
+        # It starts at the HEAD of that moment, but its work began at the base of that moment.
+        capsule = self.make(
+            replace(plan_at_head, base_ref="recovered", base_commit=point.base_commit)
+        )
+        plan = removal.workspace_plan(self.session, capsule.record)
+        with self.session.lock_of(capsule.record) as lock:
+            lock.acquire(wait=True)
+            registry.workspace_driver(plan.driver).restore(plan, point, lock=lock.fd)
+        return capsule
+
+    def drop(self, point: RecoveryPoint) -> None:
+        driver = registry.workspace_driver("worktree")
+        driver.drop(self.record.git_dir, point, home=self.session.home)
+
+    def draft(self) -> str:
+        """What `init` would write."""
+        from atoll.engine import detect  # noqa: PLC0415 - heavy, and for one verb
+
+        return detect.render_project_file(detect.look(self.root, git.tracked(cwd=str(self.root))))
+
+    def init(self, text: str) -> Config:
+        """Writes the project file, which must not exist, and approves it."""
+        files.write_new(self.root / FILE_NAME, text.encode())
+        return self.trust()
+
+    def trust(self) -> Config:
+        """Approves the project file as it is now. Raises StateError when there is none."""
+        config = self.config()
+        if config.file is None:
+            raise StateError(f"`{self.root}` has no atoll.toml", hint="atoll init")
+        trust.trust(self.session, config.file)
+        return config
+
+    def untrust(self) -> bool:
+        return trust.untrust(self.session, str(self.root / FILE_NAME))
+
+    def is_trusted(self, config: Config) -> bool:
+        return config.file is not None and trust.is_trusted(self.session, config.file)
+
+
+def open_project(
+    path: str | os.PathLike[str] = ".",
+    *,
+    home: str | os.PathLike[str] | None = None,
+    listen: Listener | None = None,
+) -> Project:
+    """Opens the project that holds `path`, after putting right what a crash has left.
+
+    Raises StateError when there is no usable repository, PrerequisiteError when Atoll's home
+    cannot be used.
+    """
+    extra = {} if listen is None else {"listen": listen}
+    session = open_session(home=Path(home).absolute() if home is not None else None, **extra)
+    reaper.settle(session)
+    return project_at(session, os.path.abspath(path))
+
+
+def project_at(session: Session, path: str) -> Project:
+    checkout = git.find_checkout(path)
+    known = session.store.find_project(checkout.repository)
+    root = checkout.root
+    if known is not None and Path(root).is_relative_to(session.home):
+        # Asked from inside a capsule: the owner's checkout stays the one that counts.
+        root = known.root
+    _require_text(root)
+    config = load_config(Path(root), session.owner)
+    name = config.settings.value("project.name")
+    if known is not None and (known.root, known.name) == (root, name):
+        return Project(session=session, record=known)
+    identity = known.id if known is not None else _identity(name, checkout.repository)
+    record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
+    return Project(session=session, record=session.store.remember_project(record))
+
+
+def _identity(name: str, repository: str) -> str:
+    return f"{slug(name) or 'project'}-{short_hash(repository)}"
+
+
+def _require_text(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(
+            f"the path `{os.fsencode(path).decode('ascii', 'backslashreplace')}` is not UTF-8",
+            hint="rename the directory",
+        ) from error

@@ -1,0 +1,164 @@
+"""Puts right what a crash left. Every command calls `settle` first; `gc` calls `collect`.
+
+Whoever holds a lock is alive and is left alone. What is unsettled and unlocked belongs to a
+command that died: half-made and half-removed capsules are removed (after their work is saved),
+runs without a keeper are swept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.drivers import registry
+from atoll.engine import removal, runs
+from atoll.engine.session import Session
+from atoll.host import files, git
+from atoll.model.errors import StateError
+from atoll.model.names import branch_of
+from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.state import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a collection found and put right."""
+
+    capsules: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    recovered: tuple[str, ...] = ()
+
+
+def settle(session: Session) -> Collected:
+    """Cheap when all is well: two queries."""
+    ended = [
+        run.label
+        for run in session.store.unfinished_runs()
+        if runs.settle(session, run).state is RunState.ENDED
+    ]
+    finished, saved = [], []
+    for capsule in session.store.unsettled():
+        lock = session.lock_of(capsule)
+        if not lock.acquire():
+            continue
+        with lock:
+            # Read again under the lock: its holder may have settled it meanwhile.
+            current = [c for c in session.store.unsettled() if c.id == capsule.id]
+            for found in current:
+                point = removal.finish(session, found)
+                finished.append(found.name)
+                saved += [point.id] if point is not None else []
+    return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
+
+
+def collect(session: Session, *, dry_run: bool = False) -> Collected:
+    """Settles, then removes files that no capsule claims. Recovery points are never touched."""
+    settled = Collected() if dry_run else settle(session)
+    removed, recovered = _collect_orphans(session, dry_run=dry_run)
+    for directory in _unclaimed(session):
+        removed.append(str(directory))
+        if not dry_run:
+            kept = _remove_unclaimed(session, directory)
+            recovered += [kept] if kept is not None else []
+    for lock in _dead_locks(session):
+        removed.append(str(lock.path))
+        if not dry_run:
+            lock.release(remove=True)
+        else:
+            lock.release()
+    return Collected(
+        capsules=settled.capsules,
+        runs=settled.runs,
+        files=tuple(removed),
+        recovered=(*settled.recovered, *recovered),
+    )
+
+
+def _collect_orphans(session: Session, *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Capsules whose repository is gone: their files are kept aside, the rest is removed."""
+    removed, recovered = [], []
+    gone = {p.id for p in session.store.projects() if not Path(p.git_dir).is_dir()}
+    for capsule in session.store.capsules():
+        lock = session.lock_of(capsule)
+        if capsule.project_id not in gone or not lock.acquire():
+            continue
+        with lock:
+            removed.append(capsule.directory)
+            if not dry_run:
+                point = removal.finish(session, capsule)
+                recovered += [point.id] if point is not None else []
+    return removed, recovered
+
+
+def _unclaimed(session: Session) -> list[Path]:
+    """Capsule directories without a capsule: from a lost database, never from a crash."""
+    claimed = {capsule.directory for capsule in session.store.capsules()}
+    projects = session.home / "projects"
+    found = [path for path in projects.glob("*/*") if str(path) not in claimed]
+    # A command may be making one right now, between its lease and its first file.
+    return sorted(path for path in found if not _is_busy(session, path))
+
+
+def _is_busy(session: Session, directory: Path) -> bool:
+    return files.is_locked(session.capsule_lock(directory.parent.name, directory.name).path)
+
+
+def _remove_unclaimed(session: Session, directory: Path) -> str | None:
+    """Keeps what the directory holds, removes the rest; returns where the work went, if any."""
+    lock = session.capsule_lock(directory.parent.name, directory.name)
+    if not lock.acquire():
+        return None
+    with lock:
+        name = f"{directory.name}/unclaimed-{os.stat(directory).st_ino}"
+        plan = _plan_of_unclaimed(directory)
+        if plan is None and (directory / "workspace").exists():
+            # No repository can be found for it, so nobody can tell work from copies: keep it all.
+            files.move(directory, session.home / "recovered" / name)
+            return str(session.home / "recovered" / name)
+        point = None
+        if plan is not None:
+            driver = registry.workspace_driver(plan.driver)
+            inside = Enclosure(env=_plain_environment(session), cwd=plan.path)
+            point = driver.save(plan, inside, point=name, home=session.home)
+            driver.release(plan, home=session.home, keep_branch=True)
+        files.remove_tree(directory, within=session.home)
+    return None if point is None else point.id
+
+
+def _plain_environment(session: Session) -> dict[str, str]:
+    return {key: session.owner[key] for key in ("PATH", "HOME") if key in session.owner}
+
+
+def _plan_of_unclaimed(directory: Path) -> WorkspacePlan | None:
+    """Rebuilds the plan of a worktree from what is on disk."""
+    workspace = next((path for path in (directory / "workspace").glob("*")), None)
+    if workspace is None or not (workspace / ".git").is_file():
+        return None
+    try:
+        checkout = git.find_checkout(str(workspace))
+    except StateError:
+        return None
+    base = git.find_commit("HEAD", cwd=str(workspace))
+    if base is None:
+        return None
+    return WorkspacePlan(
+        driver="worktree",
+        repository=checkout.repository,
+        checkout=checkout.root,
+        path=str(workspace),
+        branch=branch_of(directory.name),
+        base_commit=base,
+    )
+
+
+def _dead_locks(session: Session) -> list[files.Lock]:
+    """Lock files whose holder died; returned locked, so that nobody takes them meanwhile."""
+    living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
+    found = []
+    for path in sorted((session.home / "locks").iterdir()):
+        lock = files.Lock(path)
+        if path.name not in living and lock.acquire():
+            found.append(lock)
+    return found

@@ -1,0 +1,80 @@
+"""How a capsule goes away: announced, stopped, saved, released, forgotten; each step repeatable.
+
+Used by `rm`, by a `new` that failed, and by the reaper for what a crash left. The order makes loss
+impossible: work is stored before the first file goes, whoever it is that removes.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from atoll.drivers import registry
+from atoll.engine import runs
+from atoll.engine.session import Session
+from atoll.host import files
+from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
+from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
+
+
+def workspace_plan(session: Session, capsule: Capsule) -> WorkspacePlan:
+    return next(
+        lease.plan
+        for lease in session.store.leases(capsule)
+        if isinstance(lease.plan, WorkspacePlan)
+    )
+
+
+def isolation_plan(session: Session, capsule: Capsule) -> IsolationPlan:
+    return next(
+        lease.plan
+        for lease in session.store.leases(capsule)
+        if isinstance(lease.plan, IsolationPlan)
+    )
+
+
+def enclosure(session: Session, capsule: Capsule) -> Enclosure:
+    plan = isolation_plan(session, capsule)
+    return registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
+
+
+def find_work(session: Session, capsule: Capsule) -> Work:
+    """What exists only in this capsule."""
+    plan = workspace_plan(session, capsule)
+    return registry.workspace_driver(plan.driver).work(plan, enclosure(session, capsule))
+
+
+def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> None:
+    stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S")
+    point = f"{capsule.name}/{stamp}-{capsule.id}"
+    session.store.set_removing(capsule, point=point, keep_branch=keep_branch)
+    session.reach("rm.announced", capsule.name)
+
+
+def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
+    """Carries an announced removal to its end, from wherever it stands."""
+    point, keep_branch = session.store.removal(capsule)
+    runs.stop_all(session, capsule)
+    session.reach("rm.stopped", capsule.name)
+    workspace = workspace_plan(session, capsule)
+    driver = registry.workspace_driver(workspace.driver)
+    saved = driver.save(workspace, enclosure(session, capsule), point=point, home=session.home)
+    session.reach("rm.saved", capsule.name)
+    isolation = isolation_plan(session, capsule)
+    registry.isolation_driver(isolation.driver).release(isolation, home=session.home)
+    session.reach("rm.isolation", capsule.name)
+    driver.release(workspace, home=session.home, keep_branch=keep_branch)
+    session.reach("rm.workspace", capsule.name)
+    files.remove_tree(Path(capsule.directory), within=session.home)
+    session.reach("rm.files", capsule.name)
+    session.store.forget_capsule(capsule)
+    session.reach("rm.forgotten", capsule.name)
+    return saved
+
+
+def finish(session: Session, capsule: Capsule) -> RecoveryPoint | None:
+    """Removes a capsule that a command left half-made or half-removed."""
+    if capsule.state is not CapsuleState.REMOVING:
+        announce(session, capsule)
+    return remove(session, capsule)

@@ -1,0 +1,341 @@
+"""Runs: started through a keeper, observed through its lock and its status file.
+
+The truth about a run is never what the database says of a living one: a run lives while its lock
+is held, and its end is what the keeper observed. A keeper that vanished without a word is `lost`,
+and what it left is swept by the marker that every process of the run carries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from atoll.engine.session import Session
+from atoll.host import files, procfs
+from atoll.host.process import launch, own_environment, pause, wait_until
+from atoll.keeper import bootstrap, wire
+from atoll.keeper.log import Entry, follow_log, read_log
+from atoll.keeper.status import Status, load_status
+from atoll.model.errors import DriverError, StateError
+from atoll.model.plan import Enclosure
+from atoll.model.state import Capsule, CapsuleState, Outcome, Process, Reason, Run, RunState
+
+LOG_LIMIT_BYTES = 64 << 20
+GRACE_S = 5.0
+_STARTED_S = 20.0
+_CHUNK_BYTES = 1 << 16
+_ENDED_S = 60.0
+_PACKAGE_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What was asked for."""
+
+    argv: tuple[str, ...]
+    background: bool = False
+    tty: bool = False
+    rows: int = 24
+    cols: int = 80
+    timeout_s: float | None = None
+    stdin: bool = True
+
+
+def start(
+    session: Session,
+    capsule: Capsule,
+    inside: Enclosure,
+    spec: RunSpec,
+    *,
+    states: Sequence[CapsuleState] = (CapsuleState.READY,),
+) -> Run:
+    """Starts a run. In the foreground it waits for its client before the command begins.
+
+    Raises StateError when the capsule is not in one of `states`, DriverError when the keeper
+    cannot be started; the row then says `lost` and nothing is left.
+    """
+    token = new_token()
+    if spec.timeout_s is None:
+        spec = replace(spec, timeout_s=capsule.time_limit_s)
+    lock = session.run_lock(token)
+    lock.acquire()
+    try:
+        run = session.store.lease_run(
+            capsule,
+            token=token,
+            argv=spec.argv,
+            background=spec.background,
+            tty=spec.tty,
+            states=states,
+        )
+        session.reach("run.leased", run.label)
+        files.make_private_directory(Path(run.directory))
+        payload = keeper_spec(token, inside, spec, ports=tuple(capsule.ports.values()))
+        session.reach("run.prepared", run.label)
+        launch_keeper(run.directory, payload, lock)
+        session.reach("run.launched", run.label)
+        session.store.set_running(run)
+    finally:
+        lock.release()
+    return run
+
+
+def new_token() -> str:
+    return secrets.token_hex(8)
+
+
+def keeper_spec(
+    token: str, inside: Enclosure, spec: RunSpec, *, ports: Sequence[int] = ()
+) -> dict[str, object]:
+    """What the keeper is told: the whole of a run, as data."""
+    return {
+        "run": token,
+        "argv": list(inside.around(spec.argv)),
+        "env": {**inside.env, procfs.MARKER: token},
+        "cwd": inside.cwd,
+        "tty": spec.tty,
+        "rows": spec.rows,
+        "cols": spec.cols,
+        "foreground": not spec.background,
+        "stdin": "client" if spec.stdin and (spec.tty or not spec.background) else "null",
+        "timeout_s": spec.timeout_s,
+        "grace_s": GRACE_S,
+        "log_limit_bytes": LOG_LIMIT_BYTES,
+        "hold_ports": list(ports),
+    }
+
+
+def launch_keeper(directory: str, payload: dict[str, object], lock: files.Lock) -> None:
+    """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
+    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode())
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as ready:
+        try:
+            argv = [*bootstrap(_PACKAGE_ROOT), directory, str(lock.fd), str(writer)]
+            launch(argv, keep_fds=(lock.fd, writer), env=own_environment())
+        finally:
+            os.close(writer)
+        if not ready.readline():
+            said = _keeper_error(directory)
+            raise DriverError(f"the keeper in `{directory}` did not start: {said}")
+
+
+def end_keeper(directory: str, *, grace_s: float) -> None:
+    """Asks a living keeper to end its run, and waits until it has nothing more to say."""
+    with wire.connect(directory) as sock:
+        hello = wire.encode_json(wire.Kind.HELLO, {"role": "control", "rows": 24, "cols": 80})
+        sock.sendall(hello + wire.encode_json(wire.Kind.STOP, {"grace_s": grace_s}))
+        while sock.recv(1 << 16):
+            continue
+
+
+def _keeper_error(directory: str) -> str:
+    path = Path(directory, "keeper.err")
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    return text.splitlines()[-1] if text else "it said nothing"
+
+
+def is_alive(session: Session, run: Run) -> bool:
+    return files.is_locked(session.run_lock(run.token).path)
+
+
+def settle(session: Session, run: Run) -> Run:
+    """The run as it is now; writes down an end that nobody has recorded yet."""
+    if run.state is RunState.ENDED or is_alive(session, run):
+        return run
+    status = _status(run)
+    if status is not None and status.state == "ended":
+        outcome = _outcome(status)
+    else:
+        procfs.end_marked(run.token)
+        outcome = Outcome(reason=Reason.LOST, message="the keeper was killed")
+    ended_at = status.ended_at if status is not None and status.ended_at else time.time()
+    session.store.set_ended(run, outcome, ended_at=ended_at)
+    session.run_lock(run.token).path.unlink(missing_ok=True)
+    return next(r for r in session.store.runs() if r.id == run.id)
+
+
+def _status(run: Run) -> Status | None:
+    try:
+        return load_status(run.directory)
+    except ValueError:
+        # Torn by a power cut: as good as none.
+        return None
+
+
+def _outcome(status: Status) -> Outcome:
+    return Outcome(
+        reason=Reason(status.reason or Reason.LOST),
+        exit_code=status.exit_code,
+        signal=status.signal,
+        message=status.message,
+        leftover=status.leftover,
+        cpu_s=status.cpu_s,
+        max_rss_bytes=status.max_rss_bytes,
+    )
+
+
+def wait(session: Session, run: Run, *, timeout_s: float | None = None) -> Run:
+    """Waits for the end. Raises StateError when the time is over first."""
+    if not wait_until(lambda: not is_alive(session, run), timeout_s=timeout_s):
+        raise StateError(
+            f"`{run.label}` is still running", hint=f"atoll logs {run.capsule_name} {run.number} -f"
+        )
+    return settle(session, run)
+
+
+def stop(session: Session, run: Run, *, grace_s: float | None = None) -> Run:
+    """Ends a run with everything that it started, daemons too. Fine when it has ended."""
+    if not is_alive(session, run):
+        return settle(session, run)
+    channel = find_channel(session, run, role="control")
+    if channel is not None:
+        with channel:
+            channel.stop(grace_s=grace_s)
+            for _ in channel.exchange(timeout_s=_ENDED_S + (grace_s or GRACE_S)):
+                continue
+    return wait(session, run, timeout_s=_ENDED_S)
+
+
+def stop_all(session: Session, capsule: Capsule) -> list[Run]:
+    """Ends every run of a capsule."""
+    unfinished = [r for r in session.store.runs(capsule) if r.state is not RunState.ENDED]
+    return [stop(session, run) for run in unfinished]
+
+
+class Channel:
+    """A connection to the keeper of a run: input and signals in, output and the end out.
+
+    Sending never blocks: what the keeper does not take yet stays pending, so that whoever sends
+    can go on reading. A run that has ended takes nothing more, and that is fine.
+    """
+
+    def __init__(self, sock: socket.socket, run: Run, *, hello: dict[str, object]) -> None:
+        self._socket = sock
+        self._decoder = wire.Decoder()
+        self._pending = bytearray()
+        self.run = run
+        self.ended = False
+        self._send(wire.encode_json(wire.Kind.HELLO, hello))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def congested(self) -> bool:
+        """Whether something is pending: then select for writing, `flush`, and send no more."""
+        return bool(self._pending)
+
+    def _send(self, frame: bytes) -> None:
+        self._pending += frame
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._pending:
+                del self._pending[: self._socket.send(self._pending, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self._pending.clear()
+
+    def write(self, data: bytes) -> None:
+        for at in range(0, len(data), _CHUNK_BYTES):
+            self._send(wire.encode(wire.Kind.STDIN, data[at : at + _CHUNK_BYTES]))
+
+    def close_input(self) -> None:
+        self._send(wire.encode(wire.Kind.STDIN_EOF))
+
+    def resize(self, rows: int, cols: int) -> None:
+        self._send(wire.encode_json(wire.Kind.RESIZE, {"rows": rows, "cols": cols}))
+
+    def signal(self, number: int) -> None:
+        self._send(wire.encode_json(wire.Kind.SIGNAL, {"signal": number}))
+
+    def stop(self, *, grace_s: float | None = None) -> None:
+        self._send(
+            wire.encode_json(wire.Kind.STOP, {} if grace_s is None else {"grace_s": grace_s})
+        )
+
+    def receive(self) -> Iterator[tuple[str, bytes]]:
+        """What has arrived, as (`out` or `err`, data). Sets `ended` at the end of the stream."""
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.ended = True
+            return
+        for kind, payload in self._decoder.feed(data):
+            if kind is wire.Kind.OUT:
+                yield "out", payload
+            elif kind is wire.Kind.ERR:
+                yield "err", payload
+            elif kind is wire.Kind.ENDED:
+                self.ended = True
+
+    def exchange(self, *, timeout_s: float | None = None) -> Iterator[tuple[str, bytes]]:
+        """Flushes what is pending and yields the output until the run has ended.
+
+        Raises DriverError when the keeper says nothing for `timeout_s`.
+        """
+        while not self.ended:
+            wanted = [self] if self.congested else []
+            readable, writable, _ = select.select([self], wanted, [], timeout_s)
+            if not readable and not writable:
+                raise DriverError(f"the keeper of `{self.run.label}` does not answer")
+            if writable:
+                self.flush()
+            if readable:
+                yield from self.receive()
+
+
+def find_channel(
+    session: Session, run: Run, *, role: str, rows: int = 24, cols: int = 80
+) -> Channel | None:
+    """Connects to a living run; None when it has ended before that was possible."""
+    found: list[socket.socket] = []
+
+    def connected() -> bool:
+        try:
+            found.append(wire.connect(run.directory))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return not is_alive(session, run)
+        return True
+
+    if not wait_until(connected, timeout_s=_STARTED_S):
+        raise DriverError(f"the keeper of `{run.label}` does not answer")
+    if not found:
+        return None
+    return Channel(found[0], run, hello={"role": role, "rows": rows, "cols": cols})
+
+
+def entries(session: Session, run: Run, *, follow: bool = False) -> Iterator[Entry]:
+    """The log of a run, oldest first; with `follow` until the run has ended."""
+    if not follow:
+        return read_log(run.directory)
+    return follow_log(run.directory, lambda: not is_alive(session, run), pause)
+
+
+def processes(session: Session, run: Run) -> list[Process]:
+    """The live processes of a run, without its keeper."""
+    status = _status(run)
+    if not is_alive(session, run) or status is None or status.keeper is None:
+        return []
+    table = procfs.processes()
+    keeper = status.keeper[0]
+    return [process for process in procfs.family([keeper], table) if process.pid != keeper]

@@ -1,0 +1,70 @@
+"""One command's, or one library user's, view of an Atoll home: where it is, its state, who listens.
+
+Nothing here is shared between processes but the store and the locks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atoll.engine.store import Store
+from atoll.host import files
+from atoll.model.state import Capsule
+
+STEPS: dict[str, tuple[str, ...]] = {
+    "new": ("planned", "leased", "workspace", "isolation", "setup", "ready"),
+    "run": ("leased", "prepared", "launched", "ended", "recorded"),
+    "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
+}
+"""Every step between which a crash can fall: progress is told and faults are tried here."""
+
+Listener = Callable[[str, str], None]
+"""Hears (`verb.step` just reached, what it was about)."""
+
+
+def _silent(step: str, subject: str) -> None:
+    del step, subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    home: Path
+    store: Store
+    owner: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    listen: Listener = _silent
+
+    def reach(self, step: str, subject: str) -> None:
+        verb, _, name = step.partition(".")
+        assert name in STEPS[verb], step  # noqa: S101 - a step that no fault test would try
+        self.listen(step, subject)
+
+    def lock_of(self, capsule: Capsule) -> files.Lock:
+        return self.capsule_lock(capsule.project_id, capsule.name)
+
+    def capsule_lock(self, project_id: str, name: str) -> files.Lock:
+        return files.Lock(self.home / "locks" / f"{project_id}.{name}")
+
+    def run_lock(self, token: str) -> files.Lock:
+        return files.Lock(self.home / "locks" / f"run-{token}")
+
+    def capsule_directory(self, project_id: str, name: str) -> Path:
+        return self.home / "projects" / project_id / name
+
+
+def home_path(owner: Mapping[str, str]) -> Path:
+    """`ATOLL_HOME`, or the place where the XDG rules put an application's data."""
+    if chosen := owner.get("ATOLL_HOME"):
+        return Path(chosen).absolute()
+    data = owner.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path("~/.local/share").expanduser()) / "atoll"
+
+
+def open_session(*, home: Path | None = None, listen: Listener = _silent) -> Session:
+    """Raises PrerequisiteError when the home cannot be used, StateError when its state cannot."""
+    place = home if home is not None else home_path(os.environ)
+    files.require_own_directory(place)
+    files.make_private_directory(place / "locks")
+    return Session(home=place, store=Store(place), listen=listen)

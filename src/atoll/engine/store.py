@@ -1,0 +1,347 @@
+"""Durable state: the only SQL. One SQLite database in WAL mode under Atoll's home.
+
+Every change is one transaction that is on disk before the act that it announces. Nothing here
+acts: whoever calls writes down first, then does.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from atoll.host import files
+from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.plan import CapsulePlan, Lease
+from atoll.model.state import Capsule, CapsuleState, Outcome, Project, Reason, Run, RunState
+
+SCHEMA_VERSION = 1
+_BUSY_S = 60.0
+
+_SCHEMA = """
+CREATE TABLE projects (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, root TEXT NOT NULL, git_dir TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE capsules (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id),
+    name TEXT NOT NULL, level TEXT NOT NULL, state TEXT NOT NULL,
+    base_commit TEXT NOT NULL, base_ref TEXT NOT NULL, branch TEXT,
+    workspace TEXT NOT NULL, directory TEXT NOT NULL, time_limit_s REAL,
+    created_at REAL NOT NULL, removal TEXT,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE TABLE leases (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (capsule_id, position)
+) STRICT;
+CREATE TABLE ports (
+    port INTEGER PRIMARY KEY,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    name TEXT NOT NULL, UNIQUE (capsule_id, name)
+) STRICT;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, token TEXT NOT NULL UNIQUE, argv TEXT NOT NULL, state TEXT NOT NULL,
+    background INTEGER NOT NULL, tty INTEGER NOT NULL, directory TEXT NOT NULL,
+    created_at REAL NOT NULL, ended_at REAL, outcome TEXT,
+    UNIQUE (capsule_id, number)
+) STRICT;
+CREATE TABLE trust (
+    path TEXT PRIMARY KEY, digest TEXT NOT NULL, approved_at REAL NOT NULL
+) STRICT;
+"""
+
+
+class Store:
+    """The database of one Atoll home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.path = home / "state.db"
+        # Threads of one process take turns on the one connection.
+        self._turn = threading.RLock()
+        with self._explained():
+            self._db = sqlite3.connect(
+                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            self._db.row_factory = sqlite3.Row
+            self._migrate()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _migrate(self) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        found = self._version()
+        if found == SCHEMA_VERSION:
+            return
+        if found > SCHEMA_VERSION:
+            raise StateError(
+                f"`{self.path}` was written by a newer Atoll (schema {found}, this one knows "
+                f"{SCHEMA_VERSION})",
+                hint="upgrade atoll, or set ATOLL_HOME to another directory",
+            )
+        lock = files.Lock(self.home / "migrate.lock")
+        lock.acquire(wait=True)
+        with lock:
+            if self._version() == 0:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                script = (
+                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                )
+                self._db.executescript(script)
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what SQLite says into what a user can act on."""
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.OperationalError as error:
+            raise PrerequisiteError(
+                f"the state in `{self.path}` cannot be used: {error}",
+                hint=f"df -h '{self.home}'; ls -ld '{self.home}'",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise StateError(
+                f"`{self.path}` is damaged: {error}",
+                hint=f"mv '{self.path}' '{self.path}.damaged' && atoll gc "
+                "(work in capsules becomes recovery points)",
+            ) from error
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._turn, self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        with self._turn, self._explained():
+            return self._db.execute(query, values).fetchall()
+
+    # Projects
+
+    def remember_project(self, project: Project) -> Project:
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO projects VALUES (?, ?, ?, ?) ON CONFLICT (git_dir) "
+                "DO UPDATE SET name = excluded.name, root = excluded.root",
+                (project.id, project.name, project.root, project.git_dir),
+            )
+        return project
+
+    def find_project(self, git_dir: str) -> Project | None:
+        rows = self._rows("SELECT * FROM projects WHERE git_dir = ?", git_dir)
+        return Project(**dict(rows[0])) if rows else None
+
+    def projects(self) -> list[Project]:
+        return [Project(**dict(row)) for row in self._rows("SELECT * FROM projects ORDER BY name")]
+
+    def project_name(self, project_id: str) -> str:
+        return next(p.name for p in self.projects() if p.id == project_id)
+
+    # Capsules
+
+    def lease_capsule(self, project: Project, plan: CapsulePlan, ports: dict[str, int]) -> Capsule:
+        """Writes down a capsule that is about to be made, with all that it will hold."""
+        try:
+            with self._write() as db:
+                cursor = db.execute(
+                    "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+                    "branch, workspace, directory, time_limit_s, created_at) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        project.id, plan.name, plan.level, CapsuleState.CREATING, plan.base_commit,
+                        plan.base_ref, plan.workspace.branch, plan.workspace.path, plan.directory,
+                        plan.time_limit_s, time.time(),
+                    ),
+                )  # fmt: skip
+                capsule_id = cursor.lastrowid
+                db.executemany(
+                    "INSERT INTO leases VALUES (?, ?, ?, ?)",
+                    [
+                        (capsule_id, position, lease.kind, json.dumps(lease.payload()))
+                        for position, lease in enumerate(plan.leases())
+                    ],
+                )
+                db.executemany(
+                    "INSERT INTO ports VALUES (?, ?, ?)",
+                    [(port, capsule_id, name) for name, port in ports.items()],
+                )
+        except sqlite3.IntegrityError as error:
+            if "ports" in str(error):
+                raise PortTakenError from error
+            raise StateError(f"there is a capsule `{plan.name}` already") from error
+        return self.require_capsule(project.id, plan.name)
+
+    def set_ready(self, capsule: Capsule) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE capsules SET state = ? WHERE id = ?", (CapsuleState.READY, capsule.id)
+            )
+
+    def set_removing(self, capsule: Capsule, *, point: str, keep_branch: bool) -> None:
+        """Announces a removal. From here on it only goes forward, by whichever command is next."""
+        removal = json.dumps({"point": point, "keep_branch": keep_branch})
+        with self._write() as db:
+            db.execute(
+                "UPDATE capsules SET state = ?, removal = coalesce(removal, ?) WHERE id = ?",
+                (CapsuleState.REMOVING, removal, capsule.id),
+            )
+
+    def removal(self, capsule: Capsule) -> tuple[str, bool]:
+        """The recovery point and the branch's fate that an announced removal was given."""
+        row = self._rows("SELECT removal FROM capsules WHERE id = ?", capsule.id)[0]
+        payload: dict[str, Any] = json.loads(row["removal"])
+        return payload["point"], payload["keep_branch"]
+
+    def forget_capsule(self, capsule: Capsule) -> None:
+        with self._write() as db:
+            db.execute("DELETE FROM capsules WHERE id = ?", (capsule.id,))
+
+    def capsules(self, project_id: str | None = None) -> list[Capsule]:
+        rows = self._rows(
+            "SELECT * FROM capsules WHERE coalesce(?, project_id) = project_id ORDER BY id",
+            project_id,
+        )
+        ports: dict[int, dict[str, int]] = {}
+        for row in self._rows("SELECT * FROM ports ORDER BY rowid"):
+            ports.setdefault(row["capsule_id"], {})[row["name"]] = row["port"]
+        return [_capsule(row, ports.get(row["id"], {})) for row in rows]
+
+    def find_capsule(self, project_id: str, name: str) -> Capsule | None:
+        return next((c for c in self.capsules(project_id) if c.name == name), None)
+
+    def require_capsule(self, project_id: str, name: str) -> Capsule:
+        found = self.find_capsule(project_id, name)
+        if found is None:
+            raise StateError(f"there is no capsule `{name}`", hint="atoll ls")
+        return found
+
+    def unsettled(self) -> list[Capsule]:
+        """Capsules in a state that only lasts while a command works on them."""
+        return [c for c in self.capsules() if c.state is not CapsuleState.READY]
+
+    def leases(self, capsule: Capsule) -> list[Lease]:
+        rows = self._rows(
+            "SELECT kind, payload FROM leases WHERE capsule_id = ? ORDER BY position", capsule.id
+        )
+        return [Lease.parse(row["kind"], json.loads(row["payload"])) for row in rows]
+
+    def leased_ports(self) -> set[int]:
+        return {row["port"] for row in self._rows("SELECT port FROM ports")}
+
+    # Runs
+
+    def lease_run(
+        self,
+        capsule: Capsule,
+        *,
+        token: str,
+        argv: Sequence[str],
+        background: bool,
+        tty: bool,
+        states: Sequence[CapsuleState],
+    ) -> Run:
+        """Writes down a run that is about to start, if the capsule is still in one of `states`."""
+        with self._write() as db:
+            row = db.execute("SELECT state FROM capsules WHERE id = ?", (capsule.id,)).fetchone()
+            if row is None or CapsuleState(row["state"]) not in states:
+                raise StateError(f"the capsule `{capsule.name}` is being made or removed")
+            number = db.execute(
+                "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE capsule_id = ?", (capsule.id,)
+            ).fetchone()[0]
+            cursor = db.execute(
+                "INSERT INTO runs (capsule_id, number, token, argv, state, background, tty, "
+                "directory, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    capsule.id, number, token, json.dumps(list(argv)), RunState.STARTING,
+                    background, tty, f"{capsule.directory}/runs/{number}", time.time(),
+                ),
+            )  # fmt: skip
+            run_id = cursor.lastrowid
+        return next(run for run in self.runs(capsule) if run.id == run_id)
+
+    def set_running(self, run: Run) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE runs SET state = ? WHERE id = ? AND state = ?",
+                (RunState.RUNNING, run.id, RunState.STARTING),
+            )
+
+    def set_ended(self, run: Run, outcome: Outcome, *, ended_at: float) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE runs SET state = ?, outcome = ?, ended_at = ? WHERE id = ? AND state <> ?",
+                (RunState.ENDED, json.dumps(asdict(outcome)), ended_at, run.id, RunState.ENDED),
+            )
+
+    def runs(self, capsule: Capsule | None = None) -> list[Run]:
+        rows = self._rows(
+            "SELECT runs.*, capsules.name AS capsule_name FROM runs "
+            "JOIN capsules ON capsules.id = capsule_id "
+            "WHERE coalesce(?, capsule_id) = capsule_id ORDER BY runs.id",
+            capsule.id if capsule is not None else None,
+        )
+        return [_run(row) for row in rows]
+
+    def unfinished_runs(self) -> list[Run]:
+        return [run for run in self.runs() if run.state is not RunState.ENDED]
+
+    # Trust
+
+    def set_trusted(self, path: str, digest: str) -> None:
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO trust VALUES (?, ?, ?)", (path, digest, time.time()))
+
+    def trusted_digest(self, path: str) -> str | None:
+        rows = self._rows("SELECT digest FROM trust WHERE path = ?", path)
+        return rows[0]["digest"] if rows else None
+
+    def forget_trust(self, path: str) -> bool:
+        with self._write() as db:
+            return db.execute("DELETE FROM trust WHERE path = ?", (path,)).rowcount > 0
+
+    def damage(self) -> list[str]:
+        """What SQLite's own check finds wrong; empty when all is well."""
+        rows = self._rows("PRAGMA integrity_check")
+        return [row[0] for row in rows if row[0] != "ok"]
+
+
+class PortTakenError(Exception):
+    """Another command leased one of the ports first; the caller looks for others."""
+
+
+def _capsule(row: sqlite3.Row, ports: dict[str, int]) -> Capsule:
+    fields = {key: value for key, value in dict(row).items() if key not in ("removal", "state")}
+    return Capsule(**fields, state=CapsuleState(row["state"]), ports=ports)
+
+
+def _run(row: sqlite3.Row) -> Run:
+    fields = dict(row)
+    fields["argv"] = tuple(json.loads(fields["argv"]))
+    fields["state"] = RunState(fields["state"])
+    fields["background"], fields["tty"] = bool(fields["background"]), bool(fields["tty"])
+    if fields["outcome"] is not None:
+        payload: dict[str, Any] = json.loads(fields["outcome"])
+        payload["reason"] = Reason(payload["reason"])
+        fields["outcome"] = Outcome(**payload)
+    return Run(**fields)

@@ -1,0 +1,80 @@
+"""The work in a capsule, as git: asked inside the capsule, with what the capsule may know."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from atoll.engine.capsules import Capsule
+from atoll.host import files, git
+from atoll.model.errors import StateError
+from atoll.model.plan import Enclosure
+
+
+def diff(capsule: Capsule, *, stat: bool = False, color: bool = False) -> bytes:
+    """Everything that differs from where the capsule started: committed or not, tracked or not."""
+    record, inside = capsule.record, capsule.enclosure()
+    flags = ["--stat"] if stat else []
+    flags += ["--color=always"] if color else ["--no-color"]
+    with tempfile.TemporaryDirectory(prefix="atoll-diff-") as place:
+        env = {"GIT_INDEX_FILE": _copied_index(capsule, inside, Path(place))}
+        git.git(
+            "add",
+            "--all",
+            "--intent-to-add",
+            "--",
+            ".",
+            cwd=record.workspace,
+            within=inside,
+            env=env,
+        )
+        answer = git.git(
+            "diff", *flags, "--no-ext-diff", "--no-textconv", record.base_commit, "--",
+            cwd=record.workspace, within=inside, env=env,
+        )  # fmt: skip
+    return answer.stdout
+
+
+def _copied_index(capsule: Capsule, inside: Enclosure, place: Path) -> str:
+    """Asking must not change what the capsule has staged, so it is asked on a copy."""
+    real = git.git(
+        "rev-parse", "--path-format=absolute", "--git-path", "index",
+        cwd=capsule.record.workspace, within=inside,
+    ).text.removesuffix("\n")  # fmt: skip
+    content = files.read_regular(Path(real), limit_bytes=1 << 32)
+    copy = place / "index"
+    if content is not None:
+        copy.write_bytes(content)
+    return str(copy)
+
+
+def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
+    """Commits everything in the workspace on its branch; the project's own hooks run inside."""
+    record, inside = capsule.record, capsule.enclosure()
+    if record.branch is None:
+        raise StateError(
+            f"`{capsule.name}` is the checkout itself and has no branch of its own",
+            hint="git commit",
+        )
+    here = git.git(
+        "symbolic-ref", "--quiet", "HEAD", cwd=record.workspace, within=inside, allowed=(0, 1)
+    ).text.strip()
+    if here != f"refs/heads/{record.branch}":
+        raise StateError(
+            f"the workspace of `{capsule.name}` is not on its branch `{record.branch}`",
+            hint=f"atoll run {capsule.name} -- git switch {record.branch}",
+        )
+    git.git("add", "--all", "--", ".", cwd=record.workspace, within=inside)
+    if not git.git(
+        "diff", "--cached", "--quiet", cwd=record.workspace, within=inside, allowed=(0, 1)
+    ).code:
+        raise StateError(
+            f"`{capsule.name}` has nothing to commit", hint=f"atoll diff {capsule.name}"
+        )
+    flags = [] if verify else ["--no-verify"]
+    git.git(
+        "commit", "--quiet", *flags, "--file=-",
+        cwd=record.workspace, within=inside, stdin=os.fsencode(message), safe=False,
+    )  # fmt: skip
+    return git.git("rev-parse", "HEAD", cwd=record.workspace, within=inside).text.strip()
