@@ -1,0 +1,1 @@
+"""The face on the command line: words in, one engine call, words out."""

@@ -1,0 +1,142 @@
+"""The root command: verbs are loaded when they are typed, errors become exit codes here only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from atoll.cli import output
+from atoll.model.errors import AtollError, DriverError, Interrupted, PrerequisiteError
+from atoll.version import __version__
+
+VERBS = {
+    "attach": "Watch a run and type to it.",
+    "commit": "Commit everything in a capsule on its branch.",
+    "completion": "Print the completion script for a shell.",
+    "demo": "See it work: three capsules of a sample project, from nothing.",
+    "diff": "Show what a capsule has changed.",
+    "doctor": "Measure what this host can isolate, with cures.",
+    "gc": "Remove what crashes left behind.",
+    "init": "Look at the project and write a commented atoll.toml.",
+    "levels": "Show the isolation spectrum.",
+    "logs": "Show what a run printed.",
+    "ls": "List the capsules of this project.",
+    "new": "Make capsules.",
+    "path": "Print where a capsule's workspace is.",
+    "ps": "List the live processes of a capsule.",
+    "recover": "List and restore work that was stored before a removal.",
+    "rm": "Remove capsules; nothing is lost.",
+    "run": "Run a command inside a capsule.",
+    "schema": "Print the JSON schema of atoll.toml.",
+    "shell": "Open a shell inside a capsule.",
+    "show": "Show one capsule, or where each setting came from.",
+    "stop": "End runs with everything that they started.",
+    "trust": "Approve the project file as it is now.",
+    "untrust": "Take the approval of the project file back.",
+    "wait": "Wait for a run to end.",
+}
+"""Verb → one line of help, so that `--help` and completion load no verb."""
+
+
+class Verbs(click.Group):
+    """Loads `atoll.cli.<verb>` when the verb is typed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"atoll.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            import difflib  # noqa: PLC0415 - only for a typo
+
+            close = difflib.get_close_matches(args[0], VERBS, n=1)
+            suffix = f"; did you mean `{close[0]}`?" if close else ""
+            raise click.UsageError(f"there is no verb `{args[0]}`{suffix}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl(sorted(VERBS.items()))
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Every AI coding agent its own capsule: a private copy of a project.",
+    epilog="Start with: atoll new NAME, then: atoll run NAME -- COMMAND",
+)
+@click.version_option(__version__, prog_name="atoll", message="%(prog)s %(version)s")
+def root() -> None:
+    """The words that come before a verb."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code."""
+    own = list(argv)[: list(argv).index("--")] if "--" in argv else list(argv)
+    as_json = "--json" in own
+    # A killed terminal and a polite kill end a command the way Ctrl-C does: undone, not abandoned.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        code = root.main(list(argv), prog_name="atoll", standalone_mode=False)
+        output.flush()
+    except click.ClickException as error:
+        return output.usage_error(error.format_message(), as_json=as_json)
+    except AtollError as error:
+        output.print_error(error, as_json=as_json)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        output.abandon_stdout()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        output.print_error(_explain(error), as_json=as_json)
+        return _explain(error).exit_code
+    except Exception as error:
+        output.print_error(_bug(error), as_json=as_json)
+        return DriverError.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    del frame
+    raise Interrupted(number)
+
+
+def _explain(error: OSError) -> AtollError:
+    place = f" (`{error.filename}`)" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return PrerequisiteError(f"the disk is full{place}", hint="df -h; atoll gc")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return PrerequisiteError(f"no permission{place}: {error.strerror}")
+    return DriverError(f"the system said: {error.strerror or error}{place}")
+
+
+def _bug(error: Exception) -> DriverError:
+    if os.environ.get("ATOLL_DEBUG"):
+        raise error
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    line = f"{where.tb_frame.f_code.co_name}:{where.tb_lineno}" if where is not None else "unknown"
+    return DriverError(
+        f"this is a bug in atoll: {type(error).__name__}: {error} (at {line})",
+        hint="run it again with ATOLL_DEBUG=1 for the whole story",
+    )

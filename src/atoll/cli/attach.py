@@ -1,0 +1,42 @@
+"""`atoll attach`: watch a run and type to it."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases
+from atoll.cli.frame import Frame, parse_run, verb
+from atoll.cli.terminal import is_terminal, relay, size
+from atoll.model.errors import StateError
+
+
+@click.command("attach")
+@click.argument("run", metavar="RUN")
+@verb
+def command(frame: Frame, run: str) -> int:
+    """Attaches to RUN (such as fix-auth.2, or a capsule's name for its latest run).
+
+    What you type goes to a run that has a terminal; Ctrl-] leaves it running.
+    """
+    name, _, number = run.partition(".")
+    capsule = frame.capsule(name)
+    found = capsule.require_run(parse_run(number or None, name))
+    rows, cols = size()
+    channel = None
+    if found.outcome is None:
+        channel = capsule.channel(found, role="attach", rows=rows, cols=cols)
+    if channel is None:
+        raise StateError(f"`{found.label}` has ended", hint=f"atoll logs {name} {found.number}")
+    tty = found.tty and is_terminal()
+    if tty:
+        frame.output.note(f"attached to {found.label}; Ctrl-] leaves it running")
+    with channel:
+        stayed = relay(channel, frame.output, tty=tty, detachable=tty)
+    if not stayed:
+        frame.output.note(f"\nleft {found.label} running")
+        return 0
+    ended = capsule.wait(found)
+    if ended.outcome is None:
+        return 0
+    frame.output.note(f"{found.label}: {phrases.ending(ended.outcome)}")
+    return ended.outcome.shell_code

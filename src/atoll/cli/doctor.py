@@ -1,0 +1,35 @@
+"""`atoll doctor`: what this host can isolate, measured."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import shapes
+from atoll.cli.frame import Frame, verb
+from atoll.engine.doctor import examine
+from atoll.model.errors import PrerequisiteError
+from atoll.model.state import Finding
+
+
+@click.command("doctor")
+@verb
+def command(frame: Frame) -> int:
+    """Tries each thing that Atoll needs and says what came of it. Exits 3 when one is missing."""
+    findings = examine()
+    frame.output.table(
+        "findings",
+        [shapes.finding(finding) for finding in findings],
+        ("check", "state", "detail", "took"),
+        ((f.name, _state(f), f.detail, f"{f.took_s * 1000:.0f} ms") for f in findings),
+    )
+    for finding in findings:
+        if not finding.good and finding.cure:
+            frame.output.note(f"hint: {finding.name}: {finding.cure}")
+    bad = [finding for finding in findings if finding.needed and not finding.good]
+    return PrerequisiteError.exit_code if bad else 0
+
+
+def _state(finding: Finding) -> str:
+    if finding.good:
+        return "ok"
+    return "missing" if finding.needed else "later"

@@ -1,0 +1,26 @@
+"""`atoll gc`: removes what crashes left behind."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, verb
+from atoll.engine import reaper
+
+
+@click.command("gc")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed.")
+@verb
+def command(frame: Frame, *, dry_run: bool) -> None:
+    """Removes what crashed commands left, in all projects. Recovery points are never touched."""
+    found = reaper.collect(frame.session(), dry_run=dry_run)
+    data = {
+        "capsules": list(found.capsules),
+        "runs": list(found.runs),
+        "files": list(found.files),
+        "recovered": list(found.recovered),
+    }
+    lines = [f"{kind}: {item}" for kind, items in data.items() for item in items]
+    frame.output.answer("collected", data, "\n".join(lines))
+    if not lines:
+        frame.output.note("nothing to remove")

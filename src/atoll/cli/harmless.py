@@ -1,0 +1,30 @@
+"""Makes what a run printed harmless to the terminal that shows it."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, modes
+    r"|\x1b[PX^_\]](?:[^\x07\x1b\x9c]|\x1b(?!\\))*(?:\x07|\x1b\\|\x9c)"  # DCS, OSC and kin
+    r"|\x1b[ -/]*[0-~]"  # two-character escapes
+)
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b\x9c]{0,4096}\x1b?|[ -/]*)?$")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Cleaner:
+    """Cleans one stream that arrives in pieces; a sequence that is cut in two stays a sequence."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def clean(self, data: bytes) -> str:
+        text = self._held + self._decoder.decode(data)
+        unfinished = _UNFINISHED.search(text)
+        cut = unfinished.start() if unfinished else len(text)
+        self._held, text = text[cut:], text[:cut]
+        text = _SEQUENCE.sub("", text).replace("\r\n", "\n")
+        return _CONTROL.sub("", text)

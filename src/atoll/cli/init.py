@@ -1,0 +1,21 @@
+"""`atoll init`: looks at the project and writes a commented atoll.toml."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, verb
+
+
+@click.command("init")
+@click.option("--dry-run", is_flag=True, help="Print the file instead of writing it.")
+@verb
+def command(frame: Frame, *, dry_run: bool) -> None:
+    """Looks at languages, lock files, scripts and tools, writes what it found, and approves it."""
+    project = frame.project()
+    text = project.draft()
+    if not dry_run:
+        project.init(text)
+        frame.output.note(f"wrote and approved {project.root / 'atoll.toml'}")
+    data = {"path": str(project.root / "atoll.toml"), "text": text, "written": not dry_run}
+    frame.output.answer("init", data, text.rstrip("\n"))

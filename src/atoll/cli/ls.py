@@ -1,0 +1,35 @@
+"""`atoll ls`: the capsules of this project."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases, shapes
+from atoll.cli.frame import Frame, verb
+
+
+@click.command("ls")
+@verb
+def command(frame: Frame) -> None:
+    """Lists the capsules of this project, as facts: what runs is what lives."""
+    capsules = frame.project().capsules()
+    living = {capsule.name: capsule.living() for capsule in capsules}
+    frame.output.table(
+        "capsules",
+        [shapes.capsule(c.record, runs=living[c.name]) for c in capsules],
+        ("name", "level", "state", "base", "running", "ports", "age"),
+        (
+            (
+                c.name,
+                c.record.level,
+                str(c.record.state),
+                f"{c.record.base_ref}@{c.record.base_commit[:7]}",
+                str(len(living[c.name])),
+                ",".join(str(port) for port in c.ports.values()),
+                phrases.age(c.record.created_at),
+            )
+            for c in capsules
+        ),
+    )
+    if not capsules:
+        frame.output.note("no capsules yet\nhint: atoll new NAME")

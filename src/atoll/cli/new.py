@@ -1,0 +1,53 @@
+"""`atoll new`: makes capsules."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from atoll.cli import shapes
+from atoll.cli.frame import Frame, verb
+from atoll.engine.levels import NAMES
+from atoll.engine.projects import CapsuleSpec
+from atoll.model.names import numbered
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--from", "base", metavar="REF", help="Start from this commit; default: HEAD.")
+@click.option("--level", metavar="LEVEL", help=f"How hard the walls are: {', '.join(NAMES)}.")
+@click.option("--network", metavar="MODE", help="none, allow or open.")
+@click.option("--limit", "limits", multiple=True, metavar="KEY=VALUE", help="Such as time=2h.")
+@click.option("-n", "count", default=1, type=click.IntRange(1, 1000), help="Make NAME-1 to NAME-N.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done.")
+@verb
+def command(
+    frame: Frame,
+    name: str,
+    base: str | None,
+    level: str | None,
+    network: str | None,
+    limits: tuple[str, ...],
+    count: int,
+    *,
+    dry_run: bool,
+) -> None:
+    """Makes the capsule NAME, a private copy of this project on the branch atoll/NAME."""
+    project = frame.project()
+    spec = CapsuleSpec(level=level, base=base, network=network, limits=limits)
+    plans = [project.plan(one, spec) for one in numbered(name, count)]
+    if dry_run:
+        lines = [line for plan in plans for line in plan.describe()]
+        frame.output.answer("plan", lines, "\n".join(lines))
+        return
+    made = []
+    for plan in plans:
+        started = time.monotonic()
+        capsule = project.make(plan)
+        made.append(shapes.capsule(capsule.record))
+        frame.output.note(
+            f"made `{capsule.name}` ({plan.level}) from {plan.base_ref} at "
+            f"{plan.base_commit[:10]} in {time.monotonic() - started:.2f} s"
+        )
+    frame.output.answer("capsules", made, "\n".join(str(shape["name"]) for shape in made))

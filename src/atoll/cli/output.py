@@ -1,0 +1,242 @@
+"""The only printer. stdout is the answer, stderr the narration.
+
+On a terminal an answer has tables and colours, in a pipe it is plain text, with `--json` it is one
+documented object. Text that comes from inside a capsule never reaches a terminal raw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from atoll.model.errors import AtollError, SpecError
+from atoll.model.names import printable
+
+JSON_VERSION = 1
+_PHASES = {
+    "new.leased": "making the workspace",
+    "new.workspace": "making private places",
+    "new.isolation": "running the set-up",
+    "rm.announced": "stopping what runs",
+    "rm.stopped": "storing work",
+    "rm.saved": "removing files",
+    "rm.isolation": "removing the workspace",
+}
+_PATIENCE_S = 1.0
+_COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
+
+
+@dataclass(kw_only=True)
+class Output:
+    """How one command talks."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    _progress: _Progress | None = field(default=None, repr=False)
+
+    def answer(self, kind: str, data: object, text: str) -> None:
+        """The one answer of a command: a JSON object, or text (nothing when that is empty)."""
+        if self.json:
+            _write(sys.stdout, json.dumps(envelope(kind, data), ensure_ascii=True, indent=2))
+        elif text:
+            _write(sys.stdout, text)
+
+    def item(self, kind: str, data: object, text: str) -> None:
+        """One of a stream of answers: a JSON object on a line of its own, or text."""
+        if self.json:
+            _write(sys.stdout, json.dumps(envelope(kind, data), ensure_ascii=True))
+        else:
+            _write(sys.stdout, text, end="")
+        sys.stdout.flush()
+
+    def table(
+        self, kind: str, data: object, columns: Sequence[str], rows: Iterable[Sequence[str]]
+    ) -> None:
+        """A table as the answer; in a pipe tab-free columns without a frame."""
+        cells = [[printable(cell) for cell in row] for row in rows]
+        if self.json:
+            self.answer(kind, data, "")
+        elif sys.stdout.isatty():
+            _print_rich_table(columns, cells)
+        else:
+            _write(sys.stdout, render_columns(columns, cells))
+
+    def raw(self, data: bytes, *, stream: str = "out") -> None:
+        """Bytes from a foreground run, exactly as they came."""
+        target = sys.stdout if stream == "out" else sys.stderr
+        target.buffer.write(data)
+        target.buffer.flush()
+
+    def note(self, text: str) -> None:
+        """Narration, for a person who watches."""
+        if not self.quiet:
+            _write(sys.stderr, text)
+
+    def warn(self, text: str) -> None:
+        _write(sys.stderr, paint("warning: ", "yellow", sys.stderr) + text)
+
+    def command(self, line: str) -> None:
+        """A command that Atoll runs on the host, told with `--verbose`."""
+        _write(sys.stderr, paint(f"+ {printable(line)}", "dim", sys.stderr))
+
+    def listen(self, step: str, subject: str) -> None:
+        if self._progress is not None:
+            self._progress.phase(_PHASES.get(step, ""), subject)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Tells the phase once a command has taken longer than a second."""
+        if self.quiet or self.json:
+            yield
+            return
+        self._progress = _Progress()
+        try:
+            yield
+        finally:
+            self._progress.close()
+            self._progress = None
+
+
+def envelope(kind: str, data: object) -> dict[str, object]:
+    return {"version": JSON_VERSION, "kind": kind, "data": data}
+
+
+def print_error(error: AtollError, *, as_json: bool) -> None:
+    """What failed, on what, and the exact next command."""
+    mistakes = [mistake.render() for mistake in getattr(error, "mistakes", ())]
+    if as_json:
+        data = {
+            "type": error.kind,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+            "mistakes": mistakes,
+        }
+        _write(sys.stdout, json.dumps(envelope("error", data), ensure_ascii=True, indent=2))
+        return
+    lines = [paint("error: ", "red", sys.stderr) + _safe(error.message)]
+    lines += [f"  {_safe(line)}" for line in mistakes]
+    if error.hint:
+        lines.append(paint("hint: ", "cyan", sys.stderr) + _safe(error.hint))
+    _write(sys.stderr, "\n".join(lines))
+
+
+def flush() -> None:
+    """Hears of a reader who has left while there is still somebody to handle it."""
+    sys.stdout.flush()
+
+
+def abandon_stdout() -> None:
+    """The reader has left: Python must not complain about it while it shuts down."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def usage_error(message: str, *, as_json: bool) -> int:
+    print_error(SpecError(message, hint="atoll --help"), as_json=as_json)
+    return SpecError.exit_code
+
+
+def _safe(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _write(stream: object, text: str, end: str = "\n") -> None:
+    print(text.encode("utf-8", "backslashreplace").decode(), end=end, file=stream)  # type: ignore[call-overload]
+
+
+def is_colored(stream: object) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, color: str, stream: object | None = None) -> str:
+    """Colour, where the stream shows it; meaning never rests on it alone."""
+    if not is_colored(stream if stream is not None else sys.stdout):
+        return text
+    return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
+
+
+def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    table = [[name.upper() for name in columns], *rows]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # Costs tens of milliseconds to import: only for a person who looks at a terminal.
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    Console(no_color=not is_colored(sys.stdout), highlight=False).print(table)
+
+
+def _style(cell: str) -> str:
+    word = cell.split(" ", maxsplit=1)[0]
+    if word in ("ready", "running", "yes", "ok", "exited(0)"):
+        return "green"
+    if word in ("no", "lost", "failed", "missing") or word.startswith("exited("):
+        return "red"
+    return "yellow" if word in ("creating", "removing", "starting", "timeout", "stopped") else ""
+
+
+def stdout_is_colored() -> bool:
+    return is_colored(sys.stdout)
+
+
+def stderr_is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+class _Progress:
+    """One line that tells what takes so long; silent for whatever takes less than a second."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._text = ""
+        self._told = ""
+        self._animated = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._thread.start()
+
+    def phase(self, text: str, subject: str) -> None:
+        self._text = f"{subject}: {text}" if text else ""
+
+    def _show(self) -> None:
+        if self._done.wait(_PATIENCE_S):
+            return
+        while not self._done.wait(0.1):
+            text = printable(self._text)
+            if self._animated and text:
+                elapsed = time.monotonic() - self._started
+                sys.stderr.write(f"\r\x1b[K{text} … {elapsed:.0f} s")
+                sys.stderr.flush()
+                self._told = text
+            elif text and text != self._told:
+                _write(sys.stderr, f"{text} …")
+                self._told = text
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._animated and self._told:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

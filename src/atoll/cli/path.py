@@ -1,0 +1,16 @@
+"""`atoll path`: where a capsule's workspace is."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, name_argument, verb
+
+
+@click.command("path")
+@name_argument
+@verb
+def command(frame: Frame, name: str) -> None:
+    """Prints a path under which the workspace of NAME can be opened."""
+    path = str(frame.capsule(name).path)
+    frame.output.answer("path", {"path": path}, path)

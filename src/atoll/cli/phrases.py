@@ -1,0 +1,42 @@
+"""Model → words, for people."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+from atoll.model.names import printable
+from atoll.model.state import Outcome, Reason, Run, RunState
+
+
+def age(since: float) -> str:
+    seconds = max(0, int(time.time() - since))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def moment(stamp: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stamp))
+
+
+def command(argv: tuple[str, ...], *, width: int = 60) -> str:
+    line = printable(shlex.join(argv))
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def ending(outcome: Outcome) -> str:
+    match outcome.reason:
+        case Reason.EXITED | Reason.NOT_STARTED:
+            return f"{outcome.reason}({outcome.exit_code})"
+        case Reason.SIGNALLED:
+            return f"signalled({outcome.signal})"
+        case _:
+            return str(outcome.reason)
+
+
+def state_of(run: Run) -> str:
+    if run.state is RunState.ENDED and run.outcome is not None:
+        return ending(run.outcome)
+    return str(run.state)

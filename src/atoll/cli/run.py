@@ -1,0 +1,85 @@
+"""`atoll run`: a command inside a capsule."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases, shapes
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.terminal import is_terminal, relay, size
+from atoll.engine.capsules import Capsule
+from atoll.engine.runs import RunSpec
+from atoll.model import units
+from atoll.model.errors import SpecError
+from atoll.model.state import Outcome, Reason
+
+
+@click.command("run", options_metavar="[OPTIONS]")
+@name_argument
+@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+@click.option("-d", "--detach", is_flag=True, help="In the background; prints the run's id.")
+@click.option("-t", "--tty", is_flag=True, help="Give a background run a terminal, for `attach`.")
+@click.option("--timeout", metavar="TIME", help="End it after this time, such as 10m.")
+@verb
+def command(
+    frame: Frame, name: str, argv: tuple[str, ...], timeout: str | None, *, detach: bool, tty: bool
+) -> int:
+    """Runs COMMAND inside the capsule NAME and exits with its code."""
+    capsule = frame.capsule(name)
+    limit = _parse_timeout(timeout)
+    if detach:
+        return _start_background(frame, capsule, argv, tty=tty, timeout_s=limit)
+    return run_foreground(frame, capsule, argv, timeout_s=limit)
+
+
+def _parse_timeout(text: str | None) -> float | None:
+    try:
+        return None if text is None else units.parse_duration_s(text)
+    except ValueError as error:
+        raise SpecError(f"`--timeout {text}`: {error}", hint="--timeout 10m") from error
+
+
+def _start_background(
+    frame: Frame, capsule: Capsule, argv: tuple[str, ...], *, tty: bool, timeout_s: float | None
+) -> int:
+    rows, cols = size()
+    spec = RunSpec(argv=argv, background=True, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s)
+    run = capsule.start(spec)
+    frame.output.answer("run", shapes.run(run), run.label)
+    frame.output.note(f"hint: atoll logs {capsule.name} {run.number} -f")
+    return 0
+
+
+def run_foreground(
+    frame: Frame, capsule: Capsule, argv: tuple[str, ...], *, timeout_s: float | None = None
+) -> int:
+    """Runs to the end with this terminal or these pipes; returns the command's own code."""
+    tty = is_terminal() and not frame.output.json
+    rows, cols = size()
+    run = capsule.start(RunSpec(argv=argv, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s))
+    if frame.output.json:
+        result = capsule.follow(run)
+        data = {
+            **shapes.run(result.run),
+            "stdout": result.stdout.decode(errors="replace"),
+            "stderr": result.stderr.decode(errors="replace"),
+        }
+        frame.output.answer("run", data, "")
+        return 0
+    channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
+    if channel is not None:
+        with channel:
+            relay(channel, frame.output, tty=tty)
+    outcome = capsule.conclude(run).outcome
+    assert outcome is not None  # noqa: S101 - `conclude` returns ended runs only
+    _tell_end(frame, run.label, outcome)
+    return outcome.shell_code
+
+
+def _tell_end(frame: Frame, label: str, outcome: Outcome) -> None:
+    """Only what the command itself could not say."""
+    if outcome.reason not in (Reason.EXITED, Reason.SIGNALLED):
+        said = f": {outcome.message}" if outcome.message else ""
+        frame.output.note(f"{label}: {phrases.ending(outcome)}{said}")
+    if outcome.leftover:
+        frame.output.note(f"{label}: ended {outcome.leftover} processes that it left behind")

@@ -1,0 +1,101 @@
+"""The JSON shapes: one function per thing that a verb can answer with.
+
+They are a promise (`docs/reference/json.md`): fields are added, never renamed or removed, within
+one version.
+"""
+
+from __future__ import annotations
+
+from atoll.model.state import Capsule, Finding, Outcome, Process, RecoveryPoint, Run, Work
+
+Shape = dict[str, object]
+
+
+def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
+    shape: Shape = {
+        "name": record.name,
+        "level": record.level,
+        "state": str(record.state),
+        "branch": record.branch,
+        "base_ref": record.base_ref,
+        "base_commit": record.base_commit,
+        "workspace": record.workspace,
+        "ports": record.ports,
+        "created_at": record.created_at,
+        "time_limit_s": record.time_limit_s,
+    }
+    return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
+
+
+def run(record: Run) -> Shape:
+    return {
+        "id": record.label,
+        "capsule": record.capsule_name,
+        "number": record.number,
+        "argv": list(record.argv),
+        "state": str(record.state),
+        "background": record.background,
+        "tty": record.tty,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "outcome": None if record.outcome is None else outcome(record.outcome),
+    }
+
+
+def outcome(record: Outcome) -> Shape:
+    return {
+        "reason": str(record.reason),
+        "exit_code": record.exit_code,
+        "signal": record.signal,
+        "shell_code": record.shell_code,
+        "message": record.message,
+        "leftover": record.leftover,
+        "cpu_s": record.cpu_s,
+        "max_rss_bytes": record.max_rss_bytes,
+    }
+
+
+def process(owner: Run, record: Process) -> Shape:
+    return {
+        "run": owner.label,
+        "pid": record.pid,
+        "ppid": record.ppid,
+        "command": record.command,
+        "cpu_s": record.cpu_s,
+        "rss_bytes": record.rss_bytes,
+        "age_s": round(record.age_s, 2),
+    }
+
+
+def work(record: Work) -> Shape:
+    return {
+        "uncommitted": list(record.uncommitted),
+        "untracked": list(record.untracked),
+        "nested": list(record.nested),
+        "commits": record.commits,
+        "ignored": record.ignored,
+    }
+
+
+def recovery_point(record: RecoveryPoint) -> Shape:
+    return {
+        "id": record.id,
+        "capsule": record.capsule,
+        "ref": record.ref,
+        "commit": record.commit,
+        "base_commit": record.base_commit,
+        "head_commit": record.head_commit,
+        "stored_at": record.stored_at,
+        "files": record.files,
+    }
+
+
+def finding(record: Finding) -> Shape:
+    return {
+        "name": record.name,
+        "good": record.good,
+        "needed": record.needed,
+        "detail": record.detail,
+        "cure": record.cure,
+        "took_s": round(record.took_s, 4),
+    }

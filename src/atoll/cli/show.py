@@ -1,0 +1,79 @@
+"""`atoll show`: one capsule, or where each setting came from."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases, shapes
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine.capsules import Capsule
+from atoll.model import units
+from atoll.model.settings import Setting
+
+
+@click.command("show")
+@name_argument
+@click.option("--config", is_flag=True, help="Show each setting and where it came from.")
+@verb
+def command(frame: Frame, name: str | None, *, config: bool) -> None:
+    """Shows the capsule NAME: its place, ports, work and runs."""
+    if config:
+        _show_config(frame)
+        return
+    if name is None:
+        raise click.UsageError("name a capsule, or ask for `--config`")
+    capsule = frame.capsule(name)
+    work, runs = capsule.work(), capsule.runs()
+    data = {**shapes.capsule(capsule.record, runs=runs), "work": shapes.work(work)}
+    lines = [f"{key:<10} {value}" for key, value in _facts(capsule)]
+    lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
+    lines += [
+        f"{'run ' + str(run.number):<10} {phrases.state_of(run)}  {phrases.command(run.argv)}"
+        for run in runs[-10:]
+    ]
+    frame.output.answer("capsule", data, "\n".join(lines))
+
+
+command.params[0].required = False
+
+
+def _facts(capsule: Capsule) -> list[tuple[str, str]]:
+    record = capsule.record
+    limit = record.time_limit_s
+    ports = ", ".join(f"{name} {port}" for name, port in record.ports.items())
+    return [
+        ("name", record.name),
+        ("level", record.level),
+        ("state", str(record.state)),
+        ("base", f"{record.base_ref} at {record.base_commit}"),
+        ("branch", record.branch or "none: the checkout itself"),
+        ("workspace", record.workspace),
+        ("ports", ports),
+        ("limits", f"time {units.render_duration(limit)} per run" if limit else "none"),
+        ("made", phrases.moment(record.created_at)),
+    ]
+
+
+def _show_config(frame: Frame) -> None:
+    project = frame.project()
+    config = project.config()
+    settings = list(config.settings.values.values())
+    frame.output.table(
+        "config",
+        [{"key": s.key, "value": s.value, "source": s.source} for s in settings],
+        ("key", "value", "source"),
+        ((s.key, _value(s), s.source) for s in settings),
+    )
+    if config.file is not None and not project.is_trusted(config):
+        frame.output.note("atoll.toml is not approved\nhint: atoll trust")
+
+
+def _value(setting: Setting) -> str:
+    value = setting.value
+    if value is None:
+        return "none"
+    if setting.key.endswith((".memory", ".disk", ".output")):
+        return units.render_size(value)
+    if setting.key.endswith((".time", ".idle")):
+        return units.render_duration(value)
+    return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,29 @@
+"""`atoll stop`: ends runs with everything that they started."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases, shapes
+from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
+
+
+@click.command("stop")
+@name_argument
+@run_argument
+@click.option(
+    "--grace",
+    default=5.0,
+    type=click.FloatRange(0, 3600),
+    help="Seconds between asking and killing.",
+)
+@verb
+def command(frame: Frame, name: str, run: str | None, grace: float) -> None:
+    """Ends all runs of NAME, or RUN alone: daemons and what ignores SIGTERM included."""
+    capsule = frame.capsule(name)
+    target = None if run is None else capsule.require_run(parse_run(run, name))
+    stopped = capsule.stop(target, grace_s=grace)
+    lines = [f"{item.label}  {phrases.state_of(item)}" for item in stopped]
+    frame.output.answer("runs", [shapes.run(item) for item in stopped], "\n".join(lines))
+    if not stopped:
+        frame.output.note(f"nothing runs in `{name}`")

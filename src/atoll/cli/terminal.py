@@ -1,0 +1,125 @@
+"""Carries a run's input and output between its keeper and this terminal or pipe."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from atoll.cli.output import Output
+from atoll.engine.runs import Channel
+
+DETACH = b"\x1d"
+"""Ctrl-]: leaves an attached run alone."""
+
+
+def is_terminal() -> bool:
+    return _isatty(0) and _isatty(1)
+
+
+def _isatty(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def size() -> tuple[int, int]:
+    columns, lines = shutil.get_terminal_size()
+    return lines, columns
+
+
+def relay(channel: Channel, output: Output, *, tty: bool, detachable: bool = False) -> bool:
+    """Carries until the run ends; returns False when the user detached from it."""
+    with _signals(channel, tty=tty) as wakeup, _raw_mode(tty=tty):
+        reading = True
+        while not channel.ended:
+            # While the keeper is congested nothing more is read: its pace is the pace of stdin.
+            sources: list[Channel | int] = [
+                channel,
+                wakeup,
+                *([0] if reading and not channel.congested else []),
+            ]
+            ready, writable, _ = select.select(sources, [channel] if channel.congested else [], [])
+            if writable:
+                channel.flush()
+            if wakeup in ready:
+                os.read(wakeup, 512)
+            if channel in ready:
+                for stream, data in channel.receive():
+                    output.raw(data, stream="out" if tty else stream)
+            if 0 in ready:
+                data = _read_input()
+                if detachable and DETACH in data:
+                    return False
+                reading = bool(data)
+                if data:
+                    channel.write(data)
+                else:
+                    channel.close_input()
+    return True
+
+
+def _read_input() -> bytes:
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        # Closed, or a terminal that has gone: the same as its end.
+        return b""
+
+
+@contextmanager
+def _signals(channel: Channel, *, tty: bool) -> Iterator[int]:
+    """Passes the terminal's wishes on; yields a descriptor that wakes the loop."""
+    interrupts = 0
+
+    def interrupted(number: int, _: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        # The second time is not a question any more.
+        channel.signal(number) if interrupts == 1 else channel.stop(grace_s=1.0)
+
+    def ended(*_: object) -> None:
+        channel.stop()
+
+    def resized(*_: object) -> None:
+        channel.resize(*size())
+
+    wanted: dict[int, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: interrupted,
+        signal.SIGTERM: ended,
+        signal.SIGHUP: ended,
+    }
+    if tty:
+        wanted[signal.SIGWINCH] = resized
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, function) for number, function in wanted.items()}
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(previous)
+        for number, function in before.items():
+            signal.signal(number, function)
+        os.close(reader)
+        os.close(writer)
+
+
+@contextmanager
+def _raw_mode(*, tty: bool) -> Iterator[None]:
+    if not tty:
+        yield
+        return
+    import termios  # noqa: PLC0415 - only with a terminal
+    import tty as terminal  # noqa: PLC0415
+
+    before = termios.tcgetattr(0)
+    terminal.setraw(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -1,0 +1,21 @@
+"""`atoll trust`: approves the project file as it is now."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, verb
+
+
+@click.command("trust")
+@verb
+def command(frame: Frame) -> None:
+    """Approves what atoll.toml makes happen. A changed file must be approved again."""
+    config = frame.project().trust()
+    if config.file is None:
+        return
+    claims = [{"key": claim.key, "text": claim.text} for claim in config.file.claims]
+    data = {"path": str(config.file.path), "digest": config.file.digest, "claims": claims}
+    lines = [f"approved {config.file.path}"]
+    lines += [f"  {claim.key} = {claim.text}" for claim in config.file.claims]
+    frame.output.answer("trust", data, "\n".join(lines))

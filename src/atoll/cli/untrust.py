@@ -1,0 +1,17 @@
+"""`atoll untrust`: takes the approval of the project file back."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, verb
+
+
+@click.command("untrust")
+@verb
+def command(frame: Frame) -> None:
+    """Takes the approval of atoll.toml back."""
+    project = frame.project()
+    was = project.untrust()
+    text = "is not approved any more" if was else "was not approved"
+    frame.output.answer("untrust", {"was_trusted": was}, f"{project.root / 'atoll.toml'} {text}")

@@ -1,0 +1,1 @@
+"""Shipped test tools: fakes, conformance suites, fault injection."""
