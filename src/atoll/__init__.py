@@ -11,10 +11,9 @@ the keeper start fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from atoll.version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.engine.capsules import Capsule, Result
     from atoll.engine.projects import Project, open_project

@@ -11,6 +11,7 @@ from importlib import import_module
 import click
 
 from atoll.cli import output
+from atoll.cli.frame import Common, common_options
 from atoll.model.errors import AtollError, DriverError, Interrupted, PrerequisiteError
 from atoll.version import __version__
 
@@ -81,8 +82,13 @@ class Verbs(click.Group):
     epilog="Start with: atoll new NAME, then: atoll run NAME -- COMMAND",
 )
 @click.version_option(__version__, prog_name="atoll", message="%(prog)s %(version)s")
-def root() -> None:
+@common_options
+@click.pass_context
+def root(
+    context: click.Context, *, as_json: bool, project: str | None, quiet: bool, verbose: bool
+) -> None:
     """The words that come before a verb."""
+    context.obj = Common(as_json=as_json, project=project, quiet=quiet, verbose=verbose)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -94,16 +100,15 @@ def run(argv: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     try:
         code = root.main(list(argv), prog_name="atoll", standalone_mode=False)
-        output.flush()
     except click.ClickException as error:
-        return output.usage_error(error.format_message(), as_json=as_json)
+        return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
     except AtollError as error:
         output.print_error(error, as_json=as_json)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
+    except output.ReaderLeft:
         output.abandon_stdout()
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -113,6 +118,15 @@ def run(argv: Sequence[str]) -> int:
         output.print_error(_bug(error), as_json=as_json)
         return DriverError.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return "atoll --help"
+    if context.info_name == "run":
+        return "atoll run NAME -- COMMAND"
+    return f"{context.command_path} --help"
 
 
 def _interrupt(number: int, frame: object) -> None:

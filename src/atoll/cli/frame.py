@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -46,28 +46,53 @@ class Frame:
         return self.project().capsule(name)
 
 
+class Common(NamedTuple):
+    """The common options, as given before the verb or after it."""
+
+    as_json: bool
+    project: str | None
+    quiet: bool
+    verbose: bool
+
+
+def common_options(function: F) -> F:
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Show each command run on the host."),
+        click.option("-q", "--quiet", is_flag=True, help="No narration."),
+        click.option(
+            "--project",
+            metavar="DIR",
+            help="The project; default: ATOLL_PROJECT, or where you are.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object."),
+    ):
+        function = option(function)
+    return function
+
+
 def verb(function: F) -> F:
     """Gives a command the common options and a Frame as its first argument."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object.")
-    @click.option(
-        "--project", metavar="DIR", help="The project; default: ATOLL_PROJECT, or where you are."
-    )
-    @click.option("-q", "--quiet", is_flag=True, help="No narration.")
-    @click.option(
-        "-v", "--verbose", is_flag=True, help="Show each command that is run on the host."
-    )
+    @common_options
     @functools.wraps(function)
     def wrapped(
-        *args: Any, as_json: bool, project: str | None, quiet: bool, verbose: bool, **kwargs: Any
+        *args: Any,
+        as_json: bool,
+        project: str | None,
+        quiet: bool,
+        verbose: bool,
+        **kwargs: Any,
     ) -> int | None:
-        output = Output(json=as_json, quiet=quiet, verbose=verbose)
-        if verbose:
-            from atoll.engine.narration import tell_commands  # noqa: PLC0415
+        before: Common = click.get_current_context().obj
+        output = Output(as_json=as_json or before.as_json, quiet=quiet or before.quiet)
+        if verbose or before.verbose:
+            from atoll.engine.narration import tell_commands  # noqa: PLC0415 - seldom wanted
 
             tell_commands(output.command)
         with output.progress():
-            return function(Frame(output=output, project=project), *args, **kwargs)
+            return function(
+                Frame(output=output, project=project or before.project), *args, **kwargs
+            )
 
     return wrapped  # type: ignore[return-value]
 

@@ -26,6 +26,9 @@ def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamp
     cleaners = {"out": Cleaner(), "err": Cleaner()}
     fresh = True
     for entry in capsule.log(found, follow=follow):
+        if entry.dropped_bytes:
+            frame.output.warn(f"{entry.dropped_bytes} bytes are not kept")
+            continue
         data = {
             "time": entry.time,
             "stream": entry.stream,

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import TextIO
 
 from atoll.model.errors import AtollError, SpecError
 from atoll.model.names import printable
@@ -23,23 +23,24 @@ _PHASES = {
     "new.leased": "making the workspace",
     "new.workspace": "making private places",
     "new.isolation": "running the set-up",
+    "new.ready": "",
     "rm.announced": "stopping what runs",
     "rm.stopped": "storing work",
     "rm.saved": "removing files",
     "rm.isolation": "removing the workspace",
+    "rm.forgotten": "",
 }
 _PATIENCE_S = 1.0
 _COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
-@dataclass(kw_only=True)
 class Output:
     """How one command talks."""
 
-    json: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    _progress: _Progress | None = field(default=None, repr=False)
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.json = as_json
+        self.quiet = quiet
+        self._progress: _Progress | None = None
 
     def answer(self, kind: str, data: object, text: str) -> None:
         """The one answer of a command: a JSON object, or text (nothing when that is empty)."""
@@ -54,7 +55,6 @@ class Output:
             _write(sys.stdout, json.dumps(envelope(kind, data), ensure_ascii=True))
         else:
             _write(sys.stdout, text, end="")
-        sys.stdout.flush()
 
     def table(
         self, kind: str, data: object, columns: Sequence[str], rows: Iterable[Sequence[str]]
@@ -71,8 +71,9 @@ class Output:
     def raw(self, data: bytes, *, stream: str = "out") -> None:
         """Bytes from a foreground run, exactly as they came."""
         target = sys.stdout if stream == "out" else sys.stderr
-        target.buffer.write(data)
-        target.buffer.flush()
+        with _reader():
+            target.buffer.write(data)
+            target.buffer.flush()
 
     def note(self, text: str) -> None:
         """Narration, for a person who watches."""
@@ -87,8 +88,9 @@ class Output:
         _write(sys.stderr, paint(f"+ {printable(line)}", "dim", sys.stderr))
 
     def listen(self, step: str, subject: str) -> None:
-        if self._progress is not None:
-            self._progress.phase(_PHASES.get(step, ""), subject)
+        # Runs inside a phase (a set-up) have steps of their own, which are not told.
+        if self._progress is not None and step in _PHASES:
+            self._progress.phase(_PHASES[step], subject)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -128,18 +130,14 @@ def print_error(error: AtollError, *, as_json: bool) -> None:
     _write(sys.stderr, "\n".join(lines))
 
 
-def flush() -> None:
-    """Hears of a reader who has left while there is still somebody to handle it."""
-    sys.stdout.flush()
-
-
 def abandon_stdout() -> None:
     """The reader has left: Python must not complain about it while it shuts down."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def usage_error(message: str, *, as_json: bool) -> int:
-    print_error(SpecError(message, hint="atoll --help"), as_json=as_json)
+def usage_error(message: str, *, hint: str, as_json: bool) -> int:
+    tidy = message.removesuffix(".").replace("'", "`")
+    print_error(SpecError(tidy[:1].lower() + tidy[1:], hint=hint), as_json=as_json)
     return SpecError.exit_code
 
 
@@ -147,19 +145,32 @@ def _safe(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def _write(stream: object, text: str, end: str = "\n") -> None:
-    print(text.encode("utf-8", "backslashreplace").decode(), end=end, file=stream)  # type: ignore[call-overload]
+class ReaderLeft(Exception):  # noqa: N818 - not an error: whoever read us has had enough
+    """The other end of the pipe is closed. Has its own name because click swallows the system's."""
 
 
-def is_colored(stream: object) -> bool:
+@contextmanager
+def _reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderLeft from error
+
+
+def _write(stream: TextIO, text: str, end: str = "\n") -> None:
+    with _reader():
+        print(text.encode("utf-8", "backslashreplace").decode(), end=end, file=stream, flush=True)
+
+
+def is_colored(stream: TextIO) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, color: str, stream: object | None = None) -> str:
+def paint(text: str, color: str, stream: TextIO | None = None) -> str:
     """Colour, where the stream shows it; meaning never rests on it alone."""
     if not is_colored(stream if stream is not None else sys.stdout):
         return text

@@ -10,16 +10,14 @@ A conformance suite in `atoll.testing.conformance` holds each driver, and its fa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
 from atoll.model.state import Problem, RecoveryPoint, Work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceRequest:
+class WorkspaceRequest(NamedTuple):
     name: str
     repository: str
     checkout: str
@@ -28,8 +26,7 @@ class WorkspaceRequest:
     """Where the workspace may be made; below Atoll's home."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsolationRequest:
+class IsolationRequest(NamedTuple):
     workspace: str
     directory: str
     variables: Mapping[str, str]

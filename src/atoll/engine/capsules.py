@@ -7,9 +7,8 @@ says what to undo.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
@@ -34,7 +33,7 @@ def plan_capsule(
     parse_name(name)
     trust.require_trust(session, config)
     level = levels.require_level(config.settings.value("capsule.level"))
-    _require_supported(config, level)
+    _require_supported(name, config, level)
     base_ref = config.settings.value("project.base")
     commit = git.find_commit(base_ref, cwd=project.root)
     if commit is None:
@@ -62,6 +61,7 @@ def plan_capsule(
     )
     return CapsulePlan(
         name=name,
+        project=config.settings.value("project.name"),
         level=level.name,
         base_ref=base_ref,
         base_commit=commit,
@@ -83,25 +83,24 @@ def _no_such_base(project: state.Project, ref: str) -> StateError:
     return StateError(f"`{printable(ref)}` names no commit here", hint="git branch --all")
 
 
-def _require_supported(config: Config, level: levels.Level) -> None:
+def _require_supported(name: str, config: Config, level: levels.Level) -> None:
     """Refuses what the file or the request asks for and this level cannot do: never ignored."""
     settings = config.settings
-    walls = [
-        f"limit `{name}` is not enforced"
-        for name, value in settings.below("capsule.limits").items()
-        if name != "time" and value is not None
-    ]
-    walls += [
-        f"`{key} = {settings.value(key)}`: the level shares the host's network"
-        for key in ("capsule.network", "capsule.setup_network")
-        if settings.value(key, "open") != "open"
-    ]
+    walls = {
+        f"limit `{limit}` is not enforced": f"--limit {limit}=none"
+        for limit, value in settings.below("capsule.limits").items()
+        if limit != "time" and value is not None
+    }
+    if settings.value("capsule.network") != "open":
+        walls["the network is the host's own, not `none` or `allow`"] = "--network open"
+    if settings.value("capsule.setup_network", "open") != "open":
+        walls["so is that of the set-up"] = "without `setup_network`"
     if walls:
         raise IsolationError(
             f"level `{level.name}` cannot keep what was asked for: " + "; ".join(walls),
-            hint="--network open, --limit NAME=none",
+            hint=f"atoll new {name} {' '.join(walls.values())}",
         )
-    missing = [f"secret `{name}`" for name in (config.file.secrets if config.file else ())]
+    missing = [f"secret `{secret}`" for secret in (config.file.secrets if config.file else ())]
     missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
     if settings.value("tools.use") != "none":
         missing.append(f"`tools.use = {settings.value('tools.use')}`")
@@ -195,8 +194,7 @@ def _run_setup(session: Session, capsule: state.Capsule, command: str) -> Outcom
     return result.outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """A finished run with its output, as the library gives it."""
 
     run: Run
@@ -209,14 +207,17 @@ class Result:
         return self.outcome.shell_code
 
 
-@dataclass(frozen=True, kw_only=True)
 class Capsule:
     """A handle on one capsule. As a context manager it removes the capsule at the end, unless
     it holds work: then the capsule stays, with its processes stopped.
     """
 
-    session: Session = field(repr=False)
-    record: state.Capsule
+    def __init__(self, *, session: Session, record: state.Capsule) -> None:
+        self.session = session
+        self.record = record
+
+    def __repr__(self) -> str:
+        return f"<Capsule {self.name} ({self.record.level}) at {self.path}>"
 
     @property
     def name(self) -> str:

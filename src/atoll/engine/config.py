@@ -6,13 +6,10 @@ heavy models, so those are imported only when there is a file.
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atoll.engine import levels
 from atoll.host import files
@@ -50,8 +47,7 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 LIMITS = tuple(_PARSERS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectFileText:
+class ProjectFileText(NamedTuple):
     """The project file as it was read once: what is hashed is what is parsed."""
 
     path: Path
@@ -64,11 +60,12 @@ class ProjectFileText:
     @property
     def digest(self) -> str:
         """Binds the approval to the place as well as to the content."""
+        import hashlib  # noqa: PLC0415 - only when there is a file
+
         return hashlib.sha256(f"{self.path}\n".encode() + self.text).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     settings: Settings
     file: ProjectFileText | None
 
@@ -195,6 +192,8 @@ def _parse_word(key: str, text: str) -> object:
 
 def _close(key: str, text: str) -> str | None:
     """What was probably meant: a value for a choice, a name for an unknown limit."""
+    import difflib  # noqa: PLC0415 - only for a mistake
+
     if key in _CHOICES:
         found = difflib.get_close_matches(text, _CHOICES[key], n=1)
     elif key.removeprefix("capsule.limits.") not in _PARSERS:

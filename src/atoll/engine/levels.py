@@ -6,8 +6,7 @@ the name of a wall.
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.model.errors import IsolationError, SpecError
@@ -16,8 +15,7 @@ from atoll.model.state import Problem
 DEFAULT = "worktree"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(NamedTuple):
     name: str
     workspace: str | None
     isolation: str | None
@@ -87,6 +85,8 @@ def require_level(name: str) -> Level:
     """The level, if it is known and can be built; one that does not exist yet is refused."""
     level = next((level for level in LEVELS if level.name == name), None)
     if level is None:
+        import difflib  # noqa: PLC0415 - only for a mistake
+
         close = difflib.get_close_matches(name, NAMES, n=1)
         raise SpecError(
             f"there is no level `{name}`",

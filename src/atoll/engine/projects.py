@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.engine import capsules, reaper, removal, trust
@@ -20,8 +20,7 @@ from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, RecoveryPoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapsuleSpec:
+class CapsuleSpec(NamedTuple):
     """What was asked for on top of the project's settings; None means: as the settings say."""
 
     level: str | None = None
@@ -40,12 +39,15 @@ class CapsuleSpec:
         return {**named, **parse_limits(self.limits)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Project:
     """A handle on one project of the owner's."""
 
-    session: Session = field(repr=False)
-    record: state.Project
+    def __init__(self, *, session: Session, record: state.Project) -> None:
+        self.session = session
+        self.record = record
+
+    def __repr__(self) -> str:
+        return f"<Project {self.name} at {self.root}>"
 
     @property
     def name(self) -> str:
@@ -77,6 +79,8 @@ class Project:
         return self.make(self.plan(name, spec))
 
     def make(self, plan: CapsulePlan) -> Capsule:
+        if plan.project != self.name:
+            self.session.store.remember_project(self.record._replace(name=plan.project))
         record = capsules.make_capsule(self.session, self.record, plan)
         return Capsule(session=self.session, record=record)
 
@@ -113,7 +117,7 @@ class Project:
         plan_at_head = self.plan(name, spec)
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
         capsule = self.make(
-            replace(plan_at_head, base_ref="recovered", base_commit=point.base_commit)
+            plan_at_head._replace(base_ref="recovered", base_commit=point.base_commit)
         )
         plan = removal.workspace_plan(self.session, capsule.record)
         with self.session.lock_of(capsule.record) as lock:
@@ -170,23 +174,20 @@ def open_project(
 
 def project_at(session: Session, path: str) -> Project:
     checkout = git.find_checkout(path)
+    _require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
     root = checkout.root
     if known is not None and Path(root).is_relative_to(session.home):
         # Asked from inside a capsule: the owner's checkout stays the one that counts.
         root = known.root
     _require_text(root)
-    config = load_config(Path(root), session.owner)
-    name = config.settings.value("project.name")
-    if known is not None and (known.root, known.name) == (root, name):
+    if known is not None and known.root == root:
         return Project(session=session, record=known)
-    identity = known.id if known is not None else _identity(name, checkout.repository)
+    # The project file is not read here: a mistake in it must not keep anyone from `ls` and `rm`.
+    name = known.name if known is not None else slug(Path(root).name) or "project"
+    identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
     return Project(session=session, record=session.store.remember_project(record))
-
-
-def _identity(name: str, repository: str) -> str:
-    return f"{slug(name) or 'project'}-{short_hash(repository)}"
 
 
 def _require_text(path: str) -> None:

@@ -8,8 +8,8 @@ runs without a keeper are swept.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.engine import removal, runs
@@ -21,8 +21,7 @@ from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RunState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class Collected(NamedTuple):
     """What a collection found and put right."""
 
     capsules: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ impossible: work is stored before the first file goes, whoever it is that remove
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from atoll.drivers import registry
@@ -46,7 +45,7 @@ def find_work(session: Session, capsule: Capsule) -> Work:
 
 
 def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> None:
-    stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S")
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     point = f"{capsule.name}/{stamp}-{capsule.id}"
     session.store.set_removing(capsule, point=point, keep_branch=keep_branch)
     session.reach("rm.announced", capsule.name)

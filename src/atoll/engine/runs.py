@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from atoll.engine.session import Session
 from atoll.host import files, procfs
@@ -36,8 +34,7 @@ _ENDED_S = 60.0
 _PACKAGE_ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(NamedTuple):
     """What was asked for."""
 
     argv: tuple[str, ...]
@@ -64,7 +61,7 @@ def start(
     """
     token = new_token()
     if spec.timeout_s is None:
-        spec = replace(spec, timeout_s=capsule.time_limit_s)
+        spec = spec._replace(timeout_s=capsule.time_limit_s)
     lock = session.run_lock(token)
     lock.acquire()
     try:
@@ -89,7 +86,7 @@ def start(
 
 
 def new_token() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def keeper_spec(
@@ -149,8 +146,11 @@ def is_alive(session: Session, run: Run) -> bool:
 
 def settle(session: Session, run: Run) -> Run:
     """The run as it is now; writes down an end that nobody has recorded yet."""
-    if run.state is RunState.ENDED or is_alive(session, run):
+    if run.state is RunState.ENDED:
         return run
+    if is_alive(session, run):
+        # Whoever started it may have been killed before writing down that it runs.
+        return run if _status(run) is None else run._replace(state=RunState.RUNNING)
     status = _status(run)
     if status is not None and status.state == "ended":
         outcome = _outcome(status)
@@ -160,7 +160,9 @@ def settle(session: Session, run: Run) -> Run:
     ended_at = status.ended_at if status is not None and status.ended_at else time.time()
     session.store.set_ended(run, outcome, ended_at=ended_at)
     session.run_lock(run.token).path.unlink(missing_ok=True)
-    return next(r for r in session.store.runs() if r.id == run.id)
+    ended = run._replace(state=RunState.ENDED, outcome=outcome, ended_at=ended_at)
+    # The row has gone with its capsule when somebody has removed that meanwhile.
+    return next((r for r in session.store.runs() if r.id == run.id), ended)
 
 
 def _status(run: Run) -> Status | None:

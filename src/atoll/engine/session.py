@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.engine.store import Store
@@ -29,12 +28,21 @@ def _silent(step: str, subject: str) -> None:
     del step, subject
 
 
-@dataclass(frozen=True, kw_only=True)
 class Session:
-    home: Path
-    store: Store
-    owner: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    listen: Listener = _silent
+    """Made by `open_session`."""
+
+    def __init__(
+        self,
+        *,
+        home: Path,
+        store: Store,
+        owner: Mapping[str, str] | None = None,
+        listen: Listener = _silent,
+    ) -> None:
+        self.home = home
+        self.store = store
+        self.owner = os.environ if owner is None else owner
+        self.listen = listen
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")

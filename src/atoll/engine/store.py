@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +290,7 @@ class Store:
         with self._write() as db:
             db.execute(
                 "UPDATE runs SET state = ?, outcome = ?, ended_at = ? WHERE id = ? AND state <> ?",
-                (RunState.ENDED, json.dumps(asdict(outcome)), ended_at, run.id, RunState.ENDED),
+                (RunState.ENDED, json.dumps(outcome._asdict()), ended_at, run.id, RunState.ENDED),
             )
 
     def runs(self, capsule: Capsule | None = None) -> list[Run]:

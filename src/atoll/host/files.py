@@ -8,7 +8,6 @@ import errno
 import fcntl
 import os
 import stat
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,7 +21,8 @@ def make_private_directory(path: Path) -> None:
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Replaces `path` whole or not at all, also through a power cut."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -185,7 +185,11 @@ def remove_tree(path: Path, *, within: Path) -> None:
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(place)
         return
-    root = _open_directory(place.name, _open_plain(place.parent))
+    parent = _open_plain(place.parent)
+    try:
+        root = _open_directory(place.name, parent)
+    finally:
+        os.close(parent)
     try:
         _empty(root, device=status.st_dev)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from atoll.host.process import Completed, failure, run
 from atoll.model.errors import StateError
@@ -30,8 +30,7 @@ _SAFE = (
 _ABSENT = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkout:
+class Checkout(NamedTuple):
     """A working tree of the owner's and the repository that it belongs to."""
 
     root: str

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from atoll.model.errors import DriverError, PrerequisiteError
 from atoll.model.plan import Enclosure
@@ -36,8 +36,7 @@ on_command: Callable[[str], None] | None = None
 """Set by `--verbose`: hears each command as a line that can be pasted into a shell."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class Completed(NamedTuple):
     argv: tuple[str, ...]
     code: int
     stdout: bytes

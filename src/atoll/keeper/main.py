@@ -39,6 +39,7 @@ def main() -> None:
     READY_FD gets one JSON line as soon as clients can connect: `{"pid": minder, "guard": guard}`,
     or `{"error": message}`. The exit status is then 0 or 1; the run goes on without this process.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # a Ctrl-C beside us is not for us
     run_dir = os.path.abspath(sys.argv[1])
     lock_fd, ready_fd = int(sys.argv[2]), int(sys.argv[3])
     for fd in (lock_fd, ready_fd):
@@ -87,7 +88,6 @@ def _guard(run_dir: str, lock_fd: int, news: int) -> int:
     calls.become_subreaper()
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
-    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
     guard = os.getpid()
     minder = os.fork()
     if minder == 0:

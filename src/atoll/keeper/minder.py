@@ -36,6 +36,7 @@ DRAIN_S = 10.0
 PATIENCE_S = 600.0
 """How long a foreground client may pause (a pager!) after an end that nobody asked for."""
 _LOOK_AGAIN_S = 0.5
+_LONGEST_WAIT_S = 3600.0  # the kernel counts milliseconds in 31 bits
 
 _OWN_ENDS = ("exited", "signalled", "not-started")
 
@@ -101,6 +102,7 @@ class Minder:
 
     def _start(self) -> None:
         self._phase = Phase.RUNNING
+        reserve_status(self._run_dir)  # before the command can fill the disk
         self._run.start()
         self._loop.children_changed = True
         self._status.pid = self._run.pid
@@ -111,7 +113,6 @@ class Minder:
             write_status(self._run_dir, self._status)
         except OSError as error:
             self._status.note(f"the start could not be written down: {error.strerror}")
-        reserve_status(self._run_dir)
 
     def _pace(self) -> None:
         """Let the slow side of every stream set the speed."""
@@ -127,7 +128,9 @@ class Minder:
         if self._phase is Phase.RUNNING and self._run.is_over:
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
-        return None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        if deadline == float("inf"):
+            return None
+        return min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S)
 
     def _observe(self) -> None:
         if self._loop.children_changed:
@@ -283,11 +286,11 @@ class Minder:
             raise WireError("no such role")
         if role == "foreground" and self._phase is not Phase.WAITING:
             raise WireError("this run has no place for a foreground client")
+        if role != "control" and "rows" in raw and "cols" in raw:
+            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
         self._clients.admit(client, str(role))
         if role == "foreground":
             self._start()
-        if role != "control" and "rows" in raw and "cols" in raw:
-            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
         if self._phase is Phase.DRAINING:
             self._clients.send(client, wire.encode_json(Kind.ENDED, self._status.render()))
 

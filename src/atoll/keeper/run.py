@@ -36,6 +36,7 @@ class Run:
         self._last_input = b"\n"
         self._input_has_ended = False
         self._is_paused = False
+        self._size = (spec.rows, spec.cols)
         self.wait_status: int | None = None
         self.failure: spawn.StartError | None = None
         """Why the command was never started."""
@@ -54,7 +55,7 @@ class Run:
 
     def start(self) -> None:
         try:
-            self._child = spawn.start_command(self._spec)
+            self._child = spawn.start_command(self._spec, self._size)
         except spawn.StartError as error:
             self.failure = error
             return
@@ -96,6 +97,8 @@ class Run:
             self._close_stdin()
 
     def resize(self, rows: int, cols: int) -> None:
+        """Give the terminal this size, now or when it is opened; without one nothing happens."""
+        self._size = (rows, cols)
         if self._spec.tty and self._child is not None and self._sources:
             spawn.resize(self._child.stdout, rows, cols)
 
@@ -103,14 +106,13 @@ class Run:
         """To the terminal's foreground process group, or to the command's own."""
         if self._child is None or self.wait_status is not None:
             return
-        group = 0
+        group = os.tcgetpgrp(self._child.stdout) if self._spec.tty else 0
         try:
-            if self._spec.tty:
-                group = os.tcgetpgrp(self._child.stdout)
-            os.killpg(group or self._child.pid, number)
-        except ProcessLookupError:  # it has not got as far as its own session yet
-            os.kill(self._child.pid, number)
-        except PermissionError:
+            try:
+                os.killpg(group or self._child.pid, number)
+            except ProcessLookupError:  # it has not got as far as its own session yet
+                os.kill(self._child.pid, number)
+        except PermissionError:  # it has become another user's
             return
 
     def drain(self) -> None:
@@ -125,7 +127,10 @@ class Run:
         for fd in list(self._sources):
             self._close_source(fd)
         self._close_stdin()
-        if self._child is not None and self._child.terminal is not None:
+        if self._child is None:
+            return
+        os.close(self._child.failure)
+        if self._child.terminal is not None:
             os.close(self._child.terminal)
             os.close(self._child.stdout)
 

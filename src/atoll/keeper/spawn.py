@@ -61,14 +61,14 @@ class Plumbing:
         self.terminal: int | None = None
 
 
-def start_command(spec: Spec) -> Child:
-    """Fork and let the child become the command.
+def start_command(spec: Spec, size: tuple[int, int]) -> Child:
+    """Fork and let the child become the command; `size` is for its terminal, (rows, cols).
 
     Returns before it has: `read_failure` tells later how that went. StartError if not even the
     fork was possible.
     """
     try:
-        plumbing = _open_terminal(spec) if spec.tty else _open_pipes(spec)
+        plumbing = _open_terminal(spec, size) if spec.tty else _open_pipes(spec)
         failure_read, failure_write = os.pipe()
     except OSError as error:
         raise StartError(NOT_EXECUTABLE, f"no pipes or terminal: {error.strerror}") from error
@@ -124,12 +124,12 @@ def _open_pipes(spec: Spec) -> Plumbing:
     return plumbing
 
 
-def _open_terminal(spec: Spec) -> Plumbing:
+def _open_terminal(spec: Spec, size: tuple[int, int]) -> Plumbing:
     ours, theirs = os.openpty()
     attributes = termios.tcgetattr(theirs)
     attributes[0] |= _IUTF8
     termios.tcsetattr(theirs, termios.TCSANOW, attributes)
-    resize(ours, spec.rows, spec.cols)
+    resize(ours, *size)
     stdin = theirs
     if not spec.stdin_is_client:
         stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ import os
 STATUS = "status.json"
 ERRORS = "keeper.err"
 
-_NEXT = "status.json.next"
+_SPARES = ("status.spare-1", "status.spare-2")  # for the start and for the end
 _RESERVE_BYTES = 16 * 1024
 _ERRORS_LIMIT_BYTES = 64 * 1024
 _MESSAGE_LIMIT = 2000
@@ -114,7 +114,8 @@ def load_status(run_dir: str | os.PathLike[str]) -> Status | None:
 def write_status(run_dir: str, status: Status) -> None:
     """Replace `status.json` durably; OSError if it cannot be done."""
     content = json.dumps(status.render()).encode("ascii") + b"\n"
-    path = os.path.join(run_dir, _NEXT)
+    spares = [os.path.join(run_dir, name) for name in _SPARES]
+    path = next((spare for spare in spares if os.path.exists(spare)), spares[0])
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         written = 0
@@ -125,21 +126,26 @@ def write_status(run_dir: str, status: Status) -> None:
     finally:
         os.close(fd)
     os.replace(path, os.path.join(run_dir, STATUS))
+    if status.state == "ended":
+        for spare in spares:
+            if os.path.exists(spare):
+                os.unlink(spare)
 
 
 def reserve_status(run_dir: str) -> None:
-    """Set room aside for the next `write_status`; on a disk that is full already, do without."""
-    path = os.path.join(run_dir, _NEXT)
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return
-    try:
-        os.posix_fallocate(fd, 0, _RESERVE_BYTES)
-    except OSError:
-        return
-    finally:
-        os.close(fd)
+    """Set room aside for two `write_status`; on a disk that is full already, do without."""
+    for name in _SPARES:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            fd = os.open(os.path.join(run_dir, name), flags, 0o600)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(fd, 0, _RESERVE_BYTES)
+        except OSError:
+            return
+        finally:
+            os.close(fd)
 
 
 def record_error(run_dir: str, text: str) -> None:

@@ -14,11 +14,10 @@ backticks, carry no final full stop, and `hint` is the exact next command where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mistake:
+class Mistake(NamedTuple):
     """One thing that is wrong in something the user wrote, with the place where it stands."""
 
     source: str

@@ -6,7 +6,6 @@ only what is safe in all four is accepted.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 
@@ -46,6 +45,8 @@ def branch_of(name: str) -> str:
 
 
 def short_hash(text: str) -> str:
+    import hashlib  # noqa: PLC0415 - needed when something is made, not when it is listed
+
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 

@@ -7,12 +7,10 @@ process can find and undo what a crashed one left half-made. Plans therefore hol
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspacePlan:
+class WorkspacePlan(NamedTuple):
     """The files of one capsule: where they will be and what they start from."""
 
     driver: str
@@ -25,15 +23,14 @@ class WorkspacePlan:
     base_commit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsolationPlan:
+class IsolationPlan(NamedTuple):
     """The private places of one capsule, and how its processes are started."""
 
     driver: str
     workspace: str
     private: str | None
     """Holds HOME and TMPDIR; None at level `none`, which uses the owner's own."""
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str]
     """What the project file adds to the environment."""
     author: str = ""
     email: str = ""
@@ -48,26 +45,25 @@ _KINDS: dict[str, type[WorkspacePlan | IsolationPlan]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(NamedTuple):
     """A plan as it is held in the store."""
 
     kind: str
     plan: Plan
 
     def payload(self) -> dict[str, Any]:
-        return asdict(self.plan)
+        return self.plan._asdict()
 
     @classmethod
     def parse(cls, kind: str, payload: dict[str, Any]) -> Lease:
         return cls(kind=kind, plan=_KINDS[kind](**payload))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapsulePlan:
+class CapsulePlan(NamedTuple):
     """Everything that `new` will do, in the order in which it will do it."""
 
     name: str
+    project: str
     level: str
     base_ref: str
     base_commit: str
@@ -100,8 +96,7 @@ class CapsulePlan:
         return lines + [f"run `{command}` inside" for command in self.setup]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enclosure:
+class Enclosure(NamedTuple):
     """How to start a process inside a capsule: the one value that other drivers need.
 
     `prefix` goes before the command, `env` is the whole environment, `cwd` the place to start.

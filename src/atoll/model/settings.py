@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """One value and its source: `default`, a file, a variable or the command line."""
 
     key: str
@@ -15,11 +13,10 @@ class Setting:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """Settings after the merge: default < user file < project file < environment < command line."""
 
-    values: dict[str, Setting] = field(default_factory=dict)
+    values: dict[str, Setting]
 
     def value(self, key: str, default: Any = None) -> Any:
         found = self.values.get(key)

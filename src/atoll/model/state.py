@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class CapsuleState(StrEnum):
@@ -33,8 +33,7 @@ class Reason(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class Project(NamedTuple):
     """A git repository that Atoll knows; `root` is the owner's checkout."""
 
     id: str
@@ -44,8 +43,7 @@ class Project:
     """The repository's common directory: all its worktrees are one project."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capsule:
+class Capsule(NamedTuple):
     id: int
     project_id: str
     name: str
@@ -57,12 +55,11 @@ class Capsule:
     workspace: str
     directory: str
     created_at: float
-    time_limit_s: float | None = None
-    ports: dict[str, int] = field(default_factory=dict)
+    time_limit_s: float | None
+    ports: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a run ended. `exit_code` and `signal` are what the kernel said of the main process."""
 
     reason: Reason
@@ -95,8 +92,7 @@ class Outcome:
         return self.reason is Reason.EXITED and self.exit_code == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """One process tree in a capsule. `number` counts within the capsule; `token` is unique."""
 
     id: int
@@ -118,8 +114,7 @@ class Run:
         return f"{self.capsule_name}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(NamedTuple):
     """One live process, as /proc shows it."""
 
     pid: int
@@ -130,8 +125,7 @@ class Process:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """What a workspace holds that exists nowhere else."""
 
     uncommitted: tuple[str, ...] = ()
@@ -164,8 +158,7 @@ class Work:
         return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryPoint:
+class RecoveryPoint(NamedTuple):
     """Work that was stored before its capsule was removed."""
 
     id: str
@@ -174,22 +167,20 @@ class RecoveryPoint:
     commit: str
     base_commit: str
     head_commit: str
-    index_commit: str | None = None
     stored_at: float
+    index_commit: str | None = None
     files: str | None = None
     """A directory beside the ref that holds what git cannot store."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """Something that this host lacks, and what cures it."""
 
     what: str
     cure: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of `atoll doctor`: what was tried, what came of it, how long it took."""
 
     name: str

@@ -46,8 +46,8 @@ class Client:
 
     def __init__(self, run_dir: Path, hello: dict[str, object] | None) -> None:
         self.sock = wire.connect(run_dir, timeout_s=PATIENCE_S)
-        self.out = b""
-        self.err = b""
+        self.out = bytearray()
+        self.err = bytearray()
         self.ended: dict[str, object] | None = None
         self.errors: list[dict[str, object]] = []
         self.is_over = False

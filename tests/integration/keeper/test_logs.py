@@ -174,3 +174,5 @@ def test_full_disk_does_not_hide_the_outcome(small_disk, keep):
     )
     status = keeper.wait_ended()
     assert (status.reason, status.exit_code) == ("exited", 4)
+    assert {path.name for path in keeper.run_dir.iterdir()} >= {"status.json", "log.jsonl"}
+    assert not list(keeper.run_dir.glob("*spare*"))

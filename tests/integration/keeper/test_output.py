@@ -19,7 +19,7 @@ def memory_bytes(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise AssertionError(field)
+    return 0  # it is about to end
 
 
 def test_stdin_goes_through(keep):
@@ -82,14 +82,14 @@ def test_slow_client_slows_the_command_and_loses_nothing(keep, python):
     before = memory_bytes(keeper.minder, "VmRSS")
     total, block = 0, bytes(range(256)) * 4096
     while client.ended is None:
-        client.out = b""
+        client.out.clear()
         client.read_once(16384)
         expected = (block + block)[total % 256 :][: len(client.out)]
         assert client.out == expected
         total += len(client.out)
     assert total == size
     assert client.ended["exit_code"] == 0
-    assert before < 24 * MIB
+    assert 0 < before < 24 * MIB
     keeper.wait_ended()
     assert keeper.logged() == (block * 2)[-len(keeper.logged()) :]
 
@@ -112,13 +112,13 @@ def test_memory_stays_small_at_full_speed(keep):
     client.sock.settimeout(60)
     total = peak = 0
     while client.ended is None:
-        client.out = b""
+        client.out.clear()
         client.read_once(1 << 18)
         total += len(client.out)
         if client.ended is None:
             peak = max(peak, memory_bytes(keeper.minder, "VmHWM"))
     assert total == 200 * MIB
-    assert peak < 24 * MIB
+    assert 0 < peak < 24 * MIB
     keeper.wait_ended()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
-from atoll.keeper import tree
+from atoll.keeper import ending, tree
 from atoll.keeper.wire import Kind
 
 # Double fork, own session, no descriptors, no environment, deaf to everything that can be ignored.
@@ -172,3 +173,32 @@ def test_signals_go_only_to_the_process_that_was_seen(keep):
     assert tree.send_signal(namesake, signal.SIGKILL) is False
     assert tree.send_signal(seen, signal.SIGKILL) is True
     assert keeper.wait_ended().signal == signal.SIGKILL
+
+
+def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):
+    """A stuck process cannot be had on demand, so no signal is delivered here."""
+    keeper = keep("sleep", "1000")
+    pid = keeper.wait_started()
+    monkeypatch.setattr(ending, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(tree, "send_signal", lambda *_: False)
+    stuck = ending.Ending(keeper.minder, [(signal.SIGTERM, 0.1)], time.monotonic())
+
+    def is_given_up() -> bool:
+        stuck.advance(time.monotonic(), main_is_gone=True)
+        return stuck.is_given_up
+
+    keeper.until(is_given_up, "the end of all attempts")
+    assert stuck.leftover == 0
+    assert str(pid) in ending.survivors_message(keeper.minder)
+    monkeypatch.undo()
+    assert keeper.stop().reason == "stopped"
+
+
+def test_a_hastened_end_skips_the_steps_to_come(keep):
+    keeper = keep("sh", "-c", "trap '' HUP TERM; echo up; while :; do sleep 0.05; done", grace_s=60)
+    client = keeper.client()
+    client.read_until(lambda: client.out, "the first word")
+    os.kill(keeper.minder, signal.SIGTERM)
+    client.send_json(Kind.STOP, {"grace_s": 0.1})
+    assert client.read_to_end()["signal"] == signal.SIGKILL
+    assert keeper.wait_ended().reason == "stopped"

@@ -38,6 +38,12 @@ _PLAIN = (
 )
 """Names whose values say where things are or how to show them, and never who somebody is."""
 
+_LOCALE = (
+    *("ALL", "ADDRESS", "COLLATE", "CTYPE", "IDENTIFICATION", "MEASUREMENT", "MESSAGES"),
+    *("MONETARY", "NAME", "NUMERIC", "PAPER", "TELEPHONE", "TIME"),
+)
+"""Not all of `LC_*`: ssh lets that prefix through, so people carry other things under it."""
+
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 _TOOLCHAINS = {
@@ -57,7 +63,7 @@ _TOOLCHAINS = {
 def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:
     """What a capsule's processes get of the owner's environment."""
     env = {key: owner[key] for key in _PLAIN if key in owner}
-    env |= {key: value for key, value in owner.items() if key.startswith("LC_")}
+    env |= {key: owner[key] for key in (f"LC_{part}" for part in _LOCALE) if key in owner}
     env |= {
         key: value
         for key, value in owner.items()

@@ -14,8 +14,8 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.host import files, git
 from atoll.host.process import Completed
@@ -35,12 +35,12 @@ def find_work(plan: WorkspacePlan, inside: Enclosure) -> Work:
     if not Path(plan.repository).is_dir():
         return Work(nested=(".",) if Path(plan.path).is_dir() else ())
     commits = _lonely_commits(plan, inside)
-    if not Path(plan.path).is_dir() or not any(os.scandir(plan.path)):
+    if not Path(plan.path).is_dir() or not os.listdir(plan.path):
         return Work(commits=commits)
     if not _belongs(plan, inside):
         return Work(commits=commits, nested=(".",))
     status = git.git(
-        "status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=traditional",
+        "status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=matching",
         "--no-renames", cwd=plan.path, within=inside, allowed=(0, 128),
     )  # fmt: skip
     if status.code != 0:
@@ -144,12 +144,11 @@ def _save_without_repository(plan: WorkspacePlan, point: str, home: Path) -> Rec
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trees:
+class _Trees(NamedTuple):
     """A workspace as git stores it: every file, and the index where it could be written."""
 
     everything: str
-    index: str | None
+    staged: str | None
 
 
 def _commit_all(
@@ -165,8 +164,8 @@ def _commit_all(
         "Base": plan.base_commit,
         "Head": parents[0],
     }
-    if trees is not None and trees.index not in (None, trees.everything):
-        trailers["Index"] = _commit(plan, inside, str(trees.index), parents[:1], "index")
+    if trees is not None and trees.staged not in (None, trees.everything):
+        trailers["Index"] = _commit(plan, inside, str(trees.staged), parents[:1], "index")
         parents = [*parents, trailers["Index"]]
     if aside is not None:
         trailers["Files"] = str(aside)
@@ -186,7 +185,7 @@ def _trees(plan: WorkspacePlan, inside: Enclosure) -> _Trees | None:
             return None
         return _Trees(
             everything=_git(plan, inside, "write-tree", env=env).text.strip(),
-            index=staged.text.strip() if staged.code == 0 else None,
+            staged=staged.text.strip() if staged.code == 0 else None,
         )
 
 

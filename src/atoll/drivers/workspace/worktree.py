@@ -6,6 +6,7 @@ promises and all that it promises.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -43,6 +44,8 @@ class WorktreeWorkspace:
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         branch = _branch(plan)
+        if os.path.lexists(plan.path):
+            raise StateError(f"`{plan.path}` exists already", hint="atoll gc")
         if not git.create_ref(
             f"refs/heads/{branch}", plan.base_commit, cwd=plan.repository, keep_fds=(lock,)
         ):

@@ -1,0 +1,174 @@
+"""A real terminal: the program under a pty, as a person uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+
+def take_terminal():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class Terminal:
+    """A program on a pty of its own, as the terminal's foreground process."""
+
+    def __init__(self, argv, cwd, rows=24, cols=80, env=None):
+        self.master, slave = pty.openpty()
+        self.resize(rows, cols)
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**os.environ, "TERM": "xterm", **(env or {})},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=take_terminal,  # noqa: PLW1509 - no threads here
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def resize(self, rows, cols):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def expect(self, pattern, timeout_s=20.0):
+        deadline = time.monotonic() + timeout_s
+        while not (found := re.search(pattern, self.seen)):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.master], [], [], left)[0]:
+                pytest.fail(f"waited for {pattern!r}, saw {self.seen!r}")
+            try:
+                self.seen += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:
+                pytest.fail(f"the terminal closed; waited for {pattern!r}, saw {self.seen!r}")
+        self.seen = self.seen[found.end() :]
+        return found
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(timeout=20)
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(repo):
+    opened = []
+
+    def open_terminal(*args, **options):
+        term = Terminal([sys.executable, "-m", "atoll", *args], repo, **options)
+        opened.append(term)
+        return term
+
+    yield open_terminal
+    for term in opened:
+        term.close()
+
+
+def test_a_run_gets_a_real_terminal_of_the_right_size(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    term = terminal("run", "x", "--", "sh", "-c", "tty; stty size; read line; stty size", rows=31)
+    term.expect(r"/dev/pts/\d+")
+    term.expect("31 80")
+    term.resize(40, 132)
+    term.process.send_signal(signal.SIGWINCH)
+    term.type("\n")
+    term.expect("40 132")
+    assert term.process.wait(timeout=20) == 0
+
+
+def test_a_shell_with_job_control_and_its_code(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    term = terminal("shell", "x", env={"SHELL": "/bin/bash"})
+    term.expect(r"[#$] ")
+    term.type("echo begin-$((40+2)); sleep 600\n")
+    term.expect("begin-42")
+    time.sleep(0.3)
+    term.type("\x1a")
+    term.expect("Stopped")
+    term.type("kill %1; echo marker-$((40+2))\n")
+    term.expect("marker-42")
+    term.type("exit 9\n")
+    assert term.process.wait(timeout=20) == 9
+
+
+def test_ctrl_c_reaches_the_command_and_the_terminal_is_restored(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    term = terminal("run", "x", "--", "sh", "-c", "echo ready; sleep 600")
+    before = termios.tcgetattr(term.master)
+    term.expect("ready")
+    term.type("\x03")
+    assert term.process.wait(timeout=20) == 130
+    assert termios.tcgetattr(term.master)[:4] == before[:4]
+
+
+def test_a_closed_terminal_ends_the_run(atoll, repo, terminal, wait_for):
+    atoll("new", "x", cwd=repo)
+    term = terminal("run", "x", "--", "sh", "-c", "trap '' HUP; echo ready; sleep 600")
+    term.expect("ready")
+    os.close(term.master)
+    term.master = os.open(os.devnull, os.O_RDONLY)
+
+    def ended():
+        shown = json.loads(atoll("show", "x", "--json", cwd=repo).stdout)
+        return shown["data"]["runs"][0]["outcome"]
+
+    assert wait_for(ended, timeout_s=30, what="the end")["reason"] in ("hangup", "stopped")
+    term.process.wait(timeout=20)
+
+
+def test_attach_types_to_a_run_and_leaves_it_running(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    atoll("run", "-d", "-t", "x", "--", "sh", "-c", "while read l; do echo got-$l; done", cwd=repo)
+    term = terminal("attach", "x.1")
+    term.expect("Ctrl-]")
+    term.type("one\n")
+    term.expect("got-one")
+    term.type("\x1d")
+    term.expect("left x.1 running")
+    assert term.process.wait(timeout=20) == 0
+    again = terminal("attach", "x")
+    # What was said before is shown to whoever comes later.
+    again.expect("got-one")
+    again.type("two\n")
+    again.expect("got-two")
+    again.type("\x1d")
+    assert again.process.wait(timeout=20) == 0
+    atoll("stop", "x", "--grace", "0.2", cwd=repo)
+    assert atoll("attach", "x", cwd=repo, check=False).returncode == 4
+
+
+def test_tables_and_colours_on_a_terminal_only(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    term = terminal("ls")
+    assert term.expect(r"(?s)NAME.*─.*ready")
+    assert "\x1b[" not in atoll("ls", cwd=repo).stdout
+    plain = terminal("ls", env={"NO_COLOR": "1"})
+    shown = plain.expect(r"(?s)NAME.*ready[^\n]*\n").group()
+    assert not re.search(r"\x1b\[3\dm", shown)
+
+
+def test_progress_is_told_when_something_takes_long(atoll, repo, terminal):
+    (repo / "atoll.toml").write_text('[capsule]\nsetup = ["sleep 1.6"]\n')
+    atoll("trust", cwd=repo)
+    term = terminal("new", "slow")
+    term.expect("slow: running the set-up … 1 s")
+    term.expect("made `slow`")
+    assert term.process.wait(timeout=20) == 0
+    piped = atoll("new", "piped", cwd=repo)
+    assert "piped: running the set-up …\n" in piped.stderr
