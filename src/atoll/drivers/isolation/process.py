@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -75,13 +76,10 @@ def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:
 
 
 def _toolchains(owner: Mapping[str, str]) -> dict[str, str]:
-    home = Path(owner.get("HOME") or "/nonexistent")
-    found = {}
-    for key, below in _TOOLCHAINS.items():
-        place = Path(owner.get(key) or home / below)
-        if place.is_dir():
-            found[key] = str(place)
-    return found
+    home = owner.get("HOME") or "/nonexistent"
+    places = {key: owner.get(key) or f"{home}/{below}" for key, below in _TOOLCHAINS.items()}
+    # Not `Path.is_dir`, which raises where the owner may not look.
+    return {key: place for key, place in places.items() if os.path.isdir(place)}
 
 
 class ScrubbedProcess:
