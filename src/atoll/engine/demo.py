@@ -7,11 +7,6 @@ from pathlib import Path
 from atoll.host import files, git
 
 _SAMPLES = Path(__file__).parents[1] / "samples"
-_IDENTITY = {
-    f"GIT_{role}_{what}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "Atoll demo"), ("EMAIL", "demo@localhost"))
-}
 
 
 def make_sample(place: Path) -> Path:
@@ -23,8 +18,11 @@ def make_sample(place: Path) -> Path:
             files.make_private_directory(target.parent)
             files.write_new(target, source.read_bytes())
     git.git("init", "--quiet", "--initial-branch=main", ".", cwd=str(root))
+    # Whoever tries the demo may not have told git a name yet.
+    git.git("config", "user.name", "Atoll demo", cwd=str(root))
+    git.git("config", "user.email", "demo@localhost", cwd=str(root))
     git.git("add", "--all", cwd=str(root))
-    git.git("commit", "--quiet", "-m", "shop: the sample project", cwd=str(root), env=_IDENTITY)
+    git.git("commit", "--quiet", "-m", "shop: the sample project", cwd=str(root))
     return root
 
 

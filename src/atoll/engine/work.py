@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll.engine.capsules import Capsule
 from atoll.host import files, git
-from atoll.model.errors import StateError
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Enclosure
 
 
@@ -72,9 +72,23 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
         raise StateError(
             f"`{capsule.name}` has nothing to commit", hint=f"atoll diff {capsule.name}"
         )
+    _require_identity(capsule, inside)
     flags = [] if verify else ["--no-verify"]
     git.git(
         "commit", "--quiet", *flags, "--file=-",
         cwd=record.workspace, within=inside, stdin=os.fsencode(message), safe=False,
     )  # fmt: skip
     return git.git("rev-parse", "HEAD", cwd=record.workspace, within=inside).text.strip()
+
+
+def _require_identity(capsule: Capsule, inside: Enclosure) -> None:
+    asked = git.git(
+        "var", "GIT_COMMITTER_IDENT",
+        cwd=capsule.record.workspace, within=inside, allowed=(0, 1, 128),
+    )  # fmt: skip
+    if asked.code != 0:
+        inner = f"atoll run {capsule.name} -- git config --global"
+        raise PrerequisiteError(
+            "git does not know who commits",
+            hint=f'{inner} user.name "NAME" && {inner} user.email "ADDRESS"',
+        )

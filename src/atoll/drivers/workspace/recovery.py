@@ -41,7 +41,8 @@ def find_work(plan: WorkspacePlan, inside: Enclosure) -> Work:
         return Work(commits=commits, nested=(".",))
     status = git.git(
         "status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=matching",
-        "--no-renames", cwd=plan.path, within=inside, allowed=(0, 128),
+        "--no-renames", "--ignore-submodules=none",
+        cwd=plan.path, within=inside, allowed=(0, 128),
     )  # fmt: skip
     if status.code != 0:
         return Work(commits=commits, nested=(".",))
@@ -192,7 +193,9 @@ def _trees(plan: WorkspacePlan, inside: Enclosure) -> _Trees | None:
 @contextmanager
 def _copied_index(plan: WorkspacePlan, inside: Enclosure) -> Iterator[str]:
     real = _git(plan, inside, "rev-parse", "--path-format=absolute", "--git-path", "index").text
-    with tempfile.TemporaryDirectory(prefix="atoll-index-") as place:
+    # In the capsule's own directory: what a kill leaves of it goes with the capsule.
+    beside = Path(plan.path).parents[1]
+    with tempfile.TemporaryDirectory(prefix="atoll-index-", dir=beside) as place:
         copy = Path(place, "index")
         content = files.read_regular(Path(real.removesuffix("\n")), limit_bytes=1 << 32)
         if content is not None:
@@ -223,7 +226,9 @@ def _git(
 
 def _move_aside(plan: WorkspacePlan, aside: Path) -> None:
     """Moves what git cannot store, with the repositories of this worktree's submodules."""
-    link = files.read_regular(Path(plan.path, ".git"), limit_bytes=1 << 16)
+    pointer = Path(plan.path, ".git")
+    plain = pointer.is_file() and not pointer.is_symlink()
+    link = files.read_regular(pointer, limit_bytes=1 << 16) if plain else None
     record = Path(os.fsdecode((link or b"").removeprefix(b"gitdir: ").rstrip(b"\n")))
     if record.parent == Path(plan.repository, "worktrees") and (record / "modules").is_dir():
         files.move(record / "modules", aside / "modules")
