@@ -43,6 +43,14 @@ VERBS = {
 }
 """Verb → one line of help, so that `--help` and completion load no verb."""
 
+SECTIONS = {
+    "Capsules": ("new", "ls", "show", "path", "rm", "recover", "gc"),
+    "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop"),
+    "Work": ("diff", "commit"),
+    "Project": ("init", "trust", "untrust", "schema"),
+    "This machine": ("doctor", "levels", "demo", "completion"),
+}
+
 
 class Verbs(click.Group):
     """Loads `atoll.cli.<verb>` when the verb is typed."""
@@ -71,8 +79,9 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Verbs"):
-            formatter.write_dl(sorted(VERBS.items()))
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, VERBS[name]) for name in verbs])
 
 
 @click.group(
@@ -99,7 +108,7 @@ def run(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        code = root.main(list(argv), prog_name="atoll", standalone_mode=False)
+        code = root.main(list(argv) or ["--help"], prog_name="atoll", standalone_mode=False)
     except click.ClickException as error:
         return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
     except AtollError as error:

@@ -10,10 +10,14 @@ from atoll.engine import reaper
 
 @click.command("gc")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed.")
+@click.option(
+    "--gone", is_flag=True, help="Also capsules whose repository is gone; their files are kept."
+)
 @verb
-def command(frame: Frame, *, dry_run: bool) -> None:
+def command(frame: Frame, *, dry_run: bool, gone: bool) -> None:
     """Removes what crashed commands left, in all projects. Recovery points are never touched."""
-    found = reaper.collect(frame.session(), dry_run=dry_run)
+    session = frame.session()
+    found = reaper.collect(session, dry_run=dry_run, gone=gone)
     data = {
         "capsules": list(found.capsules),
         "runs": list(found.runs),
@@ -24,3 +28,6 @@ def command(frame: Frame, *, dry_run: bool) -> None:
     frame.output.answer("collected", data, "\n".join(lines))
     if not lines:
         frame.output.note("nothing to remove")
+    if left := reaper.orphans(session):
+        names = ", ".join(f"`{capsule.name}`" for capsule in left)
+        frame.output.note(f"the repository of {names} is gone\nhint: atoll gc --gone")

@@ -12,14 +12,21 @@ from atoll.cli.frame import Frame, verb
 @click.argument("point", required=False)
 @click.option("--as", "name", metavar="NAME", help="The new capsule's name; default: as it was.")
 @click.option("--drop", is_flag=True, help="Forget POINT for good instead of restoring it.")
+@click.option("--dry-run", is_flag=True, help="Only say which point would be restored or dropped.")
 @verb
-def command(frame: Frame, point: str | None, name: str | None, *, drop: bool) -> None:
+def command(
+    frame: Frame, point: str | None, name: str | None, *, drop: bool, dry_run: bool
+) -> None:
     """Lists recovery points, or restores POINT (an id, or a capsule's former name) as a capsule."""
     project = frame.project()
     if point is None:
         _list(frame)
         return
     found = project.require_point(point)
+    if dry_run:
+        line = f"{'drop' if drop else 'restore'} {found.id} ({found.commit[:10]})"
+        frame.output.answer("plan", [line], line)
+        return
     if drop:
         project.drop(found)
         frame.output.answer("dropped", shapes.recovery_point(found), found.id)

@@ -18,7 +18,7 @@ from atoll.host import files, git
 from atoll.model.errors import StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
-from atoll.model.state import RunState
+from atoll.model.state import Capsule, RunState
 
 
 class Collected(NamedTuple):
@@ -52,10 +52,14 @@ def settle(session: Session) -> Collected:
     return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
 
 
-def collect(session: Session, *, dry_run: bool = False) -> Collected:
-    """Settles, then removes files that no capsule claims. Recovery points are never touched."""
+def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> Collected:
+    """Settles, then removes files that no capsule claims. Recovery points are never touched.
+
+    With `gone` also the capsules whose repository is missing: only their owner knows whether it
+    was deleted or lies on a disk that is not mounted.
+    """
     settled = Collected() if dry_run else settle(session)
-    removed, recovered = _collect_orphans(session, dry_run=dry_run)
+    removed, recovered = _collect_orphans(session, dry_run=dry_run) if gone else ([], [])
     for directory in _unclaimed(session):
         removed.append(str(directory))
         if not dry_run:
@@ -75,13 +79,18 @@ def collect(session: Session, *, dry_run: bool = False) -> Collected:
     )
 
 
+def orphans(session: Session) -> list[Capsule]:
+    """Capsules whose repository is not there."""
+    gone = {p.id for p in session.store.projects() if not os.path.isdir(p.git_dir)}
+    return [capsule for capsule in session.store.capsules() if capsule.project_id in gone]
+
+
 def _collect_orphans(session: Session, *, dry_run: bool) -> tuple[list[str], list[str]]:
     """Capsules whose repository is gone: their files are kept aside, the rest is removed."""
     removed, recovered = [], []
-    gone = {p.id for p in session.store.projects() if not Path(p.git_dir).is_dir()}
-    for capsule in session.store.capsules():
+    for capsule in orphans(session):
         lock = session.lock_of(capsule)
-        if capsule.project_id not in gone or not lock.acquire():
+        if not lock.acquire():
             continue
         with lock:
             removed.append(capsule.directory)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atoll.engine.store import Store
 from atoll.host import files
+from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 STEPS: dict[str, tuple[str, ...]] = {
@@ -73,6 +74,12 @@ def home_path(owner: Mapping[str, str]) -> Path:
 def open_session(*, home: Path | None = None, listen: Listener = _silent) -> Session:
     """Raises PrerequisiteError when the home cannot be used, StateError when its state cannot."""
     place = home if home is not None else home_path(os.environ)
+    if home is None and "ATOLL_CAPSULE" in os.environ and "ATOLL_HOME" not in os.environ:
+        # Its home would be the capsule's private one, and would go with the capsule.
+        raise StateError(
+            f"this is inside the capsule `{os.environ['ATOLL_CAPSULE']}`",
+            hint="use atoll from outside of it",
+        )
     files.require_own_directory(place)
     files.make_private_directory(place / "locks")
     return Session(home=place, store=Store(place), listen=listen)

@@ -65,6 +65,7 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
             f"the workspace of `{capsule.name}` is not on its branch `{record.branch}`",
             hint=f"atoll run {capsule.name} -- git switch {record.branch}",
         )
+    _require_identity(capsule, inside)
     git.git("add", "--all", "--", ".", cwd=record.workspace, within=inside)
     if not git.git(
         "diff", "--cached", "--quiet", cwd=record.workspace, within=inside, allowed=(0, 1)
@@ -72,7 +73,6 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
         raise StateError(
             f"`{capsule.name}` has nothing to commit", hint=f"atoll diff {capsule.name}"
         )
-    _require_identity(capsule, inside)
     flags = [] if verify else ["--no-verify"]
     git.git(
         "commit", "--quiet", *flags, "--file=-",

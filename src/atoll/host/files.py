@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -58,11 +59,14 @@ def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise StateError(f"`{path}` is a symbolic link, which is not followed") from error
+        if error.errno == errno.ENXIO:
+            raise StateError(f"`{path}` is not a regular file") from error
         raise
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise StateError(f"`{path}` is not a regular file")
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise StateError(f"`{path}` is not a regular file")
         if status.st_size > limit_bytes:
             raise StateError(f"`{path}` is larger than {limit_bytes} bytes")
         return stream.read(limit_bytes)
@@ -130,7 +134,7 @@ class Lock:
     def release(self, *, remove: bool = False) -> None:
         if self.fd < 0:
             return
-        if remove:
+        if remove and self._still_at_path(self.fd):
             self.path.unlink(missing_ok=True)
         os.close(self.fd)
         self.fd = -1
@@ -171,12 +175,12 @@ def move(source: Path, target: Path) -> None:
 def remove_tree(path: Path, *, within: Path) -> None:
     """Removes `path` and all below it; a missing one is fine.
 
-    Refuses to leave `within`, never follows a link, never crosses into another filesystem, and
-    copes with trees of any depth and with directories that forbid everything.
+    Refuses to leave `within` and to touch a tree in which something is mounted, never follows a
+    link, and copes with trees of any depth and with directories that forbid everything.
     """
     home = Path(os.path.realpath(within))
     place = Path(os.path.realpath(path.parent)) / path.name
-    if home not in place.parents:
+    if home not in place.parents or place.name == "..":
         raise StateError(f"`{path}` is not below `{within}`: not removed")
     try:
         status = os.lstat(place)
@@ -185,6 +189,10 @@ def remove_tree(path: Path, *, within: Path) -> None:
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(place)
         return
+    for point in _mount_points():
+        # A bind mount is on the same device: only this list tells it from an own directory.
+        if place in (point, *point.parents):
+            raise StateError(f"something is mounted on `{point}`: not removed")
     parent = _open_plain(place.parent)
     try:
         root = _open_directory(place.name, parent)
@@ -195,6 +203,16 @@ def remove_tree(path: Path, *, within: Path) -> None:
     finally:
         os.close(root)
     os.rmdir(place)
+
+
+def _mount_points() -> list[Path]:
+    with open("/proc/self/mountinfo", "rb") as stream:
+        fields = [line.split(b" ")[4] for line in stream]
+    # The kernel writes blanks and backslashes as `\040`.
+    return [
+        Path(os.fsdecode(re.sub(rb"\\(\d{3})", lambda found: bytes([int(found[1], 8)]), field)))
+        for field in fields
+    ]
 
 
 def _open_plain(path: Path) -> int:

@@ -85,16 +85,17 @@ def find_checkout(path: str) -> Checkout:
     return Checkout(root=top, repository=os.path.realpath(repository))
 
 
-def find_commit(ref: str, *, cwd: str) -> str | None:
+def find_commit(ref: str, *, cwd: str, within: Enclosure | None = None) -> str | None:
     """The commit that `ref` names, or None. A ref is never read as an option."""
     if ref.startswith("-") or not ref.isprintable():
         return None
     answer = git(
-        "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}",
-        cwd=cwd, allowed=(0, 1, _ABSENT),
+        "-c", "core.warnAmbiguousRefs=true",
+        "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}",
+        cwd=cwd, within=within, allowed=(0, 1, _ABSENT),
     )  # fmt: skip
     # An ambiguous name answers with a warning and a guess; a guess is not good enough here.
-    if answer.code != 0 or b"ambiguous" in answer.stderr:
+    if answer.code != 0 or (ref != "HEAD" and b"ambiguous" in answer.stderr):
         return None
     lines = [line for line in answer.text.split("\n") if re.fullmatch("[0-9a-f]{40,64}", line)]
     return lines[-1] if lines else None
@@ -102,7 +103,7 @@ def find_commit(ref: str, *, cwd: str) -> str | None:
 
 def find_ref(ref: str, *, cwd: str) -> str | None:
     """What a full ref name points to, or None."""
-    answer = git("rev-parse", "--verify", "--quiet", ref, cwd=cwd, allowed=(0, 1, _ABSENT))
+    answer = git("show-ref", "--verify", "--hash", ref, cwd=cwd, allowed=(0, 1, _ABSENT))
     return answer.text.strip() if answer.code == 0 else None
 
 

@@ -92,7 +92,7 @@ def _tips(plan: WorkspacePlan, inside: Enclosure) -> tuple[str | None, str | Non
     """HEAD of the workspace and the tip of its branch."""
     head = None
     if Path(plan.path).is_dir() and _belongs(plan, inside):
-        head = git.find_commit("HEAD", cwd=plan.path)
+        head = git.find_commit("HEAD", cwd=plan.path, within=inside)
     return head, git.find_ref(f"refs/heads/{plan.branch}", cwd=plan.repository)
 
 
