@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from atoll.cli import output
 from atoll.cli.frame import Common, common_options
 from atoll.model.errors import AtollError, DriverError, Interrupted, PrerequisiteError
 from atoll.version import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 VERBS = {
     "attach": "Watch a run and type to it.",
@@ -66,6 +70,14 @@ class Verbs(click.Group):
         command: click.Command = import_module(f"atoll.cli.{cmd_name}").command
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
+
+        words = [item for item in sorted(VERBS.items()) if item[0].startswith(incomplete)]
+        # Click's own would load every verb to ask whether it is hidden.
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in words), *options]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -88,6 +100,7 @@ class Verbs(click.Group):
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Every AI coding agent its own capsule: a private copy of a project.",
+    subcommand_metavar="VERB [ARGS]...",
     epilog="Start with: atoll new NAME, then: atoll run NAME -- COMMAND",
 )
 @click.version_option(__version__, prog_name="atoll", message="%(prog)s %(version)s")
@@ -102,30 +115,33 @@ def root(
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code."""
-    own = list(argv)[: list(argv).index("--")] if "--" in argv else list(argv)
-    as_json = "--json" in own
+    words = list(argv)
+    own = words[: words.index("--")] if "--" in words else words
     # A killed terminal and a polite kill end a command the way Ctrl-C does: undone, not abandoned.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        code = root.main(list(argv) or ["--help"], prog_name="atoll", standalone_mode=False)
-    except click.ClickException as error:
-        return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
-    except AtollError as error:
-        output.print_error(error, as_json=as_json)
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
-        return 128 + signal.SIGINT
+        return _run(words or ["--help"], as_json="--json" in own)
     except output.ReaderLeft:
         output.abandon_stdout()
         return 128 + signal.SIGPIPE
+
+
+def _run(words: list[str], *, as_json: bool) -> int:
+    try:
+        code = root.main(words, prog_name="atoll", standalone_mode=False)
+    except click.ClickException as error:
+        return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
+    except AtollError as error:
+        return output.print_error(error, as_json=as_json)
     except OSError as error:
-        output.print_error(_explain(error), as_json=as_json)
-        return _explain(error).exit_code
+        return output.print_error(_explain(error), as_json=as_json)
+    except output.ReaderLeft:
+        raise
     except Exception as error:
-        output.print_error(_bug(error), as_json=as_json)
-        return DriverError.exit_code
+        return output.print_error(_bug(error), as_json=as_json)
     return code if isinstance(code, int) else 0
 
 

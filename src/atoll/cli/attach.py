@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
-from atoll.cli import phrases
+from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, parse_run, verb
-from atoll.cli.terminal import is_terminal, relay, size
+from atoll.cli.terminal import Sink, is_terminal, relay, size
 from atoll.model.errors import StateError
+from atoll.model.state import require_outcome
 
 
 @click.command("attach")
@@ -27,16 +30,26 @@ def command(frame: Frame, run: str) -> int:
         channel = capsule.channel(found, role="attach", rows=rows, cols=cols)
     if channel is None:
         raise StateError(f"`{found.label}` has ended", hint=f"atoll logs {name} {found.number}")
-    tty = found.tty and is_terminal()
+    tty = found.tty and is_terminal() and not frame.output.json
     if tty:
         frame.output.note(f"attached to {found.label}; Ctrl-] leaves it running")
     with channel:
-        stayed = relay(channel, frame.output, tty=tty, detachable=tty)
+        stayed = relay(channel, _sink(frame), tty=tty, detachable=tty)
     if not stayed:
         frame.output.note(f"\nleft {found.label} running")
         return 0
     ended = capsule.wait(found)
-    if ended.outcome is None:
+    outcome = require_outcome(ended)
+    if frame.output.json:
+        frame.output.item("run", shapes.run(ended), "")
         return 0
-    frame.output.note(f"{found.label}: {phrases.ending(ended.outcome)}")
-    return ended.outcome.shell_code
+    frame.output.note(f"{found.label}: {phrases.ending(outcome)}")
+    return outcome.shell_code
+
+
+def _sink(frame: Frame) -> Sink:
+    def tell(stream: str, data: bytes) -> None:
+        entry = {"time": time.time(), "stream": stream, "text": data.decode(errors="replace")}
+        frame.output.item("log", entry, "")
+
+    return tell if frame.output.json else frame.output.raw

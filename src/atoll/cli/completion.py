@@ -9,7 +9,7 @@ from atoll.cli.frame import Frame, verb
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @verb
 def command(frame: Frame, shell: str) -> None:
     """Prints the completion script for SHELL.

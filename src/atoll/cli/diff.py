@@ -20,4 +20,4 @@ def command(frame: Frame, name: str, *, stat: bool) -> None:
     if frame.output.json:
         frame.output.answer("diff", {"diff": text.decode(errors="replace")}, "")
     else:
-        frame.output.raw(text)
+        frame.output.raw("out", text)

@@ -68,7 +68,7 @@ class Output:
         else:
             _write(sys.stdout, render_columns(columns, cells))
 
-    def raw(self, data: bytes, *, stream: str = "out") -> None:
+    def raw(self, stream: str, data: bytes) -> None:
         """Bytes from a foreground run, exactly as they came."""
         target = sys.stdout if stream == "out" else sys.stderr
         with _reader():
@@ -110,8 +110,8 @@ def envelope(kind: str, data: object) -> dict[str, object]:
     return {"version": JSON_VERSION, "kind": kind, "data": data}
 
 
-def print_error(error: AtollError, *, as_json: bool) -> None:
-    """What failed, on what, and the exact next command."""
+def print_error(error: AtollError, *, as_json: bool) -> int:
+    """What failed, on what, and the exact next command. Returns the exit code."""
     mistakes = [mistake.render() for mistake in getattr(error, "mistakes", ())]
     if as_json:
         data = {
@@ -122,12 +122,13 @@ def print_error(error: AtollError, *, as_json: bool) -> None:
             "mistakes": mistakes,
         }
         _write(sys.stdout, json.dumps(envelope("error", data), ensure_ascii=True, indent=2))
-        return
+        return error.exit_code
     lines = [paint("error: ", "red", sys.stderr) + _safe(error.message)]
     lines += [f"  {_safe(line)}" for line in mistakes]
     if error.hint:
         lines.append(paint("hint: ", "cyan", sys.stderr) + _safe(error.hint))
     _write(sys.stderr, "\n".join(lines))
+    return error.exit_code
 
 
 def abandon_stdout() -> None:
@@ -137,8 +138,7 @@ def abandon_stdout() -> None:
 
 def usage_error(message: str, *, hint: str, as_json: bool) -> int:
     tidy = message.removesuffix(".").replace("'", "`")
-    print_error(SpecError(tidy[:1].lower() + tidy[1:], hint=hint), as_json=as_json)
-    return SpecError.exit_code
+    return print_error(SpecError(tidy[:1].lower() + tidy[1:], hint=hint), as_json=as_json)
 
 
 def _safe(text: str) -> str:

@@ -23,7 +23,7 @@ def command(
     """Removes capsules. Refuses when one holds work that exists nowhere else."""
     capsules = [frame.capsule(name) for name in dict.fromkeys(names)]
     if dry_run:
-        _tell_plan(frame, capsules)
+        _tell_plan(frame, capsules, keep_branch=keep_branch)
         return
     if not force:
         # All or none: the second one must not fail after the first one has gone.
@@ -41,21 +41,29 @@ def command(
     frame.output.answer("removed", removed, "\n".join(capsule.name for capsule in capsules))
 
 
-def _tell_plan(frame: Frame, capsules: list[Capsule]) -> None:
+def _tell_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> None:
     lines, data = [], []
     for capsule in capsules:
-        work, living = capsule.work(), capsule.living()
+        work, living = capsule.work(keep_branch=keep_branch), capsule.living()
         data.append(
             {
                 "name": capsule.name,
                 "workspace": capsule.record.workspace,
+                "branch": None if keep_branch else capsule.record.branch,
                 "running": [run.label for run in living],
                 "work": shapes.work(work),
             }
         )
-        lines.append(f"{capsule.name}: remove {capsule.record.workspace}")
-        lines += [f"{capsule.name}: stop {run.label}" for run in living]
-        lines += [f"{capsule.name}: needs --force, which stores {line}" for line in work.render()]
+        lines += [f"{capsule.name}: {act}" for act in _acts(capsule, keep_branch=keep_branch)]
+        lines += [f"{capsule.name}: stop {run.label}, with --force" for run in living]
+        lines += [f"{capsule.name}: store {line}, with --force" for line in work.render()]
         if work.ignored:
-            lines.append(f"{capsule.name}: {work.ignored} ignored entries go with it")
-    frame.output.answer("plan", data, "\n".join(lines))
+            lines.append(f"{capsule.name}: ignored entries that go with it: {work.ignored}")
+    frame.output.answer("removal", data, "\n".join(lines))
+
+
+def _acts(capsule: Capsule, *, keep_branch: bool) -> list[str]:
+    if capsule.record.branch is None:
+        return [f"forget it; the checkout {capsule.record.workspace} stays as it is"]
+    fate = "keep" if keep_branch else "remove"
+    return [f"remove {capsule.record.workspace}", f"{fate} the branch {capsule.record.branch}"]

@@ -11,7 +11,7 @@ from atoll.engine.capsules import Capsule
 from atoll.engine.runs import RunSpec
 from atoll.model import units
 from atoll.model.errors import SpecError
-from atoll.model.state import Outcome, Reason
+from atoll.model.state import Outcome, Reason, require_outcome
 
 
 @click.command("run", options_metavar="[OPTIONS]")
@@ -57,21 +57,22 @@ def run_foreground(
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
     run = capsule.start(RunSpec(argv=argv, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s))
-    if frame.output.json:
-        result = capsule.follow(run)
-        data = {
-            **shapes.run(result.run),
-            "stdout": result.stdout.decode(errors="replace"),
-            "stderr": result.stderr.decode(errors="replace"),
-        }
-        frame.output.answer("run", data, "")
-        return 0
+    streams: dict[str, list[bytes]] = {"out": [], "err": []}
     channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
     if channel is not None:
         with channel:
-            relay(channel, frame.output, tty=tty)
-    outcome = capsule.conclude(run).outcome
-    assert outcome is not None  # noqa: S101 - `conclude` returns ended runs only
+            keep = frame.output.json
+            relay(
+                channel, (lambda s, d: streams[s].append(d)) if keep else frame.output.raw, tty=tty
+            )
+    ended = capsule.conclude(run)
+    outcome = require_outcome(ended)
+    if frame.output.json:
+        texts = {
+            f"std{s}": b"".join(parts).decode(errors="replace") for s, parts in streams.items()
+        }
+        frame.output.answer("run", {**shapes.run(ended), **texts}, "")
+        return 0
     _tell_end(frame, run.label, outcome)
     return outcome.shell_code
 
@@ -82,4 +83,4 @@ def _tell_end(frame: Frame, label: str, outcome: Outcome) -> None:
         said = f": {outcome.message}" if outcome.message else ""
         frame.output.note(f"{label}: {phrases.ending(outcome)}{said}")
     if outcome.leftover:
-        frame.output.note(f"{label}: ended {outcome.leftover} processes that it left behind")
+        frame.output.note(f"{label}: ended what it left behind (processes: {outcome.leftover})")

@@ -17,6 +17,8 @@ from atoll.model.settings import Setting
 @verb
 def command(frame: Frame, name: str | None, *, config: bool) -> None:
     """Shows the capsule NAME: its place, ports, work and runs."""
+    if config and name is not None:
+        raise click.UsageError("settings belong to the project: ask for `--config` without a name")
     if config:
         _show_config(frame)
         return

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from atoll.cli.output import Output
 from atoll.engine.runs import Channel
+
+Sink = Callable[[str, bytes], None]
+"""Takes (`out` or `err`, data)."""
 
 DETACH = b"\x1d"
 """Ctrl-]: leaves an attached run alone."""
@@ -33,7 +35,7 @@ def size() -> tuple[int, int]:
     return lines, columns
 
 
-def relay(channel: Channel, output: Output, *, tty: bool, detachable: bool = False) -> bool:
+def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) -> bool:
     """Carries until the run ends; returns False when the user detached from it."""
     with _signals(channel, tty=tty) as wakeup, _raw_mode(tty=tty):
         reading = True
@@ -51,7 +53,7 @@ def relay(channel: Channel, output: Output, *, tty: bool, detachable: bool = Fal
                 os.read(wakeup, 512)
             if channel in ready:
                 for stream, data in channel.receive():
-                    output.raw(data, stream="out" if tty else stream)
+                    sink("out" if tty else stream, data)
             if 0 in ready:
                 data = _read_input()
                 if detachable and DETACH in data:
@@ -118,7 +120,8 @@ def _raw_mode(*, tty: bool) -> Iterator[None]:
     import tty as terminal  # noqa: PLC0415
 
     before = termios.tcgetattr(0)
-    terminal.setraw(0)
+    # Not flushed: what was typed ahead is meant for the run.
+    terminal.setraw(0, termios.TCSANOW)
     try:
         yield
     finally:

@@ -60,7 +60,9 @@ class WorkspaceDriver(Protocol):
         """
 
     def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
-        """What exists only in this workspace. Questions are asked inside the capsule."""
+        """What exists only in this workspace and its branch. A plan without a branch asks what
+        would be lost if the branch stayed. Questions are asked inside the capsule.
+        """
 
     def save(
         self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path

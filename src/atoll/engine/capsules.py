@@ -1,7 +1,6 @@
-"""Capsules: planned as a value, leased in the store, then made; and what can be asked of one.
+"""Capsules: made from a plan, after the lease is written; and what can be asked of one.
 
-Spec → Plan → Lease → Status. Making goes through `STEPS["new"]`; whatever interrupts it, the lease
-says what to undo.
+Making goes through `STEPS["new"]`; whatever interrupts it, the lease says what to undo.
 """
 
 from __future__ import annotations
@@ -11,104 +10,23 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.drivers import registry
-from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
-from atoll.engine import levels, ports, removal, runs, trust
-from atoll.engine.config import Config
+from atoll.engine import ports, removal, runs
 from atoll.engine.session import Session
 from atoll.host import git
 from atoll.keeper.log import Entry
 from atoll.model import state
-from atoll.model.errors import AtollError, IsolationError, PrerequisiteError, StateError
-from atoll.model.names import parse_name, printable
+from atoll.model.errors import AtollError, StateError
+from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan, Enclosure
-from atoll.model.state import CapsuleState, Outcome, Process, RecoveryPoint, Run, Work
-
-DEFAULT_PORT = "web"
-
-
-def plan_capsule(
-    session: Session, project: state.Project, name: str, config: Config
-) -> CapsulePlan:
-    """Decides everything, changes nothing. Raises what the request deserves."""
-    parse_name(name)
-    trust.require_trust(session, config)
-    level = levels.require_level(config.settings.value("capsule.level"))
-    _require_supported(name, config, level)
-    base_ref = config.settings.value("project.base")
-    commit = git.find_commit(base_ref, cwd=project.root)
-    if commit is None:
-        raise _no_such_base(project, base_ref)
-    if base_ref == "HEAD":
-        base_ref = git.current_branch(cwd=project.root) or base_ref
-    directory = session.capsule_directory(project.id, name)
-    workspace = registry.workspace_driver(str(level.workspace)).plan(
-        WorkspaceRequest(
-            name=name,
-            repository=project.git_dir,
-            checkout=project.root,
-            base_commit=commit,
-            path=str(directory / "workspace" / name),
-        )
-    )
-    isolation = registry.isolation_driver(str(level.isolation)).plan(
-        IsolationRequest(
-            workspace=workspace.path,
-            directory=str(directory),
-            variables=config.settings.below("capsule.env"),
-            author=git.setting("user.name", cwd=project.root),
-            email=git.setting("user.email", cwd=project.root),
-        )
-    )
-    return CapsulePlan(
-        name=name,
-        project=config.settings.value("project.name"),
-        level=level.name,
-        base_ref=base_ref,
-        base_commit=commit,
-        directory=str(directory),
-        workspace=workspace,
-        isolation=isolation,
-        ports=tuple(config.file.services if config.file else ()) or (DEFAULT_PORT,),
-        setup=tuple(config.settings.value("capsule.setup", ())),
-        time_limit_s=config.settings.value("capsule.limits.time"),
-    )
-
-
-def _no_such_base(project: state.Project, ref: str) -> StateError:
-    if ref == "HEAD":
-        return StateError(
-            f"`{printable(project.root)}` has no commit yet",
-            hint="git add -A && git commit -m start",
-        )
-    return StateError(f"`{printable(ref)}` names no commit here", hint="git branch --all")
-
-
-def _require_supported(name: str, config: Config, level: levels.Level) -> None:
-    """Refuses what the file or the request asks for and this level cannot do: never ignored."""
-    settings = config.settings
-    walls = {
-        f"limit `{limit}` is not enforced": f"--limit {limit}=none"
-        for limit, value in settings.below("capsule.limits").items()
-        if limit != "time" and value is not None
-    }
-    if settings.value("capsule.network") != "open":
-        walls["the network is the host's own, not `none` or `allow`"] = "--network open"
-    if settings.value("capsule.setup_network", "open") != "open":
-        walls["so is that of the set-up"] = "without `setup_network`"
-    if walls:
-        raise IsolationError(
-            f"level `{level.name}` cannot keep what was asked for: " + "; ".join(walls),
-            hint=f"atoll new {name} {' '.join(walls.values())}",
-        )
-    missing = [f"secret `{secret}`" for secret in (config.file.secrets if config.file else ())]
-    missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
-    if settings.value("tools.use") != "none":
-        missing.append(f"`tools.use = {settings.value('tools.use')}`")
-    if missing:
-        raise PrerequisiteError(
-            f"level `{level.name}` does not bring these yet: " + "; ".join(missing),
-            hint="take them out of atoll.toml for now",
-        )
+from atoll.model.state import (
+    CapsuleState,
+    Outcome,
+    Process,
+    RecoveryPoint,
+    Run,
+    Work,
+    require_outcome,
+)
 
 
 def make_capsule(session: Session, project: state.Project, plan: CapsulePlan) -> state.Capsule:
@@ -171,9 +89,10 @@ class SetupError(AtollError):
     kind = "setup"
 
     def __init__(self, command: str, outcome: Outcome) -> None:
+        said = f": {outcome.message}" if outcome.message else ""
         super().__init__(
-            f"the set-up command `{command}` failed with exit code {outcome.shell_code}",
-            hint=outcome.message,
+            f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}",
+            hint="mend it in atoll.toml, then: atoll trust",
         )
 
 
@@ -189,7 +108,7 @@ def _run_setup(session: Session, capsule: state.Capsule, command: str) -> Outcom
             reason=result.outcome.reason,
             exit_code=result.outcome.exit_code,
             signal=result.outcome.signal,
-            message=f"it said: {printable(tail.splitlines()[-1])}" if tail else None,
+            message=printable(tail.splitlines()[-1]) if tail else None,
         )
     return result.outcome
 
@@ -275,10 +194,9 @@ class Capsule:
                 for stream, data in channel.exchange():
                     streams[stream].append(data)
         ended = self.conclude(run)
-        assert ended.outcome is not None  # noqa: S101 - `conclude` returns ended runs only
         return Result(
             run=ended,
-            outcome=ended.outcome,
+            outcome=require_outcome(ended),
             stdout=b"".join(streams["out"]),
             stderr=b"".join(streams["err"]),
         )
@@ -328,9 +246,9 @@ class Capsule:
     def log(self, run: Run, *, follow: bool = False) -> Iterator[Entry]:
         return runs.entries(self.session, run, follow=follow)
 
-    def work(self) -> Work:
-        """What exists only in this capsule."""
-        return removal.find_work(self.session, self.record)
+    def work(self, *, keep_branch: bool = False) -> Work:
+        """What exists only in this capsule; with `keep_branch`, what its branch does not hold."""
+        return removal.find_work(self.session, self.record, keep_branch=keep_branch)
 
     def remove(self, *, force: bool = False, keep_branch: bool = False) -> RecoveryPoint | None:
         """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
@@ -349,13 +267,10 @@ class Capsule:
         """Raises StateError when removal would need `force`, saying why."""
         if living := self.living():
             raise StateError(
-                f"`{self.name}` has {len(living)} running: "
-                + ", ".join(f"`{run.label}`" for run in living),
+                f"`{self.name}` is still running " + ", ".join(f"`{run.label}`" for run in living),
                 hint=f"atoll stop {self.name}, or atoll rm {self.name} --force",
             )
-        work = self.work()
-        if keep_branch:
-            work = Work(uncommitted=work.uncommitted, untracked=work.untracked, nested=work.nested)
+        work = self.work(keep_branch=keep_branch)
         if work.any:
             raise StateError(
                 f"`{self.name}` holds work that exists nowhere else: " + "; ".join(work.render()),

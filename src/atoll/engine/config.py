@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atoll.model.projectfile import Claim
 
 FILE_NAME = "atoll.toml"
+COMMAND_LINE = "command line"
 FILE_LIMIT_BYTES = 1 << 20
 NETWORKS = ("none", "allow", "open")
 TOOLS = ("mise", "nix", "direnv", "none")
@@ -83,7 +84,7 @@ def load_config(
         _load_user_layer(owner),
         project_layer,
         _parse_words(_from_environment(owner)),
-        _parse_words({key: (text, "command line") for key, text in (given or {}).items()}),
+        _parse_words({key: (text, COMMAND_LINE) for key, text in (given or {}).items()}),
     ]
     merged: dict[str, Setting] = {}
     for layer in layers:
@@ -171,7 +172,12 @@ def _parse_words(words: Mapping[str, tuple[str, str]]) -> dict[str, Setting]:
             layer[key] = Setting(key=key, value=_parse_word(key, text), source=source)
         except ValueError as error:
             mistakes.append(
-                Mistake(source=source, key=key, message=str(error), suggestion=_close(key, text))
+                Mistake(
+                    source=source,
+                    key=_shown_key(key) if source == COMMAND_LINE else key,
+                    message=str(error),
+                    suggestion=_close(key, text),
+                )
             )
     if mistakes:
         noun = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
@@ -188,6 +194,12 @@ def _parse_word(key: str, text: str) -> object:
             raise ValueError("unknown limit")
         return None if text == "none" else _PARSERS[name](text)
     return text
+
+
+def _shown_key(key: str) -> str:
+    """The option that was typed for a setting."""
+    limit = key.removeprefix("capsule.limits.")
+    return f"--limit {limit}" if limit != key else f"--{key.rpartition('.')[2]}"
 
 
 def _close(key: str, text: str) -> str | None:

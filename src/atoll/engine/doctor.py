@@ -33,7 +33,7 @@ def examine() -> list[Finding]:
         _try("state", _state),
         _try("space", _space, cure="free some space, or set ATOLL_HOME to another disk"),
         _try("worktree", _worktree),
-        _try("process tree", _process_tree),
+        _try("process tree", _daemon),
         _try("ports", _ports),
         _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap", needed=False),
         _try("user namespaces", _user_namespaces, needed=False,
@@ -75,7 +75,7 @@ def _state() -> str:
         damage = session.store.damage()
         if damage:
             raise OSError("the database is damaged: " + "; ".join(damage[:3]))
-        return f"{len(session.store.capsules())} capsules in {session.store.path.name}"
+        return f"{session.store.path.name} is sound, capsules: {len(session.store.capsules())}"
     finally:
         session.store.close()
 
@@ -105,7 +105,7 @@ def _worktree() -> str:
         return "made and removed one"
 
 
-def _process_tree() -> str:
+def _daemon() -> str:
     """Starts a daemon under a keeper and sees that it is gone after the keeper ends it."""
     session = open_session()
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=session.home) as place:

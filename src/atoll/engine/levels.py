@@ -95,7 +95,7 @@ def require_level(name: str) -> Level:
     if not level.exists:
         raise IsolationError(
             f"level `{name}` does not exist yet, and nothing is run unconfined under its name",
-            hint=f"--level {DEFAULT}",
+            hint=f"atoll new NAME --level {DEFAULT}",
         )
     if problems := find_problems(level):
         cures = [problem.cure for problem in problems if problem.cure]

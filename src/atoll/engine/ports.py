@@ -29,7 +29,9 @@ def lease_with_ports(
             candidates = _candidates(session)
             for name in names:
                 held[name] = _next_free(candidates)
-            return commit({name: port for name, (port, _) in held.items()})
+            # Ascending: the store lists ports by number, and the first one becomes `PORT`.
+            numbers = sorted(port for port, _ in held.values())
+            return commit(dict(zip(names, numbers, strict=True)))
         except PortTakenError:
             # Another command committed the same port after we read the registry; look again.
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.engine import capsules, reaper, removal, trust
+from atoll.engine import capsules, planning, reaper, removal, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
 from atoll.engine.session import Listener, Session, open_session
@@ -63,7 +63,7 @@ class Project:
 
     def plan(self, name: str, spec: CapsuleSpec | None = None) -> CapsulePlan:
         """What `new` would do."""
-        return capsules.plan_capsule(self.session, self.record, name, self.config(spec))
+        return planning.plan_capsule(self.session, self.record, name, self.config(spec))
 
     def new(
         self,
@@ -137,7 +137,10 @@ class Project:
 
     def init(self, text: str) -> Config:
         """Writes the project file, which must not exist, and approves it."""
-        files.write_new(self.root / FILE_NAME, text.encode())
+        path = self.root / FILE_NAME
+        if os.path.lexists(path):
+            raise StateError(f"`{path}` exists already", hint="edit it, then: atoll trust")
+        files.write_new(path, text.encode())
         return self.trust()
 
     def trust(self) -> Config:

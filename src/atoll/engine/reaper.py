@@ -58,7 +58,7 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
     With `gone` also the capsules whose repository is missing: only their owner knows whether it
     was deleted or lies on a disk that is not mounted.
     """
-    settled = Collected() if dry_run else settle(session)
+    settled = _unsettled(session) if dry_run else settle(session)
     removed, recovered = _collect_orphans(session, dry_run=dry_run) if gone else ([], [])
     for directory in _unclaimed(session):
         removed.append(str(directory))
@@ -77,6 +77,13 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
         files=tuple(removed),
         recovered=(*settled.recovered, *recovered),
     )
+
+
+def _unsettled(session: Session) -> Collected:
+    """What `settle` would put right."""
+    capsules = [c.name for c in session.store.unsettled() if not _is_busy(session, c)]
+    ended = [r.label for r in session.store.unfinished_runs() if not runs.is_alive(session, r)]
+    return Collected(capsules=tuple(capsules), runs=tuple(ended))
 
 
 def orphans(session: Session) -> list[Capsule]:
@@ -106,11 +113,12 @@ def _unclaimed(session: Session) -> list[Path]:
     projects = session.home / "projects"
     found = [path for path in projects.glob("*/*") if str(path) not in claimed]
     # A command may be making one right now, between its lease and its first file.
-    return sorted(path for path in found if not _is_busy(session, path))
+    locks = {path: session.capsule_lock(path.parent.name, path.name).path for path in found}
+    return sorted(path for path in found if not files.is_locked(locks[path]))
 
 
-def _is_busy(session: Session, directory: Path) -> bool:
-    return files.is_locked(session.capsule_lock(directory.parent.name, directory.name).path)
+def _is_busy(session: Session, capsule: Capsule) -> bool:
+    return files.is_locked(session.lock_of(capsule).path)
 
 
 def _remove_unclaimed(session: Session, directory: Path) -> str | None:

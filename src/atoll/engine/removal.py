@@ -13,24 +13,27 @@ from atoll.drivers import registry
 from atoll.engine import runs
 from atoll.engine.session import Session
 from atoll.host import files
+from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
 
 
 def workspace_plan(session: Session, capsule: Capsule) -> WorkspacePlan:
-    return next(
-        lease.plan
-        for lease in session.store.leases(capsule)
-        if isinstance(lease.plan, WorkspacePlan)
-    )
+    for lease in session.store.leases(capsule):
+        if isinstance(lease.plan, WorkspacePlan):
+            return lease.plan
+    raise _removed(capsule)
 
 
 def isolation_plan(session: Session, capsule: Capsule) -> IsolationPlan:
-    return next(
-        lease.plan
-        for lease in session.store.leases(capsule)
-        if isinstance(lease.plan, IsolationPlan)
-    )
+    for lease in session.store.leases(capsule):
+        if isinstance(lease.plan, IsolationPlan):
+            return lease.plan
+    raise _removed(capsule)
+
+
+def _removed(capsule: Capsule) -> StateError:
+    return StateError(f"the capsule `{capsule.name}` has been removed", hint="atoll ls")
 
 
 def enclosure(session: Session, capsule: Capsule) -> Enclosure:
@@ -38,10 +41,15 @@ def enclosure(session: Session, capsule: Capsule) -> Enclosure:
     return registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
 
 
-def find_work(session: Session, capsule: Capsule) -> Work:
-    """What exists only in this capsule."""
-    plan = workspace_plan(session, capsule)
+def find_work(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> Work:
+    """What exists only in this capsule, and would be lost with it."""
+    plan = _losing(workspace_plan(session, capsule), keep_branch=keep_branch)
     return registry.workspace_driver(plan.driver).work(plan, enclosure(session, capsule))
+
+
+def _losing(plan: WorkspacePlan, *, keep_branch: bool) -> WorkspacePlan:
+    """The plan as far as removal would lose it."""
+    return plan._replace(branch=None) if keep_branch else plan
 
 
 def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> None:
@@ -58,7 +66,8 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
-    saved = driver.save(workspace, enclosure(session, capsule), point=point, home=session.home)
+    losing = _losing(workspace, keep_branch=keep_branch)
+    saved = driver.save(losing, enclosure(session, capsule), point=point, home=session.home)
     session.reach("rm.saved", capsule.name)
     isolation = isolation_plan(session, capsule)
     registry.isolation_driver(isolation.driver).release(isolation, home=session.home)

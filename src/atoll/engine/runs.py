@@ -63,7 +63,8 @@ def start(
     if spec.timeout_s is None:
         spec = spec._replace(timeout_s=capsule.time_limit_s)
     lock = session.run_lock(token)
-    lock.acquire()
+    # A collection may look at the file in the moment between its birth and its lock.
+    lock.acquire(wait=True)
     try:
         run = session.store.lease_run(
             capsule,
@@ -73,6 +74,10 @@ def start(
             tty=spec.tty,
             states=states,
         )
+    except BaseException:
+        lock.release(remove=True)
+        raise
+    try:
         session.reach("run.leased", run.label)
         files.make_private_directory(Path(run.directory))
         payload = keeper_spec(token, inside, spec, ports=tuple(capsule.ports.values()))
@@ -82,7 +87,7 @@ def start(
         session.store.set_running(run)
     finally:
         lock.release()
-    return run
+    return run._replace(state=RunState.RUNNING)
 
 
 def new_token() -> str:

@@ -74,7 +74,7 @@ def home_path(owner: Mapping[str, str]) -> Path:
 def open_session(*, home: Path | None = None, listen: Listener = _silent) -> Session:
     """Raises PrerequisiteError when the home cannot be used, StateError when its state cannot."""
     place = home if home is not None else home_path(os.environ)
-    if home is None and "ATOLL_CAPSULE" in os.environ and "ATOLL_HOME" not in os.environ:
+    if home is None and os.environ.get("ATOLL_CAPSULE") and not os.environ.get("ATOLL_HOME"):
         # Its home would be the capsule's private one, and would go with the capsule.
         raise StateError(
             f"this is inside the capsule `{os.environ['ATOLL_CAPSULE']}`",

@@ -7,6 +7,7 @@ acts: whoever calls writes down first, then does.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -69,6 +70,8 @@ class Store:
         # Threads of one process take turns on the one connection.
         self._turn = threading.RLock()
         with self._explained():
+            # SQLite would make it readable to all; the files beside it take its mode.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
@@ -109,7 +112,7 @@ class Store:
             yield
         except sqlite3.IntegrityError:
             raise
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise PrerequisiteError(
                 f"the state in `{self.path}` cannot be used: {error}",
                 hint=f"df -h '{self.home}'; ls -ld '{self.home}'",

@@ -17,7 +17,11 @@ from atoll.model.errors import PrerequisiteError, StateError
 
 
 def make_private_directory(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Makes a directory, and those above it that are missing, for their owner alone."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True, mode=0o700)
+    path.mkdir(exist_ok=True, mode=0o700)
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from atoll.host.process import Completed, failure, run
+from atoll.host.process import Completed, failure, run, wait_until
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 from atoll.model.plan import Enclosure
@@ -28,6 +28,9 @@ _SAFE = (
     "advice.detachedHead=false",
 )
 _ABSENT = 128
+_HALF_MADE = b"/commondir: "
+"""Git gives up when it meets the record of a worktree that another git is making right now."""
+_HALF_MADE_S = 2.0
 
 
 class Checkout(NamedTuple):
@@ -48,15 +51,25 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     safe: bool = True,
 ) -> Completed:
     """Runs git in `cwd`. `safe=False` lets the repository's own hooks run: only inside."""
-    return run(
-        ("git", *(_SAFE if safe else ()), *args),
-        cwd=cwd,
-        within=within,
-        env=env,
-        stdin=stdin,
-        keep_fds=keep_fds,
-        allowed=allowed,
-    )
+    tried: list[Completed] = []
+
+    def answered() -> bool:
+        answer = run(
+            ("git", *(_SAFE if safe else ()), *args),
+            cwd=cwd,
+            within=within,
+            env=env,
+            stdin=stdin,
+            keep_fds=keep_fds,
+            allowed=(*allowed, _ABSENT),
+        )
+        tried.append(answer)
+        return answer.code != _ABSENT or _HALF_MADE not in answer.stderr
+
+    wait_until(answered, timeout_s=_HALF_MADE_S)
+    if tried[-1].code not in allowed:
+        raise failure(tried[-1])
+    return tried[-1]
 
 
 def find_checkout(path: str) -> Checkout:

@@ -107,7 +107,7 @@ class Project(_Table):
         None, description="The branch, tag or commit that new capsules start from."
     )
     carry: tuple[Annotated[StrictStr, AfterValidator(rules.require_inner_path)], ...] | None = (
-        Field(None, description="Ignored paths to carry into capsules; default: detected.")
+        Field(None, description="Ignored paths to carry into capsules.")
     )
     never: tuple[Annotated[StrictStr, AfterValidator(rules.require_secret_pattern)], ...] = Field(
         (), description="Patterns added to the built-in list of files that are never carried."
@@ -192,9 +192,7 @@ class Capsule(UserCapsule):
 class Tools(_Table):
     """Where compilers and interpreters come from."""
 
-    use: ToolManager | None = Field(
-        None, description="The tool manager to enter before running; default: detected."
-    )
+    use: ToolManager | None = Field(None, description="The tool manager to enter before running.")
 
 
 class Ready(_Table):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from atoll.model.names import printable
+
 
 class CapsuleState(StrEnum):
     """Where a capsule is in its life. Only `ready` lasts; the others belong to one command."""
@@ -114,6 +116,13 @@ class Run(NamedTuple):
         return f"{self.capsule_name}.{self.number}"
 
 
+def require_outcome(run: Run) -> Outcome:
+    """How an ended run ended."""
+    if run.outcome is None:
+        raise ValueError(f"`{run.label}` has not ended")
+    return run.outcome
+
+
 class Process(NamedTuple):
     """One live process, as /proc shows it."""
 
@@ -149,7 +158,7 @@ class Work(NamedTuple):
             ("nested repository", self.nested),
         ):
             if paths:
-                shown = ", ".join(f"`{path}`" for path in paths[:3])
+                shown = ", ".join(f"`{printable(path)}`" for path in paths[:3])
                 more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
         if self.commits:

@@ -89,11 +89,13 @@ def _belongs(plan: WorkspacePlan, inside: Enclosure) -> bool:
 
 
 def _tips(plan: WorkspacePlan, inside: Enclosure) -> tuple[str | None, str | None]:
-    """HEAD of the workspace and the tip of its branch."""
-    head = None
+    """HEAD of the workspace and the tip of its branch, as far as they are ours to lose."""
+    head = tip = None
     if Path(plan.path).is_dir() and _belongs(plan, inside):
         head = git.find_commit("HEAD", cwd=plan.path, within=inside)
-    return head, git.find_ref(f"refs/heads/{plan.branch}", cwd=plan.repository)
+    if plan.branch is not None:
+        tip = git.find_ref(f"refs/heads/{plan.branch}", cwd=plan.repository)
+    return head, tip
 
 
 def _lonely_commits(plan: WorkspacePlan, inside: Enclosure) -> int:
@@ -101,9 +103,11 @@ def _lonely_commits(plan: WorkspacePlan, inside: Enclosure) -> int:
     if not tips:
         return 0
     owner = git.find_commit("HEAD", cwd=plan.checkout) if Path(plan.checkout).is_dir() else None
+    holders = [owner] if owner is not None else []
+    holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
     answer = git.git(
-        "rev-list", "--count", *tips, "--not", *([owner] if owner else []),
-        f"--exclude={plan.branch}", "--branches", "--remotes", "--tags", f"--glob={PREFIX}*",
+        "rev-list", "--count", *tips, "--not", *holders,
+        "--branches", "--remotes", "--tags", f"--glob={PREFIX}*",
         cwd=plan.repository,
     )  # fmt: skip
     return int(answer.text)

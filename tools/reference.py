@@ -1,0 +1,401 @@
+"""Writes the generated reference pages: what the program itself says, put in order.
+
+    python tools/reference.py           write docs/reference/{cli,project-file,settings}.md
+    python tools/reference.py --check   exit 1 and name the pages that are out of date
+
+Law: the same source gives the same bytes, on every machine. What a key does today cannot be read
+from a schema, so it stands in `TODAY`; `tests/architecture/test_docs.py` tries each entry.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atoll.cli.app import VERBS, root
+from atoll.engine.config import ENVIRONMENT, LIMITS, load_config
+from atoll.model.projectfile import project_schema
+
+PAGES = Path(__file__).parents[1] / "docs" / "reference"
+CLI_INTRODUCTION = """\
+`atoll VERB …`. The answer goes to standard output, the narration to standard error. See
+[exit codes](exit-codes.md), [JSON](json.md) and [environment](environment.md)."""
+PROJECT_FILE_INTRODUCTION = """\
+`atoll.toml` in the project's root. All of it is optional; unknown keys and bad values are refused,
+all at once. [Write a project file](../how-to/write-a-project-file.md) shows how; `atoll schema`
+prints the JSON schema that this page is made from.
+
+*Today* says what the key does in this version. A part that cannot be kept is refused when a capsule
+is made. `NAME` stands for a name that you choose."""
+SETTINGS_INTRODUCTION = """\
+Each place wins over the ones to its left: default, the user's own file
+(`~/.config/atoll/config.toml`), the project's `atoll.toml`, the environment, the command line.
+`atoll show --config` says where each value came from. What a key means and whether it works today
+stands in [Project file](project-file.md)."""
+SETTINGS_END = """\
+A limit that is given as `none` on the command line or in the environment takes back what a file
+says."""
+GENERATED = (
+    "<!-- Written by `make docs` (tools/reference.py). Change the source, not this page. -->"
+)
+COMMON = ("as_json", "project", "quiet", "verbose")
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
+    "commit": ('atoll commit fix-auth -m "auth: refuse empty tokens"',),
+    "completion": ("atoll completion bash", "atoll completion fish"),
+    "demo": ("atoll demo", "atoll demo --keep demo-place"),
+    "diff": ("atoll diff fix-auth", "atoll diff fix-auth --stat"),
+    "doctor": ("atoll doctor",),
+    "gc": ("atoll gc --dry-run", "atoll gc", "atoll gc --gone"),
+    "init": ("atoll init --dry-run", "atoll init"),
+    "levels": ("atoll levels",),
+    "logs": ("atoll logs fix-auth", "atoll logs fix-auth 2 -f"),
+    "ls": ("atoll ls", "atoll ls --json"),
+    "new": (
+        "atoll new fix-auth",
+        "atoll new fix-auth --from v1.2 --limit time=2h",
+        "atoll new try -n 3",
+        "atoll new fix-auth --dry-run",
+    ),
+    "path": ("atoll path fix-auth",),
+    "ps": ("atoll ps fix-auth",),
+    "recover": (
+        "atoll recover",
+        "atoll recover fix-auth --as fix-auth-2",
+        "atoll recover fix-auth --drop --dry-run",
+        "atoll recover fix-auth --drop",
+    ),
+    "rm": (
+        "atoll rm fix-auth --dry-run",
+        "atoll rm try-1 try-2 try-3",
+        "atoll rm fix-auth --keep-branch",
+        "atoll rm fix-auth --force",
+    ),
+    "run": (
+        "atoll run fix-auth -- make test",
+        "atoll run fix-auth -d -- npm run dev",
+        "atoll run fix-auth --timeout 10m -- make test",
+    ),
+    "schema": ("atoll schema",),
+    "shell": ("atoll shell fix-auth",),
+    "show": ("atoll show fix-auth", "atoll show --config"),
+    "stop": ("atoll stop fix-auth", "atoll stop fix-auth 2 --grace 1"),
+    "trust": ("atoll trust",),
+    "untrust": ("atoll untrust",),
+    "wait": ("atoll wait fix-auth", "atoll wait fix-auth 2 --timeout 60"),
+}
+"""Parsed by the verb itself before it is printed, so that none can be out of date."""
+
+YES = "yes"
+LATER = "read and checked; nothing uses it yet"
+NO_LIMIT = "refused by `new` (exit 6)"
+NO_PART = "refused by `new` (exit 3)"
+NOT_STARTED = "read and checked; services are not started yet"
+
+TODAY: dict[str, str] = {
+    "project.name": YES,
+    "project.base": YES,
+    "project.carry": NO_PART,
+    "project.never": "yes: no ignored file is carried at all yet",
+    "capsule.level": "`none` and `worktree`; the others are refused (exit 6)",
+    "capsule.network": "`open` only; the others are refused (exit 6)",
+    "capsule.allow": NO_LIMIT,
+    "capsule.limits.time": YES,
+    **{f"capsule.limits.{name}": NO_LIMIT for name in LIMITS if name != "time"},
+    "capsule.setup": YES,
+    "capsule.setup_network": "`open` only; the others are refused (exit 6)",
+    "capsule.env": YES,
+    "tools.use": "`none` only; the others are refused (exit 3)",
+    "services.NAME.port": "in part: a free port is leased and told as `ATOLL_PORT_<NAME>`",
+    **{
+        f"services.NAME.{key}": NOT_STARTED
+        for key in ("command", "use", "on_switch", "restart", "data", "shared", "needs", "env")
+    },
+    **{
+        f"services.NAME.ready.{key}": NOT_STARTED
+        for key in ("http", "tcp", "command", "log", "timeout")
+    },
+    **{f"secrets.NAME.from.{key}": NO_PART for key in ("env", "file", "command", "keyring")},
+    **{f"secrets.NAME.as.{key}": NO_PART for key in ("file", "broker")},
+    "secrets.NAME.ttl": NO_PART,
+    **{f"checks.NAME.{key}": LATER for key in ("run", "timeout")},
+    **{
+        f"stages.NAME.{key}": LATER
+        for key in ("checks", "branch", "merge", "run", "approve", "undo")
+    },
+}
+
+Schema = Mapping[str, Any]
+
+
+def defaults() -> dict[str, str]:
+    """What holds where nobody says anything, as the merge itself gives it."""
+    nowhere = {"XDG_CONFIG_HOME": "/nonexistent"}
+    settings = load_config(Path("/nonexistent/project"), nowhere).settings
+    return {setting.key: str(setting.value) for setting in settings.values.values()}
+
+
+def render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def render_page(title: str, *blocks: str) -> str:
+    return "\n\n".join([f"# {title}", GENERATED, *(block for block in blocks if block)]) + "\n"
+
+
+# The command line
+
+
+def render_cli() -> str:
+    context = click.Context(root, info_name="atoll")
+    commands = {verb: root.get_command(context, verb) for verb in sorted(VERBS)}
+    common = [param for param in root.params if param.name in COMMON]
+    index = render_table(
+        ("verb", "does"), ((f"[`{verb}`](#atoll-{verb})", VERBS[verb]) for verb in commands)
+    )
+    blocks = [
+        CLI_INTRODUCTION,
+        index,
+        "## Options of every verb",
+        "They may stand before the verb or after it.",
+        render_options(common),
+    ]
+    for verb, command in commands.items():
+        if command is None:
+            raise SystemExit(f"error: `{verb}` has no command")
+        blocks += _verb_blocks(verb, command)
+    return render_page("Command line", *blocks)
+
+
+def _verb_blocks(verb: str, command: click.Command) -> Iterator[str]:
+    words = ["atoll", verb, "[OPTIONS]"]
+    words += [_argument(param) for param in command.params if isinstance(param, click.Argument)]
+    own = [param for param in command.params if param.name not in COMMON]
+    yield f"## `atoll {verb}`"
+    yield "\n\n".join(_help_lines(command))
+    yield "```\n" + " ".join(words) + "\n```"
+    yield render_options(own)
+    yield "Examples:"
+    lines = EXAMPLES[verb]
+    for line in lines:
+        require_parses(command, line)
+    yield "```console\n" + "\n".join(f"$ {line}" for line in lines) + "\n```"
+
+
+def _help_lines(command: click.Command) -> Iterator[str]:
+    for paragraph in (command.help or "").split("\n\n"):
+        text = " ".join(paragraph.replace("\b", "").split())
+        if text:
+            yield text
+
+
+def _argument(param: click.Argument) -> str:
+    shown = param.metavar or param.human_readable_name.upper()
+    if param.metavar is None and param.nargs == -1:
+        shown += "..."
+    return shown if param.required or shown.startswith("[") else f"[{shown}]"
+
+
+def render_options(params: Sequence[click.Parameter]) -> str:
+    rows = []
+    for param in params:
+        if not isinstance(param, click.Option):
+            continue
+        names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+        rows.append((names, _value(param), _described(param)))
+    return render_table(("option", "value", "meaning"), rows) if rows else ""
+
+
+def _value(param: click.Option) -> str:
+    if param.is_flag:
+        return ""
+    if param.metavar:
+        return f"`{param.metavar}`"
+    return "number" if isinstance(param.type, (click.IntRange, click.FloatRange)) else "text"
+
+
+def _described(param: click.Option) -> str:
+    text = param.help or ""
+    if param.required:
+        text += " Required."
+    if isinstance(param.default, (int, float)) and not param.is_flag:
+        text += f" Default: {param.default:g}."
+    return text
+
+
+def require_parses(command: click.Command, line: str) -> None:
+    """Raises SystemExit when the verb would not understand an example."""
+    words = shlex.split(line)[2:]
+    try:
+        context = command.make_context(command.name, words, resilient_parsing=False)
+    except click.ClickException as error:
+        raise SystemExit(f"error: the example `{line}`: {error.format_message()}") from error
+    context.close()
+
+
+# The project file
+
+
+def render_project_file() -> str:
+    schema = project_schema()
+    known = defaults()
+    blocks = [PROJECT_FILE_INTRODUCTION]
+    for key, section in schema["properties"].items():
+        described = _resolved(schema, section)["description"]
+        rows = (
+            (
+                f"`{path}`",
+                type_of(schema, field),
+                _default(path, field, known, required=required),
+                described_as(schema, field),
+                TODAY[path],
+            )
+            for path, field, required in fields(schema, section, key)
+        )
+        blocks += [f"## `[{_heading(schema, key)}]`", described]
+        blocks.append(render_table(("key", "type", "default", "meaning", "today"), rows))
+    return render_page("Project file", *blocks)
+
+
+def _heading(schema: Schema, key: str) -> str:
+    return f"{key}.NAME" if "additionalProperties" in schema["properties"][key] else key
+
+
+def _resolved(schema: Schema, field: Schema) -> Schema:
+    """A field with what its reference says; the field's own words win."""
+    if "$ref" not in field:
+        return field
+    target = schema["definitions"][field["$ref"].rpartition("/")[2]]
+    return {**target, **{key: value for key, value in field.items() if key != "$ref"}}
+
+
+def fields(
+    schema: Schema, field: Schema, path: str, *, required: bool = False
+) -> Iterator[tuple[str, Schema, bool]]:
+    """Every key below `path` that takes a value: (dotted path, its schema, whether it must be)."""
+    whole = _resolved(schema, field)
+    inner = whole.get("additionalProperties")
+    if isinstance(inner, Mapping) and "$ref" in inner:
+        yield from fields(schema, inner, f"{path}.NAME")
+    elif "properties" in whole:
+        for name, below in whole["properties"].items():
+            must = name in whole.get("required", ())
+            yield from fields(schema, below, f"{path}.{name}", required=must)
+    else:
+        yield path, field, required
+
+
+def type_of(schema: Schema, field: Schema) -> str:
+    whole = _resolved(schema, field)
+    if "enum" in whole:
+        return ", ".join(f'`"{choice}"`' for choice in whole["enum"])
+    if "anyOf" in whole:
+        kinds = {choice.get("type") for choice in whole["anyOf"]}
+        return "size, such as `4G`" if "integer" in kinds else "duration, such as `1h30m`"
+    kind = whole.get("type")
+    if kind in ("integer", "number"):
+        return f"number from {whole['minimum']} to {whole['maximum']}"
+    return {"array": "list of text", "object": "table of text", "boolean": "`true` or `false`"}.get(
+        str(kind), "text"
+    )
+
+
+def described_as(schema: Schema, field: Schema) -> str:
+    """The schema's words; the default has a column of its own, which says what holds today."""
+    text, _, _ = str(_resolved(schema, field).get("description", "")).partition("; default:")
+    return text if text.endswith(".") else f"{text}."
+
+
+def _default(path: str, field: Schema, known: Mapping[str, str], *, required: bool) -> str:
+    if required:
+        return "required"
+    if path == "project.name":
+        return "the directory's name"
+    if path in known:
+        return f'`"{known[path]}"`'
+    value = field.get("default")
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if value else "none"
+
+
+# The settings
+
+
+def render_settings() -> str:
+    variables = {key: name for name, key in ENVIRONMENT.items()}
+    options = {
+        "project.base": "`new --from REF`",
+        "capsule.level": "`new --level LEVEL`",
+        "capsule.network": "`new --network MODE`",
+    }
+    known = defaults()
+    rows = []
+    for path, _, _ in fields(project_schema(), project_schema(), ""):
+        key = path.removeprefix(".")
+        section, _, name = key.partition(".")
+        if section not in ("project", "capsule", "tools"):
+            continue
+        limit = name.removeprefix("limits.") if name.startswith("limits.") else None
+        variable = f"ATOLL_LIMIT_{limit.upper()}" if limit else variables.get(key, "")
+        option = f"`new --limit {limit}=VALUE`" if limit else options.get(key, "")
+        in_user_file = section != "project" and key != "capsule.setup"
+        default = "the directory's name" if key == "project.name" else known.get(key, "none")
+        rows.append(
+            (f"`{key}`", default, "yes" if in_user_file else "", "yes",
+             f"`{variable}`" if variable else "", option)
+        )  # fmt: skip
+    columns = ("setting", "default", "user file", "atoll.toml", "environment", "command line")
+    return render_page("Settings", SETTINGS_INTRODUCTION, render_table(columns, rows), SETTINGS_END)
+
+
+# Writing and checking
+
+
+def pages() -> dict[str, str]:
+    return {
+        "cli.md": render_cli(),
+        "project-file.md": render_project_file(),
+        "settings.md": render_settings(),
+    }
+
+
+def out_of_date(directory: Path, wanted: Mapping[str, str]) -> list[str]:
+    """The pages that are missing or say something else."""
+
+    def current(name: str) -> str | None:
+        path = directory / name
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return [name for name, text in wanted.items() if current(name) != text]
+
+
+def main(arguments: Sequence[str]) -> int:
+    if list(arguments) not in ([], ["--check"]):
+        print("usage: tools/reference.py [--check]", file=sys.stderr)
+        return 2
+    wanted = pages()
+    stale = out_of_date(PAGES, wanted)
+    if arguments:
+        for name in stale:
+            print(f"docs/reference/{name} is out of date", file=sys.stderr)
+        if stale:
+            print("hint: make docs", file=sys.stderr)
+        return 1 if stale else 0
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for name in stale:
+        (PAGES / name).write_text(wanted[name], encoding="utf-8")
+        print(f"wrote docs/reference/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
