@@ -26,5 +26,19 @@ class Cleaner:
         unfinished = _UNFINISHED.search(text)
         cut = unfinished.start() if unfinished else len(text)
         self._held, text = text[cut:], text[:cut]
-        text = _SEQUENCE.sub("", text).replace("\r\n", "\n")
-        return _CONTROL.sub("", text)
+        return _clean(text)
+
+    def flush(self) -> str:
+        """The rest, when the stream ends within a sequence."""
+        text, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        return _clean(text)
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("", _SEQUENCE.sub("", text).replace("\r\n", "\n"))
+
+
+def clean(data: bytes) -> str:
+    """One whole piece of text."""
+    cleaner = Cleaner()
+    return cleaner.clean(data) + cleaner.flush()

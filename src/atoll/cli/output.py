@@ -208,8 +208,8 @@ def _style(cell: str) -> str:
     return "yellow" if word in ("creating", "removing", "starting", "timeout", "stopped") else ""
 
 
-def stdout_is_colored() -> bool:
-    return is_colored(sys.stdout)
+def stdout_is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def stderr_is_terminal() -> bool:

@@ -12,11 +12,10 @@ from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Enclosure
 
 
-def diff(capsule: Capsule, *, stat: bool = False, color: bool = False) -> bytes:
+def diff(capsule: Capsule, *, stat: bool = False) -> bytes:
     """Everything that differs from where the capsule started: committed or not, tracked or not."""
     record, inside = capsule.record, capsule.enclosure()
-    flags = ["--stat"] if stat else []
-    flags += ["--color=always"] if color else ["--no-color"]
+    flags = ["--no-color", *(["--stat"] if stat else [])]
     with tempfile.TemporaryDirectory(prefix="atoll-diff-") as place:
         env = {"GIT_INDEX_FILE": _copied_index(capsule, inside, Path(place))}
         git.git(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from atoll.host.process import wait_until
 from atoll.model.errors import PrerequisiteError, StateError
 
 
@@ -112,10 +113,18 @@ class Lock:
 
     def acquire(self, *, wait: bool = False) -> bool:
         """Takes the lock; returns False when somebody else has it and `wait` is not set."""
+        if wait:
+            return self._try(fcntl.LOCK_EX)
+        # Whoever asks `is_locked` shares the lock for an instant, which is no reason to give up.
+        return wait_until(
+            lambda: self._try(fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s=0.05, interval_s=0.005
+        )
+
+    def _try(self, how: int) -> bool:
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(handle, how)
             except BlockingIOError:
                 os.close(handle)
                 return False

@@ -89,7 +89,9 @@ def find_checkout(path: str) -> Checkout:
             hint="git init && git add -A && git commit -m start",
         )
     bare, inside, repository = answer.text.removesuffix("\n").split("\n", 2)
-    if bare == "true" or inside != "true":
+    if bare != "true" and inside != "true":
+        raise StateError(f"`{printable(path)}` is inside a repository's own files", hint="cd ..")
+    if bare == "true":
         raise StateError(
             f"`{printable(path)}` is a bare repository: it has no checkout to make capsules of",
             hint=f"git clone '{printable(path)}' work && cd work",
@@ -131,6 +133,11 @@ def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ())
     if find_ref(ref, cwd=cwd) is None:
         raise failure(answer)
     return False
+
+
+def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
+    """Points `ref` to `commit` if it still is at `old`; None means that it must not exist."""
+    git("update-ref", ref, commit, old or "0" * len(commit), cwd=cwd)
 
 
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:

@@ -124,13 +124,25 @@ def save(plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path) -> R
     stored = _trees(plan, inside) if head is not None else None
     lost_to_git = work.nested or (stored is None and (work.uncommitted or work.untracked))
     aside = home / "recovered" / point if lost_to_git else None
-    if git.find_ref(ref, cwd=plan.repository) is None:
-        parents = [parent for parent in dict.fromkeys((head, tip)) if parent is not None]
-        commit = _commit_all(plan, inside, point, parents or [plan.base_commit], stored, aside)
-        git.create_ref(ref, commit, cwd=plan.repository)
+    parents = [parent for parent in dict.fromkeys((head, tip)) if parent is not None]
+    parents = parents or [plan.base_commit]
+    before = find_point(ref, cwd=plan.repository)
+    if before is None or not _is_current(before, parents[0], stored, cwd=plan.repository):
+        # Work that came after an interrupted removal had saved: both states are kept.
+        parents += [before.commit] if before is not None else []
+        commit = _commit_all(plan, inside, point, parents, stored, aside)
+        git.move_ref(ref, commit, old=before and before.commit, cwd=plan.repository)
     if aside is not None:
         _move_aside(plan, aside)
     return find_point(ref, cwd=plan.repository)
+
+
+def _is_current(point: RecoveryPoint, head: str, stored: _Trees | None, *, cwd: str) -> bool:
+    """Whether a point holds what the workspace holds now."""
+    if stored is None:
+        return True
+    tree = git.git("rev-parse", f"{point.commit}^{{tree}}", cwd=cwd).text.strip()
+    return (tree, point.head_commit) == (stored.everything, head)
 
 
 def _save_without_repository(plan: WorkspacePlan, point: str, home: Path) -> RecoveryPoint:

@@ -59,7 +59,12 @@ class WorktreeWorkspace:
         )
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
-        files.remove_tree(Path(plan.path), within=home)
+        # Out of sight in one step: a crash must not leave half a tree that looks like work.
+        doomed = Path(plan.path).with_name(".removing")
+        files.remove_tree(doomed, within=home)
+        if os.path.lexists(plan.path):
+            files.move(Path(plan.path), doomed)
+            files.remove_tree(doomed, within=home)
         if not Path(plan.repository).is_dir():
             return
         # The directory is gone, so git only forgets it: this never asks about its content.

@@ -1,0 +1,176 @@
+"""Small working drivers for tests: plain directories, no git, no walls, no tool.
+
+They pass the same conformance suites as the real ones. What they remember lives in memory, what
+`release` needs lives in the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
+from atoll.host import files
+from atoll.model.errors import StateError
+from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
+from atoll.model.state import Problem, RecoveryPoint, Work
+
+Content = dict[str, tuple[int, bytes]]
+"""Mode and bytes by path; a link's bytes are its target."""
+
+
+class FakeWorkspace:
+    """Directories written from contents that were recorded before: `record` stands for a commit."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self._contents: dict[str, Content] = {}
+        self._points: dict[str, dict[str, RecoveryPoint]] = {}
+
+    def record(self, directory: Path) -> str:
+        """Remembers a directory as it is; what comes back can be a `base_commit`."""
+        return self._remember(_read(directory))
+
+    def _remember(self, content: Content) -> str:
+        commit = hashlib.sha1(repr(sorted(content.items())).encode(), usedforsecurity=False)
+        self._contents[commit.hexdigest()] = content
+        return commit.hexdigest()
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
+        return WorkspacePlan(
+            driver=self.name,
+            repository=request.repository,
+            checkout=request.checkout,
+            path=request.path,
+            branch=None,
+            base_commit=request.base_commit,
+        )
+
+    def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
+        del lock
+        path = Path(plan.path)
+        if path.exists():
+            raise StateError(f"`{path}` is taken")
+        files.make_private_directory(path)
+        _write(path, self._contents[plan.base_commit])
+
+    def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
+        del keep_branch
+        files.remove_tree(Path(plan.path), within=home)
+
+    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
+        del inside
+        if not Path(plan.path).is_dir():
+            return Work()
+        before, now = self._contents[plan.base_commit], _read(Path(plan.path))
+        return Work(
+            uncommitted=tuple(sorted(name for name in before if now.get(name) != before[name])),
+            untracked=tuple(sorted(now.keys() - before.keys())),
+        )
+
+    def save(
+        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+    ) -> RecoveryPoint | None:
+        del home
+        kept = self._points.setdefault(plan.repository, {})
+        if not self.work(plan, inside).any:
+            return kept.get(point)
+        commit = self._remember(_read(Path(plan.path)))
+        if point not in kept or kept[point].commit != commit:
+            kept[point] = RecoveryPoint(
+                id=point,
+                capsule=point.split("/", maxsplit=1)[0],
+                ref=f"fake/{point}",
+                commit=commit,
+                base_commit=plan.base_commit,
+                head_commit=plan.base_commit,
+                stored_at=time.time(),
+            )
+        return kept[point]
+
+    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+        del lock
+        root = Path(plan.path)
+        for name in _read(root):
+            (root / name).unlink()
+        _write(root, self._contents[point.commit])
+
+    def points(self, repository: str) -> list[RecoveryPoint]:
+        kept = self._points.get(repository, {}).values()
+        return sorted(kept, key=lambda point: (point.stored_at, point.id), reverse=True)
+
+    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
+        del home
+        self._points[repository].pop(point.id, None)
+
+
+class FakeIsolation:
+    """Two directories and four variables; `enclosures` lists all that were handed out."""
+
+    name = "fake"
+    _KEPT = ("LANG", "PATH", "TERM", "USER")
+
+    def __init__(self) -> None:
+        self.enclosures: list[Enclosure] = []
+
+    def _places(self, plan: IsolationPlan) -> dict[str, str]:
+        return {"HOME": f"{plan.private}/home", "TMPDIR": f"{plan.private}/scratch"}
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def plan(self, request: IsolationRequest) -> IsolationPlan:
+        return IsolationPlan(
+            driver=self.name,
+            workspace=request.workspace,
+            private=f"{request.directory}/private",
+            variables=dict(request.variables),
+            author=request.author,
+            email=request.email,
+        )
+
+    def apply(self, plan: IsolationPlan) -> None:
+        for place in self._places(plan).values():
+            files.make_private_directory(Path(place))
+
+    def release(self, plan: IsolationPlan, *, home: Path) -> None:
+        files.remove_tree(Path(str(plan.private)), within=home)
+
+    def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
+        env = {key: owner[key] for key in self._KEPT if key in owner}
+        env |= self._places(plan)
+        made = Enclosure(env={**env, **plan.variables}, cwd=plan.workspace)
+        self.enclosures.append(made)
+        return made
+
+
+def _read(root: Path) -> Content:
+    found: Content = {}
+    for directory, directories, names in os.walk(root):
+        links = [name for name in directories if Path(directory, name).is_symlink()]
+        for path in (Path(directory, name) for name in (*names, *links)):
+            mode = path.lstat().st_mode
+            link = stat.S_ISLNK(mode)
+            data = os.fsencode(path.readlink()) if link else path.read_bytes()
+            if ".git" not in path.relative_to(root).parts:
+                found[str(path.relative_to(root))] = (mode, data)
+    return found
+
+
+def _write(root: Path, content: Content) -> None:
+    for name, (mode, data) in content.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if stat.S_ISLNK(mode):
+            path.symlink_to(os.fsdecode(data))
+        else:
+            path.write_bytes(data)
+            path.chmod(stat.S_IMODE(mode))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from atoll.drivers import registry
+from atoll.engine import levels
+from atoll.model.errors import AtollError, IsolationError, PrerequisiteError, SpecError
+from atoll.model.state import Problem
+from atoll.testing.fakes import FakeWorkspace
+
+MISSING = ("clone", "sandbox", "container", "vm")
+
+
+def test_spectrum_goes_from_no_wall_to_the_hardest():
+    assert list(levels.NAMES) == ["none", "worktree", *MISSING]
+    assert levels.DEFAULT == "worktree"
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_level_that_does_not_exist_yet_is_refused(name):
+    with pytest.raises(IsolationError, match="nothing is run unconfined") as caught:
+        levels.require_level(name)
+    assert caught.value.exit_code == 6
+    assert f"`{name}`" in caught.value.message
+    assert str(caught.value.hint).endswith("--level worktree")
+    level = next(level for level in levels.LEVELS if level.name == name)
+    assert not level.exists
+    assert levels.find_problems(level)
+
+
+@pytest.mark.parametrize("name", ["none", "worktree"])
+def test_level_that_works(name, atoll_home):
+    level = levels.require_level(name)
+    assert level.exists
+    assert levels.find_problems(level) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sanbox", "did you mean `sandbox`?"),
+        ("Worktree", "did you mean `worktree`?"),
+        ("zzz", "one of none, worktree, clone, sandbox, container, vm"),
+        ("", "one of none, worktree, clone, sandbox, container, vm"),
+    ],
+)
+def test_unknown_level_is_a_bad_request(name, hint):
+    with pytest.raises(SpecError) as caught:
+        levels.require_level(name)
+    assert (caught.value.exit_code, caught.value.hint) == (2, hint)
+
+
+def test_host_that_lacks_something_cannot_build_the_wall(monkeypatch):
+    class Lacking(FakeWorkspace):
+        def check(self):
+            return [
+                Problem(what="git is not installed", cure="apt-get install git"),
+                Problem(what="the moon is not full"),
+            ]
+
+    monkeypatch.setattr(registry, "workspace_driver", lambda _: Lacking())
+    with pytest.raises(IsolationError, match="git is not installed; the moon") as caught:
+        levels.require_level("worktree")
+    assert (caught.value.exit_code, caught.value.hint) == (6, "apt-get install git")
+
+
+def test_every_level_says_what_it_does_and_does_not():
+    for level in levels.LEVELS:
+        assert all((level.isolates, level.shares, level.cost))
+
+
+@pytest.mark.parametrize("find", [registry.workspace_driver, registry.isolation_driver])
+def test_unknown_driver_is_a_prerequisite(find):
+    with pytest.raises(PrerequisiteError, match="no driver `nothing`"):
+        find("nothing")
+    with pytest.raises(AtollError):
+        find("atoll.testing.fakes:FakeWorkspace")
+
+
+@pytest.mark.parametrize("level", [level for level in levels.LEVELS if level.exists])
+def test_drivers_know_their_own_names(level):
+    assert registry.workspace_driver(level.workspace).name == level.workspace
+    assert registry.isolation_driver(level.isolation).name == level.isolation

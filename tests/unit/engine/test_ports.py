@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from atoll.engine import ports
+from atoll.engine.store import PortTakenError
+from atoll.host import sockets
+from atoll.model.errors import PrerequisiteError
+
+
+class Registry:
+    """A store that knows ports and nothing else."""
+
+    def __init__(self, *leased):
+        self.leased = set(leased)
+        self.refusals = 0
+        self._turn = threading.Lock()
+
+    def leased_ports(self):
+        with self._turn:
+            return set(self.leased)
+
+    def lease(self, found):
+        with self._turn:
+            if self.refusals:
+                self.refusals -= 1
+                raise PortTakenError
+            if self.leased & set(found.values()):
+                raise PortTakenError
+            self.leased |= set(found.values())
+        return found
+
+
+def session_with(registry, home="/some/home"):
+    return SimpleNamespace(store=registry, home=home)
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+def test_each_name_gets_its_own_port(registry):
+    found = ports.lease_with_ports(session_with(registry), ("web", "db", "cache"), registry.lease)
+    assert list(found) == ["web", "db", "cache"]
+    assert len(set(found.values())) == 3
+    assert all(ports.FIRST <= port <= ports.LAST for port in found.values())
+
+
+def test_leased_port_is_never_handed_out_again(registry):
+    session = session_with(registry)
+    seen = [ports.lease_with_ports(session, ("web",), registry.lease)["web"] for _ in range(30)]
+    assert len(set(seen)) == 30
+
+
+def test_port_in_use_is_passed_over(registry):
+    session = session_with(registry)
+    first = ports.lease_with_ports(session, ("web",), registry.lease)["web"]
+    registry.leased.clear()
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", first))
+        stranger.listen()
+        assert ports.lease_with_ports(session, ("web",), registry.lease)["web"] != first
+
+
+def test_port_is_held_while_the_lease_is_written(registry):
+    def commit(found):
+        for port in found.values():
+            assert sockets.find_hold(port) is None
+        return found
+
+    found = ports.lease_with_ports(session_with(registry), ("web", "db"), commit)
+    for port in found.values():
+        holder = sockets.find_hold(port)
+        assert holder is not None
+        holder.close()
+
+
+def test_lost_race_is_run_again(registry):
+    registry.refusals = 3
+    assert ports.lease_with_ports(session_with(registry), ("web",), registry.lease)
+    assert registry.refusals == 0
+
+
+def test_failed_commit_lets_the_ports_go(registry):
+    seen = {}
+
+    def commit(found):
+        seen.update(found)
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError):
+        ports.lease_with_ports(session_with(registry), ("web",), commit)
+    holder = sockets.find_hold(seen["web"])
+    assert holder is not None
+    holder.close()
+
+
+def test_homes_start_at_different_places():
+    starts = set()
+    for number in range(8):
+        registry = Registry()
+        session = session_with(registry, f"/home/{number}")
+        starts.add(ports.lease_with_ports(session, ("web",), registry.lease)["web"])
+    assert len(starts) > 1
+
+
+def test_first_name_has_the_lowest_port_also_at_the_end_of_the_range(registry, monkeypatch):
+    monkeypatch.setattr(ports, "_candidates", lambda _: iter([29_998, 29_999, 20_000, 20_001]))
+    found = ports.lease_with_ports(session_with(registry), ("web", "db", "job"), registry.lease)
+    assert list(found) == ["web", "db", "job"]
+    assert list(found.values()) == sorted(found.values())
+
+
+def test_full_range_is_told(monkeypatch):
+    registry = Registry(*range(ports.FIRST, ports.LAST + 1))
+    with pytest.raises(PrerequisiteError, match="no port between") as caught:
+        ports.lease_with_ports(session_with(registry), ("web",), registry.lease)
+    assert caught.value.exit_code == 3
+
+
+def test_range_lies_below_the_kernels_own():
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as stream:
+        assert int(stream.read().split()[0]) > ports.LAST
+
+
+def test_threads_never_share_a_port(registry):
+    session = session_with(registry)
+    found = []
+
+    def lease():
+        found.extend(ports.lease_with_ports(session, ("web", "db"), registry.lease).values())
+
+    threads = [threading.Thread(target=lease) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(set(found)) == 24
+
+
+def test_variables():
+    assert ports.variables({"web": 20_001, "my-db": 20_002}) == {
+        "PORT": "20001",
+        "ATOLL_PORT_WEB": "20001",
+        "ATOLL_PORT_MY_DB": "20002",
+    }
+    assert ports.variables({}) == {}
