@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,10 +77,9 @@ class Store:
                 self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
             self._db.row_factory = sqlite3.Row
+            # Closed with the store, also when the migration below refuses.
+            self.close = weakref.finalize(self, self._db.close)
             self._migrate()
-
-    def close(self) -> None:
-        self._db.close()
 
     def _migrate(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")

@@ -1,0 +1,164 @@
+"""Kills the program at a chosen point and finds what that left; production code has no hook for it.
+
+A point is
+
+- a step of `engine.session.STEPS`: `new.leased`;
+- the moment before or after the N-th tool that Atoll itself runs: `command:3`, `after-command:3`;
+- a time in seconds from the start of the work: `time:0.25`, which takes the whole process group
+  along, tools in the middle of their work included.
+
+The child that dies is a real process that runs the real command line; only the trap is added.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import wraps
+from pathlib import Path
+
+from atoll.engine.session import STEPS, Session
+from atoll.host import git, process
+from atoll.host.process import Completed
+
+KILLED = -signal.SIGKILL
+_ANY_CODE = range(-64, 256)
+_HOME_ENTRIES = {"state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered"}
+
+
+def steps_of(*verbs: str) -> list[str]:
+    """Every step of these verbs as a point."""
+    return [f"{verb}.{step}" for verb in verbs for step in STEPS[verb]]
+
+
+def kill_at(point: str, argv: Sequence[str], *, cwd: Path) -> Completed:
+    """Runs `atoll ARGV` in a child that dies at `point`: its code is KILLED if it got there."""
+    program = "import sys; from atoll.testing.faults import run_and_kill; "
+    program += "run_and_kill(sys.argv[1], sys.argv[2:])"
+    return process.run(
+        [sys.executable, "-c", program, point, *argv],
+        cwd=str(cwd),
+        env=dict(os.environ),
+        allowed=_ANY_CODE,
+    )
+
+
+def run_and_kill(point: str, argv: Sequence[str]) -> None:
+    """Becomes `atoll ARGV`, with a trap at `point`. Meant for a process of its own."""
+    kind, _, value = point.partition(":")
+    if kind == "time":
+        os.setsid()
+        timer = threading.Timer(float(value), os.killpg, (os.getpgrp(), signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
+    elif kind in ("command", "after-command"):
+        _trap_command(after=kind == "after-command", number=int(value))
+    elif point in steps_of(*STEPS):
+        _trap_step(point)
+    else:
+        raise ValueError(f"there is no point `{point}`")
+    sys.argv = ["atoll", *argv]
+    runpy.run_module("atoll", run_name="__main__", alter_sys=True)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _trap_step(point: str) -> None:
+    reach = Session.reach
+
+    def trapped(session: Session, step: str, subject: str) -> None:
+        reach(session, step, subject)
+        if step == point:
+            _die()
+
+    Session.reach = trapped  # type: ignore[method-assign,assignment]
+
+
+def _trap_command(*, after: bool, number: int) -> None:
+    count = 0
+
+    def trapping(run: Callable[..., Completed]) -> Callable[..., Completed]:
+        @wraps(run)
+        def trapped(*args: object, **kwargs: object) -> Completed:
+            nonlocal count
+            count += 1
+            mine = count == number
+            if mine and not after:
+                _die()
+            completed = run(*args, **kwargs)
+            if mine:
+                _die()
+            return completed
+
+        return trapped
+
+    # `git` holds a name of its own for the spawner.
+    vars(git)["run"] = trapping(process.run)
+
+
+def find_leftovers(
+    home: Path, checkout: Path, *, living: Collection[str] = (), tokens: Collection[str] = ()
+) -> list[str]:
+    """What is there beyond the capsules `living` and the runs with these `tokens`, in words."""
+    return [
+        *_stray_files(home, living=set(living), tokens=set(tokens)),
+        *_stray_git(home, checkout, living=set(living)),
+        *(f"process {pid}" for pid in ([] if tokens else processes_of(home))),
+    ]
+
+
+def _stray_files(home: Path, *, living: set[str], tokens: set[str]) -> list[str]:
+    problems = [
+        f"in home: {path.name}" for path in home.iterdir() if path.name not in _HOME_ENTRIES
+    ]
+    directories = {path.name for path in home.glob("projects/*/*")}
+    problems += [f"directory of `{name}`" for name in sorted(directories ^ living)]
+    locks = {path.name for path in home.glob("locks/*")}
+    problems += [f"lock {name}" for name in sorted(locks - {f"run-{token}" for token in tokens})]
+    return problems
+
+
+def _stray_git(home: Path, checkout: Path, *, living: set[str]) -> list[str]:
+    cwd = str(checkout)
+    repository = Path(git.find_checkout(cwd).repository)
+    listed = git.git("worktree", "list", "--porcelain", "-z", cwd=cwd).text.split("\0")
+    places = [field.removeprefix("worktree ") for field in listed if field.startswith("worktree ")]
+    ours = sorted(Path(place).name for place in places if Path(place).is_relative_to(home))
+    problems = [] if ours == sorted(living) else [f"git lists the worktrees {ours}"]
+    records = sorted(path.name for path in (repository / "worktrees").glob("*"))
+    if len(records) != len(places) - 1:
+        problems.append(f"git has the worktree records {records}")
+    branches = {ref for ref, _ in git.refs_below("refs/heads/atoll", cwd=cwd)}
+    strange = branches ^ {f"refs/heads/atoll/{name}" for name in living}
+    problems += [f"branch {ref}" for ref in sorted(strange)]
+    problems += [f"git lock {path}" for path in sorted(repository.rglob("*.lock"))]
+    fsck = git.git("fsck", "--no-dangling", "--no-progress", cwd=cwd, allowed=_ANY_CODE)
+    if fsck.code != 0:
+        problems.append(f"git fsck: {(fsck.stdout + fsck.stderr).decode(errors='replace')}")
+    return problems
+
+
+def processes_of(home: Path) -> list[int]:
+    """Every process of a run of this home, and every keeper of one."""
+    place = os.fsencode(home) + b"/"
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+            arguments = (entry / "cmdline").read_bytes()
+        except OSError:
+            # Gone meanwhile, or somebody else's.
+            continue
+        is_run = b"ATOLL_RUN=" in environment and place in environment
+        is_keeper = b"atoll.keeper.main" in arguments and place in arguments
+        if is_run or is_keeper:
+            found.append(int(entry.name))
+    return sorted(found)
