@@ -322,3 +322,23 @@ def test_errors_are_json_when_asked(atoll, repo):
     assert (error["version"], error["kind"]) == (1, "error")
     assert error["data"]["exit_code"] == result.returncode == 4
     assert error["data"]["hint"] == "atoll ls"
+
+
+def test_a_capsule_that_cannot_be_put_right_blocks_no_other(atoll, repo, make_repo, atoll_home):
+    """An interrupted removal whose repository is broken is told, kept, and tried again."""
+    atoll("new", "stuck", cwd=repo)
+    other = make_repo(name="other")
+    connection = sqlite3.connect(atoll_home / "state.db")
+    removal = json.dumps({"point": "stuck/1", "keep_branch": False})
+    connection.execute("UPDATE capsules SET state = 'removing', removal = ?", (removal,))
+    connection.commit()
+    connection.close()
+    config = repo / ".git/config"
+    keep = config.read_text()
+    config.write_text("[broken\n")
+    result = atoll("new", "x", cwd=other)
+    assert "warning: `stuck` is still removing" in result.stderr
+    assert atoll("ls", "--json", cwd=other).returncode == 0
+    config.write_text(keep)
+    assert "warning" not in atoll("ls", cwd=other).stderr
+    assert json.loads(atoll("ls", "--json", cwd=repo).stdout)["data"] == []

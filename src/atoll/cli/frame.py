@@ -33,14 +33,16 @@ class Frame:
         if self._project is None:
             from atoll.engine.projects import open_project  # noqa: PLC0415 - not for --help
 
-            self._project = open_project(self._path, listen=self.output.listen)
+            self._project = open_project(
+                self._path, listen=self.output.listen, warn=self.output.warn
+            )
         return self._project
 
     def session(self) -> Session:
         """For verbs that are about the whole home, in a repository or not."""
         from atoll.engine.session import open_session  # noqa: PLC0415 - not for --help
 
-        return open_session(listen=self.output.listen)
+        return open_session(listen=self.output.listen, warn=self.output.warn)
 
     def capsule(self, name: str) -> Capsule:
         return self.project().capsule(name)

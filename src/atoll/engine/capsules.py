@@ -89,7 +89,7 @@ class SetupError(AtollError):
     kind = "setup"
 
     def __init__(self, command: str, outcome: Outcome) -> None:
-        said = f": {outcome.message}" if outcome.message else ""
+        said = f", after saying\n{outcome.message}" if outcome.message else ""
         super().__init__(
             f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}",
             hint="mend it in atoll.toml, then: atoll trust",
@@ -103,13 +103,10 @@ def _run_setup(session: Session, capsule: state.Capsule, command: str) -> Outcom
     run = runs.start(session, capsule, handle.enclosure(), spec, states=states)
     result = handle.follow(run)
     if not result.outcome.good:
-        tail = (result.stderr or result.stdout)[-1500:].decode(errors="replace").strip()
-        return Outcome(
-            reason=result.outcome.reason,
-            exit_code=result.outcome.exit_code,
-            signal=result.outcome.signal,
-            message=printable(tail.splitlines()[-1]) if tail else None,
-        )
+        # The capsule goes, and its log with it: the end of what was said is all that stays.
+        said = (result.stdout + result.stderr)[-4000:].decode(errors="replace").strip()
+        tail = "\n".join(f"  {printable(line)}" for line in said.splitlines()[-12:])
+        return result.outcome._replace(message=tail or None)
     return result.outcome
 
 

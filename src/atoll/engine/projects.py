@@ -11,7 +11,7 @@ from atoll.drivers import registry
 from atoll.engine import capsules, planning, reaper, removal, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
-from atoll.engine.session import Listener, Session, open_session
+from atoll.engine.session import Listener, Session, Warn, open_session
 from atoll.host import files, git
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
@@ -163,14 +163,15 @@ def open_project(
     *,
     home: str | os.PathLike[str] | None = None,
     listen: Listener | None = None,
+    warn: Warn | None = None,
 ) -> Project:
     """Opens the project that holds `path`, after putting right what a crash has left.
 
     Raises StateError when there is no usable repository, PrerequisiteError when Atoll's home
     cannot be used.
     """
-    extra = {} if listen is None else {"listen": listen}
-    session = open_session(home=Path(home).absolute() if home is not None else None, **extra)
+    place = Path(home).absolute() if home is not None else None
+    session = open_session(home=place, listen=listen, warn=warn)
     reaper.settle(session)
     return project_at(session, os.path.abspath(path))
 

@@ -15,10 +15,10 @@ from atoll.drivers import registry
 from atoll.engine import removal, runs
 from atoll.engine.session import Session
 from atoll.host import files, git
-from atoll.model.errors import StateError
+from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
-from atoll.model.state import Capsule, RunState
+from atoll.model.state import Capsule, RecoveryPoint, RunState
 
 
 class Collected(NamedTuple):
@@ -39,17 +39,29 @@ def settle(session: Session) -> Collected:
     ]
     finished, saved = [], []
     for capsule in session.store.unsettled():
-        lock = session.lock_of(capsule)
-        if not lock.acquire():
+        try:
+            done, point = _finish(session, capsule)
+        except (AtollError, OSError) as error:
+            # One that cannot be put right (its disk is away, its repository is broken) must not
+            # keep anyone from the others; it stays as it is, and the next command tries again.
+            session.warn(f"`{capsule.name}` is still {capsule.state}: {error}")
             continue
-        with lock:
-            # Read again under the lock: its holder may have settled it meanwhile.
-            current = [c for c in session.store.unsettled() if c.id == capsule.id]
-            for found in current:
-                point = removal.finish(session, found)
-                finished.append(found.name)
-                saved += [point.id] if point is not None else []
+        finished += [capsule.name] if done else []
+        saved += [point.id] if point is not None else []
     return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
+
+
+def _finish(session: Session, capsule: Capsule) -> tuple[bool, RecoveryPoint | None]:
+    """Removes what a dead command left of a capsule; False when a living one works on it."""
+    lock = session.lock_of(capsule)
+    if not lock.acquire():
+        return False, None
+    with lock:
+        # Read again under the lock: its holder may have settled it meanwhile.
+        for current in session.store.unsettled():
+            if current.id == capsule.id:
+                return True, removal.finish(session, current)
+    return False, None
 
 
 def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> Collected:

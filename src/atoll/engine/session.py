@@ -25,8 +25,18 @@ Listener = Callable[[str, str], None]
 """Hears (`verb.step` just reached, what it was about)."""
 
 
+Warn = Callable[[str], None]
+"""Hears what could not be put right, and goes on without it."""
+
+
 def _silent(step: str, subject: str) -> None:
     del step, subject
+
+
+def _warn(text: str) -> None:
+    import warnings  # noqa: PLC0415 - for library users who gave no listener
+
+    warnings.warn(text, stacklevel=3)
 
 
 class Session:
@@ -38,12 +48,14 @@ class Session:
         home: Path,
         store: Store,
         owner: Mapping[str, str] | None = None,
-        listen: Listener = _silent,
+        listen: Listener | None = None,
+        warn: Warn | None = None,
     ) -> None:
         self.home = home
         self.store = store
         self.owner = os.environ if owner is None else owner
-        self.listen = listen
+        self.listen = listen or _silent
+        self.warn = warn or _warn
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")
@@ -71,7 +83,9 @@ def home_path(owner: Mapping[str, str]) -> Path:
     return (Path(data) if data else Path("~/.local/share").expanduser()) / "atoll"
 
 
-def open_session(*, home: Path | None = None, listen: Listener = _silent) -> Session:
+def open_session(
+    *, home: Path | None = None, listen: Listener | None = None, warn: Warn | None = None
+) -> Session:
     """Raises PrerequisiteError when the home cannot be used, StateError when its state cannot."""
     place = home if home is not None else home_path(os.environ)
     if home is None and os.environ.get("ATOLL_CAPSULE") and not os.environ.get("ATOLL_HOME"):
@@ -82,4 +96,4 @@ def open_session(*, home: Path | None = None, listen: Listener = _silent) -> Ses
         )
     files.require_own_directory(place)
     files.make_private_directory(place / "locks")
-    return Session(home=place, store=Store(place), listen=listen)
+    return Session(home=place, store=Store(place), listen=listen, warn=warn)
