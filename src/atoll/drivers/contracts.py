@@ -25,6 +25,17 @@ class WorkspaceRequest(NamedTuple):
     path: str
     """Where the workspace may be made; below Atoll's home."""
 
+    def planned(self, driver: str, *, path: str, branch: str | None) -> WorkspacePlan:
+        """The request as a driver decided it."""
+        return WorkspacePlan(
+            driver=driver,
+            repository=self.repository,
+            checkout=self.checkout,
+            path=path,
+            branch=branch,
+            base_commit=self.base_commit,
+        )
+
 
 class IsolationRequest(NamedTuple):
     workspace: str

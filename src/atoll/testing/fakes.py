@@ -45,14 +45,7 @@ class FakeWorkspace:
         return []
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
-        return WorkspacePlan(
-            driver=self.name,
-            repository=request.repository,
-            checkout=request.checkout,
-            path=request.path,
-            branch=None,
-            base_commit=request.base_commit,
-        )
+        return request.planned(self.name, path=request.path, branch=None)
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         del lock

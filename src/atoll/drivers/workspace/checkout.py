@@ -16,14 +16,7 @@ class CheckoutWorkspace:
         return []
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
-        return WorkspacePlan(
-            driver=self.name,
-            repository=request.repository,
-            checkout=request.checkout,
-            path=request.checkout,
-            branch=None,
-            base_commit=request.base_commit,
-        )
+        return request.planned(self.name, path=request.checkout, branch=None)
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         del plan, lock

@@ -33,14 +33,7 @@ class WorktreeWorkspace:
         return []
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
-        return WorkspacePlan(
-            driver=self.name,
-            repository=request.repository,
-            checkout=request.checkout,
-            path=request.path,
-            branch=branch_of(request.name),
-            base_commit=request.base_commit,
-        )
+        return request.planned(self.name, path=request.path, branch=branch_of(request.name))
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         branch = _branch(plan)
