@@ -9,6 +9,8 @@ from atoll.cli.harmless import clean
 from atoll.cli.output import paint, stdout_is_terminal
 from atoll.engine import work
 
+_COLORS = {"+": "green", "-": "red", "@": "cyan"}
+
 
 @click.command("diff")
 @name_argument
@@ -29,5 +31,5 @@ def command(frame: Frame, name: str, *, stat: bool) -> None:
 def _painted(line: str) -> str:
     if line.startswith(("diff ", "index ", "+++ ", "--- ", "new file", "deleted file")):
         return paint(line, "bold")
-    color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+    color = _COLORS.get(line[:1])
     return paint(line, color) if color else line
