@@ -21,6 +21,9 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+# The shipped suites are no test modules to pytest; their assertions shall explain themselves.
+pytest.register_assert_rewrite("atoll.testing.conformance")
+
 # Machines are shared and noisy: how long an example takes says nothing.
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("noisy")

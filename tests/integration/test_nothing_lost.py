@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# Known defects, each told to the owner of the code. Strict: whoever cures one takes its mark away.
-overlooked = pytest.mark.xfail(
-    strict=True, reason="`git status` does not look at files with these flags, so `rm` loses them"
-)
-base_drifts = pytest.mark.xfail(
-    strict=True, reason="a recovered capsule's next recovery point takes HEAD for its base"
-)
-forgotten_runs = pytest.mark.xfail(
-    strict=True, reason="`gc` stores and removes unclaimed files while their run still writes"
-)
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """A workspace, byte for byte, as files and as git sees it."""
@@ -363,7 +351,6 @@ def test_submodule_that_asks_to_be_ignored(place, make_repo, monkeypatch):
     assert "`lib`" in place.atoll("rm", "y", code=4).stderr
 
 
-@overlooked
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
 def test_changes_that_the_index_is_told_to_overlook(place, flag):
     place.git("update-index", flag, "app.py", cwd=place.workspace())
@@ -433,7 +420,6 @@ def test_recover_twice_under_two_names(place):
     assert sorted(place.names()) == ["second", "x"]
 
 
-@base_drifts
 def test_recover_and_remove_again_and_again(place):
     """The third life is as the first; where the work began is not forgotten."""
     before = leave_everything(place)
@@ -608,7 +594,6 @@ def ended(atoll_home):
             os.kill(pid, signal.SIGKILL)
 
 
-@forgotten_runs
 def test_running_work_outlives_the_database(place, wait_for, ended):
     """A run that nobody remembers is ended before its files are stored."""
     script = "while true; do date +%s%N >> log.txt; sleep 0.05; done"

@@ -6,6 +6,7 @@ Making goes through `STEPS["new"]`; whatever interrupts it, the lease says what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -29,8 +30,14 @@ from atoll.model.state import (
 )
 
 
-def make_capsule(session: Session, project: state.Project, plan: CapsulePlan) -> state.Capsule:
-    """Carries a plan out. What fails on the way is undone, with any work that it had saved."""
+def make_capsule(
+    session: Session,
+    project: state.Project,
+    plan: CapsulePlan,
+    *,
+    point: RecoveryPoint | None = None,
+) -> state.Capsule:
+    """Carries a plan out, with what `point` holds. What fails on the way is undone."""
     session.reach("new.planned", plan.name)
     lock = session.capsule_lock(project.id, plan.name)
     if not lock.acquire():
@@ -42,7 +49,7 @@ def make_capsule(session: Session, project: state.Project, plan: CapsulePlan) ->
         )
         session.reach("new.leased", plan.name)
         try:
-            _apply(session, capsule, plan, lock.fd)
+            _apply(session, capsule, plan, lock.fd, point=point)
         except BaseException as error:
             # A StateError says that something was there before: it is not ours to remove.
             keep_branch = isinstance(error, StateError)
@@ -70,8 +77,16 @@ def _require_free(session: Session, project: state.Project, plan: CapsulePlan) -
     )
 
 
-def _apply(session: Session, capsule: state.Capsule, plan: CapsulePlan, lock: int) -> None:
-    registry.workspace_driver(plan.workspace.driver).apply(plan.workspace, lock=lock)
+def _apply(
+    session: Session,
+    capsule: state.Capsule,
+    plan: CapsulePlan,
+    lock: int,
+    *,
+    point: RecoveryPoint | None,
+) -> None:
+    driver = registry.workspace_driver(plan.workspace.driver)
+    driver.apply(plan.workspace, lock=lock)
     session.reach("new.workspace", plan.name)
     registry.isolation_driver(plan.isolation.driver).apply(plan.isolation)
     session.reach("new.isolation", plan.name)
@@ -79,6 +94,9 @@ def _apply(session: Session, capsule: state.Capsule, plan: CapsulePlan, lock: in
         outcome = _run_setup(session, capsule, command)
         if not outcome.good:
             raise SetupError(command, outcome)
+    if point is not None:
+        # After the set-up, which may change what the point holds.
+        driver.restore(plan.workspace, point, lock=lock)
     session.reach("new.setup", plan.name)
 
 
@@ -251,17 +269,32 @@ class Capsule:
         """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
         work as a recovery point first, which is returned.
         """
-        lock = self.session.lock_of(self.record)
-        if not lock.acquire():
-            raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
-        with lock:
+        with self._alone():
             if not force:
-                self.require_expendable(keep_branch=keep_branch)
+                self._require_expendable(keep_branch=keep_branch)
             removal.announce(self.session, self.record, keep_branch=keep_branch)
             return removal.remove(self.session, self.record)
 
     def require_expendable(self, *, keep_branch: bool = False) -> None:
         """Raises StateError when removal would need `force`, saying why."""
+        with self._alone():
+            self._require_expendable(keep_branch=keep_branch)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other command works on this capsule meanwhile. Raises StateError when one does, or
+        when one has removed it.
+        """
+        lock = self.session.lock_of(self.record)
+        if not lock.acquire():
+            raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
+        with lock:
+            now = self.session.store.require_capsule(self.record.project_id, self.name)
+            if (now.id, now.state) != (self.record.id, CapsuleState.READY):
+                raise StateError(f"`{self.name}` has been removed", hint="atoll ls")
+            yield
+
+    def _require_expendable(self, *, keep_branch: bool) -> None:
         if living := self.living():
             raise StateError(
                 f"`{self.name}` is still running " + ", ".join(f"`{run.label}`" for run in living),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.engine import capsules, planning, reaper, removal, trust
+from atoll.engine import capsules, planning, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
 from atoll.engine.session import Listener, Session, Warn, open_session
@@ -78,10 +78,10 @@ class Project:
         spec = CapsuleSpec(level=level, base=base, network=network, limits=limits)
         return self.make(self.plan(name, spec))
 
-    def make(self, plan: CapsulePlan) -> Capsule:
+    def make(self, plan: CapsulePlan, *, point: RecoveryPoint | None = None) -> Capsule:
         if plan.project != self.name:
             self.session.store.remember_project(self.record._replace(name=plan.project))
-        record = capsules.make_capsule(self.session, self.record, plan)
+        record = capsules.make_capsule(self.session, self.record, plan, point=point)
         return Capsule(session=self.session, record=record)
 
     def capsules(self) -> list[Capsule]:
@@ -113,17 +113,10 @@ class Project:
 
     def recover(self, point: RecoveryPoint, name: str) -> Capsule:
         """A new capsule that holds what the point holds; the point stays."""
-        spec = CapsuleSpec(level="worktree", base=point.head_commit)
-        plan_at_head = self.plan(name, spec)
+        plan = self.plan(name, CapsuleSpec(level="worktree", base=point.head_commit))
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
-        capsule = self.make(
-            plan_at_head._replace(base_ref="recovered", base_commit=point.base_commit)
-        )
-        plan = removal.workspace_plan(self.session, capsule.record)
-        with self.session.lock_of(capsule.record) as lock:
-            lock.acquire(wait=True)
-            registry.workspace_driver(plan.driver).restore(plan, point, lock=lock.fd)
-        return capsule
+        began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
+        return self.make(began, point=point)
 
     def drop(self, point: RecoveryPoint) -> None:
         driver = registry.workspace_driver("worktree")

@@ -139,6 +139,7 @@ def _remove_unclaimed(session: Session, directory: Path) -> str | None:
     if not lock.acquire():
         return None
     with lock:
+        _end_unclaimed_runs(directory)
         name = f"{directory.name}/unclaimed-{os.stat(directory).st_ino}"
         plan = _plan_of_unclaimed(directory)
         if plan is None and (directory / "workspace").exists():
@@ -153,6 +154,12 @@ def _remove_unclaimed(session: Session, directory: Path) -> str | None:
             driver.release(plan, home=session.home, keep_branch=True)
         files.remove_tree(directory, within=session.home)
     return None if point is None else point.id
+
+
+def _end_unclaimed_runs(directory: Path) -> None:
+    """Ends what still runs there, so that nothing is written after it was saved."""
+    for run_directory in sorted((directory / "runs").glob("*")):
+        runs.end_keeper(str(run_directory), grace_s=runs.GRACE_S)
 
 
 def _plain_environment(session: Session) -> dict[str, str]:

@@ -14,7 +14,7 @@ from atoll.engine import runs
 from atoll.engine.session import Session
 from atoll.host import files
 from atoll.model.errors import StateError
-from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
+from atoll.model.plan import Enclosure, IsolationPlan, Removal, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
 
 
@@ -43,36 +43,44 @@ def enclosure(session: Session, capsule: Capsule) -> Enclosure:
 
 def find_work(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> Work:
     """What exists only in this capsule, and would be lost with it."""
-    plan = _losing(workspace_plan(session, capsule), keep_branch=keep_branch)
+    plan = _losing(session, capsule, keep_branch=keep_branch)
     return registry.workspace_driver(plan.driver).work(plan, enclosure(session, capsule))
 
 
-def _losing(plan: WorkspacePlan, *, keep_branch: bool) -> WorkspacePlan:
-    """The plan as far as removal would lose it."""
+def _losing(session: Session, capsule: Capsule, *, keep_branch: bool) -> WorkspacePlan:
+    """The workspace as far as removal would lose it, with the base that its work began at."""
+    plan = workspace_plan(session, capsule)._replace(base_commit=capsule.base_commit)
     return plan._replace(branch=None) if keep_branch else plan
 
 
 def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> None:
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    point = f"{capsule.name}/{stamp}-{capsule.id}"
-    session.store.set_removing(capsule, point=point, keep_branch=keep_branch)
+    removal = Removal(
+        point=f"{capsule.name}/{stamp}-{capsule.id}",
+        keep_branch=keep_branch,
+        save=capsule.state is not CapsuleState.CREATING,
+    )
+    session.store.set_removing(capsule, removal)
     session.reach("rm.announced", capsule.name)
 
 
 def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     """Carries an announced removal to its end, from wherever it stands."""
-    point, keep_branch = session.store.removal(capsule)
+    removal = session.store.removal(capsule)
     runs.stop_all(session, capsule)
     session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
-    losing = _losing(workspace, keep_branch=keep_branch)
-    saved = driver.save(losing, enclosure(session, capsule), point=point, home=session.home)
+    saved = None
+    if removal.save:
+        losing = _losing(session, capsule, keep_branch=removal.keep_branch)
+        inside = enclosure(session, capsule)
+        saved = driver.save(losing, inside, point=removal.point, home=session.home)
     session.reach("rm.saved", capsule.name)
     isolation = isolation_plan(session, capsule)
     registry.isolation_driver(isolation.driver).release(isolation, home=session.home)
     session.reach("rm.isolation", capsule.name)
-    driver.release(workspace, home=session.home, keep_branch=keep_branch)
+    driver.release(workspace, home=session.home, keep_branch=removal.keep_branch)
     session.reach("rm.workspace", capsule.name)
     files.remove_tree(Path(capsule.directory), within=session.home)
     session.reach("rm.files", capsule.name)

@@ -131,8 +131,12 @@ def launch_keeper(directory: str, payload: dict[str, object], lock: files.Lock) 
 
 
 def end_keeper(directory: str, *, grace_s: float) -> None:
-    """Asks a living keeper to end its run, and waits until it has nothing more to say."""
-    with wire.connect(directory) as sock:
+    """Has a keeper end its run, and waits until it has; fine when there is none."""
+    try:
+        sock = wire.connect(directory)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return
+    with sock:
         hello = wire.encode_json(wire.Kind.HELLO, {"role": "control", "rows": 24, "cols": 80})
         sock.sendall(hello + wire.encode_json(wire.Kind.STOP, {"grace_s": grace_s}))
         while sock.recv(1 << 16):

@@ -19,7 +19,7 @@ from typing import Any
 
 from atoll.host import files
 from atoll.model.errors import PrerequisiteError, StateError
-from atoll.model.plan import CapsulePlan, Lease
+from atoll.model.plan import CapsulePlan, Lease, Removal
 from atoll.model.state import Capsule, CapsuleState, Outcome, Project, Reason, Run, RunState
 
 SCHEMA_VERSION = 1
@@ -202,20 +202,18 @@ class Store:
                 "UPDATE capsules SET state = ? WHERE id = ?", (CapsuleState.READY, capsule.id)
             )
 
-    def set_removing(self, capsule: Capsule, *, point: str, keep_branch: bool) -> None:
+    def set_removing(self, capsule: Capsule, removal: Removal) -> None:
         """Announces a removal. From here on it only goes forward, by whichever command is next."""
-        removal = json.dumps({"point": point, "keep_branch": keep_branch})
         with self._write() as db:
             db.execute(
                 "UPDATE capsules SET state = ?, removal = coalesce(removal, ?) WHERE id = ?",
-                (CapsuleState.REMOVING, removal, capsule.id),
+                (CapsuleState.REMOVING, json.dumps(removal._asdict()), capsule.id),
             )
 
-    def removal(self, capsule: Capsule) -> tuple[str, bool]:
-        """The recovery point and the branch's fate that an announced removal was given."""
+    def removal(self, capsule: Capsule) -> Removal:
+        """How an announced removal was meant; the first announcement counts."""
         row = self._rows("SELECT removal FROM capsules WHERE id = ?", capsule.id)[0]
-        payload: dict[str, Any] = json.loads(row["removal"])
-        return payload["point"], payload["keep_branch"]
+        return Removal(**json.loads(row["removal"]))
 
     def forget_capsule(self, capsule: Capsule) -> None:
         with self._write() as db:

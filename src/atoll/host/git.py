@@ -7,9 +7,11 @@ environment.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from atoll.host.process import Completed, failure, run, wait_until
@@ -70,6 +72,21 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     if tried[-1].code not in allowed:
         raise failure(tried[-1])
     return tried[-1]
+
+
+@contextmanager
+def turn(repository: str, *, shared: bool = False) -> Iterator[int]:
+    """One at a time, or several readers: git's own locks do not cover worktrees being made.
+
+    The lock is on the directory itself, so it leaves nothing and holds for every Atoll home. Tools
+    that are handed the descriptor hold it as long as they live.
+    """
+    handle = os.open(repository, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def find_checkout(path: str) -> Checkout:

@@ -96,6 +96,16 @@ class CapsulePlan(NamedTuple):
         return lines + [f"run `{command}` inside" for command in self.setup]
 
 
+class Removal(NamedTuple):
+    """How a capsule is to go."""
+
+    point: str
+    """The recovery point that takes its work."""
+    keep_branch: bool
+    save: bool = True
+    """False for one that was never finished: it holds nobody's work yet, only half a checkout."""
+
+
 class Enclosure(NamedTuple):
     """How to start a process inside a capsule: the one value that other drivers need.
 

@@ -125,7 +125,8 @@ def test_the_command_starts_clean(keep, python):
     keeper.wait_ended()
     lines = keeper.logged().split(b"\n")
     assert lines[0].split() == [b"SigBlk:", b"0" * 16]
-    assert lines[1].split() == [b"SigIgn:", b"0" * 16]
+    # Signals 32 and 33 are the C library's own; whoever started the tests may have ignored them.
+    assert int(lines[1].split()[1], 16) & ~(0b11 << 31) == 0
     assert lines[2:] == [b"0022", b"", b""]
     keeper = keep(python, "-c", program, umask=0o027)
     keeper.wait_ended()

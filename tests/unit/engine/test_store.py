@@ -9,7 +9,7 @@ import pytest
 
 from atoll.engine.store import SCHEMA_VERSION, PortTakenError, Store
 from atoll.model.errors import PrerequisiteError, StateError
-from atoll.model.plan import CapsulePlan, IsolationPlan, WorkspacePlan
+from atoll.model.plan import CapsulePlan, IsolationPlan, Removal, WorkspacePlan
 from atoll.model.state import CapsuleState, Outcome, Project, Reason, RunState
 
 PROJECT = Project(id="shop-1", name="shop", root="/r", git_dir="/r/.git")
@@ -99,12 +99,12 @@ def test_life_of_a_capsule(store):
     made = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
     store.set_ready(made)
     assert store.unsettled() == []
-    store.set_removing(made, point="x/1", keep_branch=True)
+    store.set_removing(made, Removal(point="x/1", keep_branch=True))
     assert store.unsettled()[0].state is CapsuleState.REMOVING
-    assert store.removal(made) == ("x/1", True)
+    assert store.removal(made) == Removal(point="x/1", keep_branch=True)
     # A second announcement does not change what the first one has promised.
-    store.set_removing(made, point="x/2", keep_branch=False)
-    assert store.removal(made) == ("x/1", True)
+    store.set_removing(made, Removal(point="x/2", keep_branch=False))
+    assert store.removal(made) == Removal(point="x/1", keep_branch=True)
     store.forget_capsule(made)
     assert (store.capsules(), store.leased_ports(), store.leases(made)) == ([], set(), [])
 
@@ -163,7 +163,7 @@ def test_life_of_a_run(store):
 def test_run_needs_a_capsule_that_is_ready(store, state):
     capsule = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
     if state == "removing":
-        store.set_removing(capsule, point="p", keep_branch=False)
+        store.set_removing(capsule, Removal(point="p", keep_branch=False))
     elif state == "gone":
         store.forget_capsule(capsule)
     with pytest.raises(StateError, match="being made or removed"):

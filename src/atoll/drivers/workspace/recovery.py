@@ -39,14 +39,48 @@ def find_work(plan: WorkspacePlan, inside: Enclosure) -> Work:
         return Work(commits=commits)
     if not _belongs(plan, inside):
         return Work(commits=commits, nested=(".",))
-    status = git.git(
-        "status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignored=matching",
-        "--no-renames", "--ignore-submodules=none",
-        cwd=plan.path, within=inside, allowed=(0, 128),
-    )  # fmt: skip
+    with _frank_index(plan, inside) as env:
+        status = _git(
+            plan, inside, "status", "--porcelain=v2", "-z", "--untracked-files=all",
+            "--ignored=matching", "--no-renames", "--ignore-submodules=none",
+            env=env, allowed=(0, 128),
+        )  # fmt: skip
     if status.code != 0:
         return Work(commits=commits, nested=(".",))
     return _parse_status(status.stdout, commits=commits)
+
+
+@contextmanager
+def _frank_index(plan: WorkspacePlan, inside: Enclosure) -> Iterator[dict[str, str]]:
+    """The environment in which git hides nothing: the index itself, unless that tells git to
+    overlook files (`--assume-unchanged`, `--skip-worktree`) that are there.
+    """
+    if not _hidden(plan, inside, {}):
+        yield {}
+        return
+    with _copied_index(plan, inside) as index:
+        env = {"GIT_INDEX_FILE": index}
+        _expose(plan, inside, env)
+        yield env
+
+
+def _hidden(plan: WorkspacePlan, inside: Enclosure, env: dict[str, str]) -> list[str]:
+    """The files that are there and that the index tells git to overlook."""
+    listed = _git(plan, inside, "ls-files", "-v", "-z", env=env, allowed=(0, 128)).text.split("\0")
+    overlooked = [entry[2:] for entry in listed if entry[:1] == "S" or entry[:1].islower()]
+    return [path for path in overlooked if os.path.lexists(os.path.join(plan.path, path))]
+
+
+def _expose(plan: WorkspacePlan, inside: Enclosure, env: dict[str, str]) -> None:
+    hidden = _hidden(plan, inside, env)
+    if not hidden:
+        return
+    names = os.fsencode("".join(f"{path}\0" for path in hidden))
+    for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
+        git.git(
+            "update-index", flag, "-z", "--stdin",
+            cwd=plan.path, within=inside, env=env, stdin=names,
+        )  # fmt: skip
 
 
 def _parse_status(text: bytes, *, commits: int) -> Work:
@@ -105,11 +139,13 @@ def _lonely_commits(plan: WorkspacePlan, inside: Enclosure) -> int:
     owner = git.find_commit("HEAD", cwd=plan.checkout) if Path(plan.checkout).is_dir() else None
     holders = [owner] if owner is not None else []
     holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
-    answer = git.git(
-        "rev-list", "--count", *tips, "--not", *holders,
-        "--branches", "--remotes", "--tags", f"--glob={PREFIX}*",
-        cwd=plan.repository,
-    )  # fmt: skip
+    # A branch that another removal deletes while it is listed would be a bad object.
+    with git.turn(plan.repository, shared=True):
+        answer = git.git(
+            "rev-list", "--count", *tips, "--not", *holders,
+            "--branches", "--remotes", "--tags", f"--glob={PREFIX}*",
+            cwd=plan.repository,
+        )  # fmt: skip
     return int(answer.text)
 
 
@@ -197,6 +233,7 @@ def _trees(plan: WorkspacePlan, inside: Enclosure) -> _Trees | None:
     with _copied_index(plan, inside) as index:
         env = {"GIT_INDEX_FILE": index}
         staged = _git(plan, inside, "write-tree", env=env, allowed=(0, 128))
+        _expose(plan, inside, env)
         added = _git(plan, inside, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
         if added.code != 0:
             return None

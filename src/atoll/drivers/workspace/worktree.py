@@ -14,12 +14,14 @@ from pathlib import Path
 from atoll.drivers.contracts import WorkspaceRequest
 from atoll.drivers.workspace import recovery
 from atoll.host import files, git
+from atoll.host.process import wait_until
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import Problem, RecoveryPoint, Work
 
 _OLDEST_GIT = (2, 36, 0)
+_STALE_S = 2.0
 
 
 class WorktreeWorkspace:
@@ -39,17 +41,21 @@ class WorktreeWorkspace:
         branch = _branch(plan)
         if os.path.lexists(plan.path):
             raise StateError(f"`{plan.path}` exists already", hint="atoll gc")
-        if not git.create_ref(
-            f"refs/heads/{branch}", plan.base_commit, cwd=plan.repository, keep_fds=(lock,)
-        ):
-            raise StateError(
-                f"the branch `{branch}` exists already",
-                hint=f"git branch -m {branch} {branch}-old",
-            )
         files.make_private_directory(Path(plan.path).parent)
-        git.git(
-            "worktree", "add", "--quiet", plan.path, branch, cwd=plan.repository, keep_fds=(lock,)
-        )
+        with git.turn(plan.repository) as turn:
+            held = (lock, turn)
+            ref = f"refs/heads/{branch}"
+            if not git.create_ref(ref, plan.base_commit, cwd=plan.repository, keep_fds=held):
+                raise StateError(
+                    f"the branch `{branch}` exists already",
+                    hint=f"git branch -m {branch} {branch}-old",
+                )
+            git.git(
+                "worktree", "add", "--quiet", "--no-checkout", plan.path, branch,
+                cwd=plan.repository, keep_fds=held,
+            )  # fmt: skip
+        # The long part, outside of the turn: it touches this worktree only.
+        git.git("reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         # Out of sight in one step: a crash must not leave half a tree that looks like work.
@@ -60,19 +66,24 @@ class WorktreeWorkspace:
             files.remove_tree(doomed, within=home)
         if not Path(plan.repository).is_dir():
             return
+        with git.turn(plan.repository):
+            self._forget(plan, keep_branch=keep_branch)
+
+    def _forget(self, plan: WorkspacePlan, *, keep_branch: bool) -> None:
         # The directory is gone, so git only forgets it: this never asks about its content.
         answer = git.git(
             "worktree", "remove", "--force", "--force", plan.path,
             cwd=plan.repository, allowed=(0, 128),
         )  # fmt: skip
+        _remove_records(plan)
         if answer.code != 0 and b"is not a working tree" not in answer.stderr:
             raise DriverError(
                 f"git could not forget the worktree: {answer.stderr.decode().strip()}"
             )
-        _remove_stillborn(plan)
         branch = _branch(plan)
         if keep_branch or git.checked_out_at(branch, cwd=plan.repository) is not None:
             return
+        _remove_stale_lock(Path(plan.repository, f"refs/heads/{branch}.lock"))
         if git.find_ref(f"refs/heads/{branch}", cwd=plan.repository) is not None:
             git.git("branch", "--quiet", "-D", "--", branch, cwd=plan.repository)
 
@@ -100,19 +111,25 @@ def _branch(plan: WorkspacePlan) -> str:
     return plan.branch
 
 
-def _remove_stillborn(plan: WorkspacePlan) -> None:
-    """Removes the record of a `git worktree add` that was killed before it named its directory.
+def _remove_records(plan: WorkspacePlan) -> None:
+    """Removes what a killed `git worktree add` or `remove` left of its record.
 
-    Git itself keeps such a record for ever, because it is marked as being initialised.
+    Git keeps a record that does not name its directory for ever. Called within our turn, so
+    nobody else's worktree of this name is being made.
     """
-    name = Path(plan.path).name
     records = Path(plan.repository, "worktrees")
     if not records.is_dir():
         return
+    mine = (b"", os.fsencode(f"{plan.path}/.git"))
     for record in records.iterdir():
-        if (
-            re.fullmatch(re.escape(name) + r"\d*", record.name)
-            and (record / "locked").exists()
-            and not (record / "gitdir").exists()
-        ):
+        if not re.fullmatch(re.escape(Path(plan.path).name) + r"\d*", record.name):
+            continue
+        named = files.read_regular(record / "gitdir", limit_bytes=1 << 16) or b""
+        if named.rstrip(b"\n") in mine:
             files.remove_tree(record, within=records)
+
+
+def _remove_stale_lock(path: Path) -> None:
+    """Git holds a ref's lock for an instant; one that stays is a killed git's."""
+    if path.exists() and not wait_until(lambda: not path.exists(), timeout_s=_STALE_S):
+        path.unlink(missing_ok=True)
