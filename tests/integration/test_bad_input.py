@@ -254,7 +254,7 @@ set +e
 "$PYTHON" -m atoll -q ls; echo "ls $?"
 "$PYTHON" -m atoll rm small --force; echo "rm $?"
 "$PYTHON" -m atoll gc; echo "gc $?"
-mount -o remount,ro "$HOME_DIR"
+mount -o remount,bind,ro "$HOME_DIR"
 "$PYTHON" -m atoll ls; echo "ro $?"
 """
 

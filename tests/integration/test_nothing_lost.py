@@ -81,6 +81,14 @@ class Place:
         )
 
 
+def read_any(path: bytes, mode: int) -> bytes:
+    """The content also of a file that forbids it; its mode stays as it was."""
+    os.chmod(path, mode | 0o400)
+    content = Path(os.fsdecode(path)).read_bytes()
+    os.chmod(path, mode)
+    return content
+
+
 def read_tree(root: Path) -> dict[bytes, tuple[str, bytes]]:
     """Every file below, by its raw name: kind and mode as git knows them, and the content."""
     found = {}
@@ -89,7 +97,7 @@ def read_tree(root: Path) -> dict[bytes, tuple[str, bytes]]:
             path = os.path.join(directory, name)
             mode = os.lstat(path).st_mode
             is_link = stat.S_ISLNK(mode)
-            with_content = os.readlink(path) if is_link else Path(os.fsdecode(path)).read_bytes()
+            with_content = os.readlink(path) if is_link else read_any(path, mode)
             kind = "link" if is_link else "program" if mode & 0o100 else "file"
             relative = os.path.relpath(path, os.fsencode(root))
             if relative != b".git":

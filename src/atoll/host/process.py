@@ -84,7 +84,10 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
             check=False,
             pass_fds=tuple(keep_fds),
         )
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:
+        # PATH may hold directories that we may not search: that is "not found", too.
+        if isinstance(error, PermissionError) and _is_there(full[0], environment):
+            raise
         if place is not None and not os.path.isdir(place):
             raise DriverError(
                 f"`{full[0]}` cannot start: there is no directory `{place}`"
@@ -96,6 +99,12 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     if completed.code not in allowed:
         raise failure(completed)
     return completed
+
+
+def _is_there(program: str, environment: Mapping[str, str]) -> bool:
+    import shutil  # noqa: PLC0415 - only when something is wrong
+
+    return shutil.which(program, mode=os.F_OK, path=environment.get("PATH")) is not None
 
 
 def failure(completed: Completed) -> DriverError:

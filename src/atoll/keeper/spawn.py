@@ -202,7 +202,9 @@ def _execute(spec: Spec) -> None:
         except (FileNotFoundError, NotADirectoryError) as error:
             failure = failure or error
         except PermissionError as error:
-            failure = error
+            # A directory of PATH that we may not search does not hold the command for us.
+            if b"/" in argv[0] or os.path.lexists(path):
+                failure = error
         except OSError as error:
             failure = error
             break

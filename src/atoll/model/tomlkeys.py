@@ -21,15 +21,17 @@ KeyPath = tuple[str | int, ...]
 
 # A string that is not closed runs to the end of its line (or text): every alternative consumes
 # what it has looked at, which keeps the scan linear on hostile text.
+# Every repetition ends in something optional, so nothing is ever tried twice. Not possessive: those
+# are broken in the first releases of Python 3.11.
 _TOKEN = re.compile(
     r'''
-      (?P<multi> """(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:"{3,5})?
-               | \'\'\'(?:[^']++|'{1,2}(?!'))*+(?:'{3,5})? )
-    | (?P<text> "(?:[^"\\\n]++|\\[^\n])*+"? | '[^'\n]*+'? )
-    | (?P<comment> \#[^\n]*+ )
+      (?P<multi> """(?:[^"\\]+|\\.|"{1,2}(?!"))*(?:"{3,5})?
+               | \'\'\'(?:[^']+|'{1,2}(?!'))*(?:'{3,5})? )
+    | (?P<text> "(?:[^"\\\n]+|\\[^\n])*"? | '[^'\n]*'? )
+    | (?P<comment> \#[^\n]* )
     | (?P<newline> \n )
     | (?P<mark> [\[\]{}=,.] )
-    | (?P<word> [^\s"'\#\[\]{}=,.]++ )
+    | (?P<word> [^\s"'\#\[\]{}=,.]+ )
     ''',
     re.VERBOSE | re.DOTALL,
 )

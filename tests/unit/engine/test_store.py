@@ -251,8 +251,11 @@ def test_database_that_became_read_only_is_told(ordinary_user, open_place):
         first.close()
         (home / "state.db").chmod(0o400)
         home.chmod(0o500)
-        with pytest.raises(PrerequisiteError, match="cannot be used"):
-            Store(home).remember_project(PROJECT._replace(name="x"))
+        try:
+            with pytest.raises(PrerequisiteError, match="cannot be used"):
+                Store(home).remember_project(PROJECT._replace(name="x"))
+        finally:
+            home.chmod(0o700)
 
     ordinary_user(act)
 
