@@ -22,9 +22,9 @@ READ_LIMIT_BYTES = 1 << 20
 _KEY_DEPTH_LIMIT = 32
 # Strings come first in both, so that what looks like a comment inside one stays. Everything that
 # was looked at is consumed, which keeps both linear on hostile text.
-_STRING = r'("(?:[^"\\\n]++|\\.)*+"?)'
-_COMMENT = re.compile(_STRING + r"|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?", re.DOTALL)
-_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*+[\]}])", re.DOTALL)
+_STRING = r'("(?:[^"\\\n]+|\\.)*"?)'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*(?:[^*]+|\*(?!/))*(?:\*/)?", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
