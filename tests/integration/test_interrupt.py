@@ -47,7 +47,8 @@ def test_two_signals_leave_the_undoing_to_the_next_command(
     cli.send_signal(signal.SIGINT)
     time.sleep(0.05)
     cli.send_signal(signal.SIGINT)
-    assert cli.wait(timeout=60) == 130
+    # The second one may meet the interpreter on its way out: to a shell both are 130.
+    assert cli.wait(timeout=60) in (130, -signal.SIGINT)
     assert_nothing_left(atoll, atoll_home, git, slow_project)
 
 

@@ -133,6 +133,8 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except click.ClickException as error:
         return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
     except (KeyboardInterrupt, click.Abort):
+        # All is undone by now; an impatient second one must not end in a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         return output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
