@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+
+def hear_interrupts():
+    """A shell starts background jobs deaf to SIGINT, and so may whoever started the tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -22,6 +28,7 @@ def start_cli(atoll_home):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            preexec_fn=hear_interrupts,  # noqa: PLW1509 - no threads here
         )
         started.append(process)
         return process

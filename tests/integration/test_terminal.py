@@ -19,6 +19,7 @@ import pytest
 
 
 def take_terminal():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
