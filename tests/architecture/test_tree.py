@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+
+import atoll
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,11 +100,7 @@ def test_missing_docstring_is_reported():
     assert without_docstring({"a.py": '"""Law."""\nx = 1\n', "__init__.py": ""}) == []
 
 
-def test_face(root):
-    if not (root / "src" / "atoll" / "__init__.py").exists() and os.environ.get("CI") != "true":
-        pytest.skip("the library's face is not written yet")
-    import atoll  # noqa: PLC0415 - the test above has to run first
-
+def test_face():
     assert unequal_faces(atoll) == []
 
 
