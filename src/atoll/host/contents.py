@@ -1,0 +1,394 @@
+"""What files are made of: bytes, which are moved the cheapest way that the filesystem offers and
+hashed, and attributes. And the threads that work on many of them at once.
+
+Holes stay holes, and neither moving nor hashing reads them: a file of a terabyte with one block
+of data costs one block.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from atoll.host.process import pause
+from atoll.host.trees import Root, is_gone, unreadable
+from atoll.model.errors import StateError
+from atoll.model.names import printable
+
+Method = Literal["reflink", "copy_file_range", "read-write"]
+Tick = Callable[[int], None]
+"""Hears of every piece with the number of bytes that were moved; may raise to stop."""
+Progress = Callable[[int, int], None]
+"""Hears the files and the bytes that are done, in the caller's thread."""
+
+_FICLONE = 0x40049409
+_UNSUPPORTED = frozenset(
+    {errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ENOSYS}
+)
+# Large enough to be cheap, small enough that a stop is heard soon.
+_RANGE_BYTES = 8 * 2**20
+_READ_BYTES = 2**20
+_PIECE_BYTES = 2**17
+_ZEROS = bytes(_PIECE_BYTES)
+_DIGEST_BYTES = 16
+# A filesystem without such attributes, or one that went while we looked.
+_NO_ATTRIBUTE = frozenset({errno.EOPNOTSUPP, errno.ENODATA})
+# EINVAL is what a user namespace says of an owner that it does not know.
+_NOT_OURS = frozenset({errno.EPERM, errno.EINVAL})
+_ATTEMPTS = 4
+# Two writes within one tick of the kernel's clock leave the same time on a file.
+_TICK_NS = 20_000_000
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PROGRESS_S = 0.1
+
+
+class Mover:
+    """Copies contents; learns once, for all threads, which way works between two places."""
+
+    def __init__(self) -> None:
+        self._ways: tuple[tuple[Method, _Way], ...] = (
+            ("reflink", _clone),
+            ("copy_file_range", _copy_ranges),
+            ("read-write", _read_and_write),
+        )
+        self._used: dict[Method, int] = {}
+
+    @property
+    def method(self) -> Method:
+        """What moved the most files."""
+        return max(self._used, key=self._used.__getitem__, default="read-write")
+
+    def move(self, source: int, target: int, tick: Tick, *, origin: str) -> os.stat_result:
+        """Fills the empty `target` with `source`, and returns the status that fits the bytes.
+
+        Raises OSError as it comes, and StateError when `origin` does not hold still.
+        """
+        for _ in range(_ATTEMPTS):
+            status = os.fstat(source)
+            age_ns = time.time_ns() - status.st_mtime_ns
+            if 0 <= age_ns < _TICK_NS:
+                pause((_TICK_NS - age_ns) / 1e9)
+            self._move_once(source, target, status, tick)
+            after = os.fstat(source)
+            if (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size):
+                return status
+            os.ftruncate(target, 0)
+        raise StateError(
+            f"`{printable(origin)}` changes while it is being frozen",
+            hint="stop what writes there, or leave it out: `project.never` in atoll.toml",
+        )
+
+    def _move_once(self, source: int, target: int, status: os.stat_result, tick: Tick) -> None:
+        if status.st_size == 0:
+            return
+        for method, way in self._ways:
+            try:
+                way(source, target, status, tick)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED or method == "read-write":
+                    raise
+                # A way that has worked stays: then only this file is odd.
+                if method not in self._used:
+                    self._ways = tuple(pair for pair in self._ways if pair[0] != method)
+                os.ftruncate(target, 0)
+            else:
+                self._used[method] = self._used.get(method, 0) + 1
+                return
+
+
+_Way = Callable[[int, int, os.stat_result, Tick], None]
+
+
+def _clone(source: int, target: int, status: os.stat_result, tick: Tick) -> None:
+    fcntl.ioctl(target, _FICLONE, source)
+    tick(status.st_size)
+
+
+def _copy_ranges(source: int, target: int, status: os.stat_result, tick: Tick) -> None:
+    for start, end in _data(source, status):
+        position = start
+        while position < end:
+            count = min(end - position, _RANGE_BYTES)
+            moved = os.copy_file_range(source, target, count, position, position)
+            if moved == 0:
+                # It shrank, which its stamp will tell.
+                break
+            position += moved
+            tick(moved)
+    _end_with_hole(target, status)
+
+
+def _read_and_write(source: int, target: int, status: os.stat_result, tick: Tick) -> None:
+    for start, end in _data(source, status):
+        position = start
+        while position < end:
+            piece = os.pread(source, min(end - position, _READ_BYTES), position)
+            if not piece:
+                break
+            written = os.pwrite(target, piece, position)
+            position += written
+            tick(written)
+    _end_with_hole(target, status)
+
+
+def _end_with_hole(target: int, status: os.stat_result) -> None:
+    if _is_sparse(status):
+        os.ftruncate(target, status.st_size)
+
+
+def _is_sparse(status: os.stat_result) -> bool:
+    return status.st_blocks * 512 < status.st_size
+
+
+def _data(handle: int, status: os.stat_result) -> Iterator[tuple[int, int]]:
+    """The stretches of a file that are no holes."""
+    size = status.st_size
+    if not _is_sparse(status):
+        yield 0, size
+        return
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(handle, position, os.SEEK_DATA)
+            position = os.lseek(handle, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        yield start, min(position, size)
+
+
+def digest(handle: int, tick: Tick) -> str:
+    """The hexadecimal BLAKE2b (16 bytes) of a file's content; raises OSError.
+
+    Aligned pieces of 128 KiB that are all zeros are not fed to it: their places are added at the
+    end. So the value depends on the content alone, whatever of it is holes, and a file without
+    such a piece has the value of `b2sum -l 128`.
+    """
+    status = os.fstat(handle)
+    if status.st_size < _PIECE_BYTES:
+        return blake2b(os.pread(handle, status.st_size, 0), digest_size=_DIGEST_BYTES).hexdigest()
+    state = blake2b(digest_size=_DIGEST_BYTES)
+    gaps = []
+    expected = 0
+    for number in _pieces(handle, status):
+        piece = os.pread(handle, _PIECE_BYTES, number * _PIECE_BYTES)
+        tick(0)
+        if piece == _ZEROS:
+            continue
+        if number > expected:
+            gaps.append((expected, number))
+        state.update(piece)
+        expected = number + 1
+    if expected * _PIECE_BYTES < status.st_size:
+        gaps.append((expected, status.st_size // _PIECE_BYTES))
+    if not gaps:
+        return state.hexdigest()
+    whole = blake2b(state.digest(), digest_size=_DIGEST_BYTES, person=b"atoll gaps")
+    whole.update(repr((status.st_size, gaps)).encode())
+    return whole.hexdigest()
+
+
+def _pieces(handle: int, status: os.stat_result) -> Iterator[int]:
+    """The numbers of the pieces that hold data, and of the one at the end if it is not whole."""
+    following = 0
+    for start, end in _data(handle, status):
+        first = max(start // _PIECE_BYTES, following)
+        following = max(-(-end // _PIECE_BYTES), following)
+        yield from range(first, following)
+    whole, rest = divmod(status.st_size, _PIECE_BYTES)
+    if rest and following <= whole:
+        yield whole
+
+
+def attributes(handle: int) -> dict[str, bytes]:
+    """The extended attributes that people and tools set, without those of overlayfs."""
+    found = {}
+    try:
+        for name in os.listxattr(handle):
+            if name.startswith("user.") and not name.startswith("user.overlay."):
+                found[name] = os.getxattr(handle, name)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTE:
+            raise
+    return found
+
+
+def settle(
+    handle: int, status: os.stat_result, extended: Mapping[str, bytes], owner: tuple[int, int]
+) -> None:
+    """Gives a new file or directory, made by `owner`, the attributes of another.
+
+    Extended ones are dropped where the filesystem has none. Set-id bits fall when the owner
+    cannot be kept: nobody shall gain what he did not have.
+    """
+    for name, value in extended.items():
+        try:
+            os.setxattr(handle, name, value)
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTE:
+                raise
+    mode = stat.S_IMODE(status.st_mode)
+    if owner != (status.st_uid, status.st_gid) or mode & (stat.S_ISUID | stat.S_ISGID):
+        give_owner(handle, status)
+        made = os.fstat(handle)
+        if made.st_uid != status.st_uid:
+            mode &= ~stat.S_ISUID
+        if made.st_gid != status.st_gid:
+            mode &= ~stat.S_ISGID
+    os.fchmod(handle, mode)
+    os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def give_owner(place: int | str, status: os.stat_result, *, within: int | None = None) -> None:
+    """Hands over to the owner and group of `status`, or to the group alone, as permitted.
+
+    `place` is a descriptor, or the name of a link in the directory `within`.
+    """
+    for user in (status.st_uid, -1):
+        try:
+            if within is None:
+                os.chown(place, user, status.st_gid)
+            else:
+                os.chown(place, user, status.st_gid, dir_fd=within, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
+        else:
+            return
+
+
+def find_file(name: str, *, within: int, origin: str) -> int | None:
+    """Opens a regular file, None when there is none by now; `origin` is its name in errors."""
+    try:
+        handle = os.open(name, _READ, dir_fd=within)
+    except OSError as error:
+        if is_gone(error):
+            return None
+        raise unreadable(origin, error) from error
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    return None
+
+
+class Opened:
+    """Closes a descriptor at the end of a block; a class, since it is entered so often."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+def digest_entries(root: Path, paths: Iterable[str], *, threads: int = 4) -> dict[str, str]:
+    """The digests of regular files, as copying reports them; what is none is absent."""
+    digests: dict[str, str] = {}
+    by_directory: dict[str, list[str]] = {}
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        by_directory.setdefault(directory, []).append(name)
+
+    def read(task: tuple[str, list[str]], worker: Worker) -> None:
+        handle = tree.find(task[0])
+        if handle is None:
+            return
+        with Opened(handle) as directory:
+            for name in task[1]:
+                path = f"{task[0]}/{name}".lstrip("/")
+                found = find_file(name, within=directory, origin=f"{root}/{path}")
+                if found is not None:
+                    with Opened(found) as file:
+                        digests[path] = _digest_of(file, worker, f"{root}/{path}")
+
+    with Root(root) as tree:
+        run_crew(by_directory.items(), read, threads=threads)
+    return digests
+
+
+def _digest_of(handle: int, worker: Worker, origin: str) -> str:
+    try:
+        return digest(handle, worker.tick)
+    except OSError as error:
+        raise unreadable(origin, error) from error
+
+
+class Worker:
+    """What one thread has done; `tick` ends its work when all shall stop."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self.files = 0
+        self.bytes = 0
+
+    def tick(self, moved: int) -> None:
+        self.bytes += moved
+        if self._stop.is_set():
+            raise _Stopped
+
+
+class _Stopped(Exception):  # noqa: N818 - a way out, not an error
+    pass
+
+
+_Task = TypeVar("_Task")
+
+
+def run_crew(
+    tasks: Iterable[_Task],
+    work: Callable[[_Task, Worker], None],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+) -> list[Worker]:
+    """Works through `tasks` in several threads; none is left when this returns or raises."""
+    waiting = deque(tasks)
+    stop = threading.Event()
+    workers = [Worker(stop) for _ in range(threads)]
+
+    def labour(worker: Worker) -> None:
+        with suppress(_Stopped):
+            while waiting:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                work(task, worker)
+                worker.tick(0)
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            futures = [pool.submit(labour, worker) for worker in workers]
+            running = True
+            while running:
+                done, pending = wait(futures, _PROGRESS_S, FIRST_EXCEPTION)
+                running = bool(pending) and not any(future.exception() for future in done)
+                if progress is not None:
+                    progress(*done_by(workers))
+        finally:
+            # Also on Ctrl-C, and before the pool waits for its threads.
+            stop.set()
+    for future in futures:
+        future.result()
+    return workers
+
+
+def done_by(workers: Iterable[Worker]) -> tuple[int, int]:
+    return sum(worker.files for worker in workers), sum(worker.bytes for worker in workers)

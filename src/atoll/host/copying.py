@@ -1,0 +1,398 @@
+"""Copies trees: whole ones, and what changed in them as overlay layers.
+
+Nothing is followed and nothing outside is read: every source directory is opened by a descriptor
+that must lie where its path says, every file by its name in there. What is written down as copied
+is what was found at that moment, not what an earlier walk saw.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.host.contents import (
+    Method,
+    Mover,
+    Opened,
+    Progress,
+    Worker,
+    attributes,
+    digest,
+    done_by,
+    find_file,
+    give_owner,
+    run_crew,
+    settle,
+)
+from atoll.host.trees import (
+    Difference,
+    Manifest,
+    Root,
+    Stamp,
+    is_gone,
+    parents,
+    stamp_of,
+    unreadable,
+)
+from atoll.model.errors import AtollError, PrerequisiteError, StateError
+from atoll.model.names import printable
+
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BATCH_FILES = 64
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class CopyReport(NamedTuple):
+    method: Method
+    """What moved the most files."""
+    manifest: Manifest
+    """What was copied, with the stamps that the sources had then."""
+    digests: dict[str, str]
+    """Of every regular file, read back from the copy."""
+    vanished: list[str]
+    """What was gone, or was something else, when its turn came."""
+
+
+class Part(NamedTuple):
+    """Entries and the tree that they come from. What holds them is an entry of some part."""
+
+    source: Path
+    entries: Manifest
+
+
+class Marks(NamedTuple):
+    """What a layer says beside its files."""
+
+    whiteouts: Sequence[str] = ()
+    opaque: Sequence[str] = ()
+    namespaces: Sequence[str] = ("user", "trusted")
+    """Where the mark of an opaque directory goes; one that is not permitted is passed over."""
+
+
+def copy_entries(
+    source: Path,
+    target: Path,
+    entries: Manifest,
+    *,
+    threads: int = 4,
+    progress: Progress | None = None,
+    digests: bool = True,
+) -> CopyReport:
+    """Copies `entries`, which hold the parents of all that they name, into a new directory.
+
+    Kept are modes, times, owners as far as permitted, `user.*` attributes, holes and hard links
+    among the entries; the target itself gets the mode and time of the source. Set-id bits fall
+    where the owner cannot be kept. On failure the caller removes what was made.
+
+    Raises StateError for a file that cannot be read or does not hold still, or a target that
+    exists, and PrerequisiteError when there is no space.
+    """
+    part = Part(source, entries)
+    return copy_parts([part], target, threads=threads, progress=progress, digests=digests)
+
+
+def copy_changes(
+    source: Path,
+    target: Path,
+    changes: Difference,
+    manifest: Manifest,
+    *,
+    threads: int = 4,
+    progress: Progress | None = None,
+) -> CopyReport:
+    """Makes the layer that turns the old tree into that of `manifest`; raises as copy_entries.
+
+    What was removed with the directory that held it gets one whiteout for all. No directory needs
+    to be opaque: each removed entry is hidden by itself, and overlayfs does not look below a file
+    for more of the directory that stands above it.
+    """
+    wanted = set(changes.changed)
+    whiteouts = {path for path in map(partial(_hidden_by, manifest), changes.removed) if path}
+    for path in (*changes.changed, *whiteouts):
+        wanted.update(parents(path))
+    part = Part(source, {path: manifest[path] for path in sorted(wanted)})
+    marks = Marks(whiteouts=sorted(whiteouts))
+    return copy_parts([part], target, marks, threads=threads, progress=progress)
+
+
+def _hidden_by(manifest: Manifest, path: str) -> str | None:
+    """Where the whiteout for a removed path goes; None when an entry stands in its way anyway."""
+    for place in (*reversed(list(parents(path))), path):
+        stamp = manifest.get(place)
+        if stamp is None:
+            return place
+        if not stamp.is_directory:
+            return None
+    return None
+
+
+def copy_parts(
+    parts: Sequence[Part],
+    target: Path,
+    marks: Marks | None = None,
+    *,
+    threads: int = 4,
+    progress: Progress | None = None,
+    digests: bool = True,
+) -> CopyReport:
+    """Copies trees that share no file into one new directory, which is like the last one's root."""
+    said = marks or Marks()
+    with ExitStack() as stack:
+        roots = [stack.enter_context(Root(part.source)) for part in parts]
+        copy = _Copy(parts, roots, target, digests=digests)
+        copy.make_directories()
+        copy.make_whiteouts(said.whiteouts)
+        workers = run_crew(copy.batches, copy.copy_batch, threads=threads, progress=progress)
+        workers.append(Worker(threading.Event()))
+        copy.copy_hard_links(workers[-1])
+        copy.settle_directories(said)
+    if progress is not None:
+        progress(*done_by(workers))
+    return CopyReport(copy.mover.method, copy.manifest, copy.digests, sorted(copy.vanished))
+
+
+class _Batch(NamedTuple):
+    """Some entries of one directory, for one thread."""
+
+    part: int
+    directory: str
+    names: list[str]
+    leads: bool
+    """Whether the attributes of the directory itself are read with this batch."""
+
+
+class _Place(NamedTuple):
+    """A directory of a part and its copy, both open."""
+
+    part: int
+    directory: str
+    source: int
+    target: int
+
+
+class _Copy:
+    """One copy under way; its public methods are called once each, in their order here."""
+
+    def __init__(
+        self, parts: Sequence[Part], roots: Sequence[Root], target: Path, *, digests: bool
+    ) -> None:
+        self.mover = Mover()
+        self.manifest: Manifest = {}
+        self.digests: dict[str, str] = {}
+        self.vanished: list[str] = []
+        self.batches: list[_Batch] = []
+        self._roots = roots
+        self._target = target
+        self._wants_digests = digests
+        self._owner = (os.geteuid(), os.getegid())
+        self._directories: dict[str, tuple[os.stat_result, dict[str, bytes]]] = {}
+        self._links: dict[tuple[int, int, int], str] = {}
+        self._followers: list[_Batch] = []
+        for number, part in enumerate(parts):
+            self.manifest.update(part.entries)
+            self._plan(number, part.entries, leads_root=number == len(parts) - 1)
+
+    def _plan(self, number: int, entries: Manifest, *, leads_root: bool) -> None:
+        """Divides the work by directories; further names of a hard link come at the end."""
+        by_directory: dict[str, list[str]] = {"": []}
+        linked: set[int] = set()
+        for path, stamp in entries.items():
+            if stamp.is_directory:
+                by_directory.setdefault(path, [])
+                continue
+            directory, _, name = path.rpartition("/")
+            if stamp.links > 1 and stamp.is_file:
+                if stamp.inode in linked:
+                    self._followers.append(_Batch(number, directory, [name], leads=False))
+                    continue
+                linked.add(stamp.inode)
+            by_directory.setdefault(directory, []).append(name)
+        for directory, names in by_directory.items():
+            leads = directory in entries if directory else leads_root
+            for start in range(0, len(names) or 1, _BATCH_FILES):
+                some = names[start : start + _BATCH_FILES]
+                self.batches.append(_Batch(number, directory, some, leads and start == 0))
+
+    def _all_directories(self) -> list[str]:
+        """Those above before those below."""
+        return sorted(path for path, stamp in self.manifest.items() if stamp.is_directory)
+
+    def make_directories(self) -> None:
+        """Makes the target and all directories, open to their owner until all is in them."""
+        with _explained(self._target, str(self._target)):
+            try:
+                os.mkdir(self._target, 0o700)
+            except FileExistsError as error:
+                if os.listdir(self._target):
+                    raise StateError(f"`{self._target}` exists already") from error
+            self._owner = (os.geteuid(), os.stat(self._target).st_gid)
+            for path in self._all_directories():
+                os.mkdir(f"{self._target}/{path}", 0o700)
+
+    def make_whiteouts(self, paths: Iterable[str]) -> None:
+        with _explained(self._target, str(self._target)):
+            for path in paths:
+                os.mknod(f"{self._target}/{path}", stat.S_IFCHR, os.makedev(0, 0))
+
+    def copy_batch(self, batch: _Batch, worker: Worker) -> None:
+        number, directory, names, leads = batch
+        root = self._roots[number]
+        handle = root.find(directory)
+        if handle is None:
+            for name in names:
+                self._lose(_join(directory, name))
+            return
+        with Opened(handle) as source, _explained(self._target, f"{root.path}/{directory}"):
+            if leads:
+                self._directories[directory] = (os.fstat(source), attributes(source))
+            with Opened(self._open_copy(directory)) as target:
+                place = _Place(number, directory, source, target)
+                for name in names:
+                    self._copy_name(place, name, worker)
+
+    def _open_copy(self, directory: str) -> int:
+        return os.open(f"{self._target}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _copy_name(self, place: _Place, name: str, worker: Worker) -> None:
+        path = _join(place.directory, name)
+        try:
+            if self.manifest[path].target is not None:
+                stamp = self._copy_link(place, name)
+            else:
+                stamp = self._copy_file(place, name, path, worker)
+        except OSError as error:
+            raise _failure(error, self._target, f"{self._roots[place.part].path}/{path}") from error
+        if stamp is None:
+            self._lose(path)
+        else:
+            self.manifest[path] = stamp
+        worker.files += 1
+        worker.tick(0)
+
+    def _lose(self, path: str) -> None:
+        self.vanished.append(path)
+        self.manifest.pop(path, None)
+
+    def _copy_link(self, place: _Place, name: str) -> Stamp | None:
+        try:
+            status = os.lstat(name, dir_fd=place.source)
+            pointed = os.readlink(name, dir_fd=place.source)
+        except OSError as error:
+            if is_gone(error):
+                return None
+            raise
+        os.symlink(pointed, name, dir_fd=place.target)
+        if self._owner != (status.st_uid, status.st_gid):
+            give_owner(name, status, within=place.target)
+        times = (status.st_atime_ns, status.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=place.target, follow_symlinks=False)
+        return stamp_of(status, pointed)
+
+    def _copy_file(self, place: _Place, name: str, path: str, worker: Worker) -> Stamp | None:
+        origin = f"{self._roots[place.part].path}/{path}"
+        handle = find_file(name, within=place.source, origin=origin)
+        if handle is None:
+            return None
+        with Opened(handle) as source:
+            status = os.fstat(source)
+            identity = (place.part, status.st_dev, status.st_ino)
+            if status.st_nlink > 1 and self._link(identity, place, name, path):
+                return self.manifest[self._links[identity]]
+            with Opened(os.open(name, _WRITE, 0o600, dir_fd=place.target)) as target:
+                status = self.mover.move(source, target, worker.tick, origin=origin)
+                if self._wants_digests:
+                    self.digests[path] = digest(target, worker.tick)
+                settle(target, status, attributes(source), self._owner)
+        if status.st_nlink > 1:
+            self._links[identity] = path
+        return stamp_of(status)
+
+    def _link(self, identity: tuple[int, int, int], place: _Place, name: str, path: str) -> bool:
+        """Gives the copy of a file that has further names this one, too."""
+        first = self._links.get(identity)
+        if first is None:
+            return False
+        try:
+            os.link(self._target / first, name, dst_dir_fd=place.target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in {errno.EMLINK, errno.EPERM}:
+                return False
+            raise
+        if first in self.digests:
+            self.digests[path] = self.digests[first]
+        return True
+
+    def copy_hard_links(self, worker: Worker) -> None:
+        for batch in self._followers:
+            self.copy_batch(batch, worker)
+
+    def settle_directories(self, marks: Marks) -> None:
+        """Sets attributes from the deepest on: what comes above may close the way."""
+        opaque = frozenset(marks.opaque)
+        for path in [*reversed(self._all_directories()), ""]:
+            found = self._directories.get(path)
+            with _explained(self._target, f"{self._target}/{path}"):
+                if found is None:
+                    self._drop_directory(path)
+                    continue
+                with Opened(self._open_copy(path)) as handle:
+                    if path in opaque:
+                        _mark_opaque(handle, marks.namespaces)
+                    settle(handle, *found, self._owner)
+            if path:
+                self.manifest[path] = stamp_of(found[0])
+
+    def _drop_directory(self, path: str) -> None:
+        """Removes what was a directory, unless something of it was caught before it went."""
+        try:
+            os.rmdir(f"{self._target}/{path}")
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            self._lose(path)
+
+
+def _mark_opaque(handle: int, namespaces: Sequence[str]) -> None:
+    refused: OSError | None = None
+    marked = False
+    for namespace in namespaces:
+        try:
+            os.setxattr(handle, f"{namespace}.overlay.opaque", b"y")
+            marked = True
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.EOPNOTSUPP}:
+                raise
+            refused = error
+    if refused is not None and not marked:
+        # Without its mark the directory would show what it has to hide.
+        raise refused
+
+
+@contextmanager
+def _explained(target: Path, origin: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failure(error, target, origin) from error
+
+
+def _failure(error: OSError, target: Path, origin: str) -> AtollError:
+    if error.errno in _NO_SPACE:
+        place = shlex.quote(str(target.parent))
+        return PrerequisiteError(f"no space left on `{target}`", hint=f"df -h {place}")
+    if error.errno == errno.ENAMETOOLONG:
+        return unreadable(origin, error)
+    return StateError(f"`{printable(origin)}` cannot be copied: {error.strerror}")
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name

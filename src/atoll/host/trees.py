@@ -1,0 +1,393 @@
+"""Trees of files as values: what is there, what changed since, how much it takes.
+
+A walk never follows a link, needs no recursion, and opens every directory by a descriptor that
+refuses links. Paths are relative, divided by `/`; the root itself is never an entry.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import marshal
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from atoll.host.files import write_atomic
+from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.names import printable
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# EINVAL is what reading a link says when it is none any more.
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
+_HEADER = b"atoll manifest 1\n"
+_DIGEST_BYTES = 16
+
+
+class Stamp(NamedTuple):
+    """What tells one state of an entry from another without reading it."""
+
+    mode: int
+    """The whole `st_mode`: kind and permissions."""
+    size: int
+    mtime_ns: int
+    inode: int
+    links: int
+    target: str | None = None
+    """Where a symbolic link points to."""
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+
+Manifest = dict[str, Stamp]
+
+
+class LeftOut(NamedTuple):
+    path: str
+    reason: str
+
+
+class Scan(NamedTuple):
+    entries: Manifest
+    """Parents stand before what they hold."""
+    left_out: list[LeftOut]
+
+
+class Difference(NamedTuple):
+    changed: list[str]
+    removed: list[str]
+    """Only the topmost ones: what was below them is gone with them."""
+
+
+class Usage(NamedTuple):
+    files: int
+    """Everything but directories."""
+    bytes: int
+    """What is allocated, also for directories; hard links count once."""
+
+
+Skip = Callable[[str, "os.DirEntry[str]"], str | None]
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether what was listed is no longer there, or is something else by now."""
+    return error.errno in _GONE
+
+
+def unreadable(path: Path | str, error: OSError) -> StateError:
+    shown = printable(os.fspath(path))
+    if error.errno == errno.ENAMETOOLONG:
+        return StateError(f"`{shown[:100]}…` goes deeper than a path can name")
+    hint = None
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        quoted = printable(shlex.quote(os.fspath(path)))
+        hint = f"chmod u+rX {quoted}, or leave it out: `project.never` in atoll.toml"
+    return StateError(f"`{shown}` cannot be read: {error.strerror}", hint=hint)
+
+
+def parents(path: str) -> Iterator[str]:
+    """The directories that hold an entry, from the inside out."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def scan(root: Path, *, below: Sequence[str] = ("",), skip: Skip | None = None) -> Scan:
+    """All that is in `root` at the paths `below` and under them, with their parents.
+
+    What `skip` gives a reason for is left out with all that it holds; it is not asked about
+    `below` itself. A missing `below`, or one behind a link, is simply absent. Raises StateError
+    for a directory that cannot be listed, or that lies too deep to be named.
+    """
+    found = Scan({}, [])
+    for start in below:
+        if start:
+            _add_start(root, start, found)
+        if not start or (start in found.entries and found.entries[start].is_directory):
+            _scan_below(root, start, skip, found)
+    return found
+
+
+def _add_start(root: Path, start: str, found: Scan) -> None:
+    """Adds `start` and the directories above it, all or none."""
+    parts = start.split("/")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise StateError(f"`{printable(start)}` is not a plain relative path")
+    chain: Manifest = {}
+    for path in (*reversed(list(parents(start))), start):
+        place = f"{root}/{path}"
+        try:
+            status = os.lstat(place)
+            target = os.readlink(place) if stat.S_ISLNK(status.st_mode) else None
+        except OSError as error:
+            if is_gone(error):
+                return
+            raise unreadable(place, error) from error
+        chain[path] = stamp_of(status, target)
+        if path != start and not chain[path].is_directory:
+            return
+    if kind := special_kind(chain[start].mode):
+        found.left_out.append(LeftOut(start, kind))
+    else:
+        found.entries.update(chain)
+
+
+def stamp_of(status: os.stat_result, target: str | None = None) -> Stamp:
+    return Stamp(
+        status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target
+    )
+
+
+def special_kind(mode: int) -> str | None:
+    """What an entry is that no copy can stand for, or None for files, directories and links."""
+    return _SPECIAL.get(stat.S_IFMT(mode))
+
+
+_SPECIAL = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _scan_below(root: Path, start: str, skip: Skip | None, found: Scan) -> None:
+    waiting = [start]
+    with _without_collector():
+        while waiting:
+            directory = waiting.pop()
+            # No slash at the end: it would make the kernel follow a link.
+            place = f"{root}/{directory or '.'}"
+            handle = find_directory(place)
+            if handle is None:
+                continue
+            try:
+                waiting += _scan_directory(handle, directory, skip, found)
+            except OSError as error:
+                raise unreadable(place, error) from error
+            finally:
+                os.close(handle)
+
+
+def _scan_directory(handle: int, directory: str, skip: Skip | None, found: Scan) -> list[str]:
+    """Adds what one directory holds; returns the directories in it."""
+    # A hundred thousand entries pass here while somebody waits: hence the local names, the
+    # numbers instead of `stat.S_IS…`, and the records made without their constructor.
+    entries, left_out = found
+    make, record = tuple.__new__, Stamp
+    prefix = f"{directory}/" if directory else ""
+    directories = []
+    with os.scandir(handle) as listing:
+        for entry in listing:
+            path = prefix + entry.name
+            try:
+                status = entry.stat(follow_symlinks=False)
+                mode = status.st_mode
+                kind = mode & 0o170000
+                target = os.readlink(entry.name, dir_fd=handle) if kind == 0o120000 else None
+            except OSError as error:
+                if is_gone(error):
+                    continue
+                raise
+            reason = _SPECIAL.get(kind) if skip is None else special_kind(mode) or skip(path, entry)
+            if reason is not None:
+                left_out.append(LeftOut(path, reason))
+                continue
+            if kind == 0o040000:
+                directories.append(path)
+            entries[path] = make(
+                record,
+                (mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target),
+            )
+    return directories
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Nothing here makes cycles, and the collector would visit every record over and over."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def find_directory(path: str) -> int | None:
+    """Opens a directory, None when there is none by now; raises StateError if it is closed."""
+    try:
+        return os.open(path, _DIRECTORY)
+    except OSError as error:
+        if is_gone(error):
+            return None
+        raise unreadable(path, error) from error
+
+
+class Root:
+    """A tree whose directories are opened only where they really lie.
+
+    Between a walk and a copy somebody may put a link in the place of any directory on the way:
+    the kernel's own word for where the descriptor points to gives that away.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self._real = _place_of(self.handle).rstrip("/")
+
+    def find(self, directory: str) -> int | None:
+        """A new descriptor, or None when the directory is gone or behind a link by now."""
+        if not directory:
+            return os.dup(self.handle)
+        try:
+            handle = os.open(directory, _DIRECTORY, dir_fd=self.handle)
+        except OSError as error:
+            if is_gone(error):
+                return None
+            raise unreadable(self.path / directory, error) from error
+        if _place_of(handle) == f"{self._real}/{directory}":
+            return handle
+        os.close(handle)
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.handle)
+
+
+def _place_of(handle: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError as error:
+        os.close(handle)
+        raise PrerequisiteError(
+            f"`/proc` does not tell where a directory lies: {error.strerror}"
+        ) from error
+
+
+def difference(old: Manifest, new: Manifest) -> Difference:
+    """What makes `new` of `old`. Inodes do not count, and of a directory only its mode."""
+    changed = [
+        path
+        for path, stamp in new.items()
+        if (before := old.get(path)) != stamp and not _is_same(before, stamp)
+    ]
+    removed = [path for path in old if path not in new and _holds_directory(new, path)]
+    return Difference(changed, removed)
+
+
+def _is_same(old: Stamp | None, new: Stamp) -> bool:
+    if old is None or old.mode != new.mode:
+        return False
+    return new.is_directory or (
+        old.mtime_ns == new.mtime_ns and old.size == new.size and old.target == new.target
+    )
+
+
+def _holds_directory(manifest: Manifest, path: str) -> bool:
+    """Whether what held `path` is still a directory: a file in its place hides all by itself."""
+    parent = path.rpartition("/")[0]
+    return not parent or (parent in manifest and manifest[parent].is_directory)
+
+
+def save_manifest(path: Path, manifest: Manifest) -> None:
+    # By columns: the format knows tuples but no records, and this is the fastest way around.
+    columns = tuple(zip(*manifest.values(), strict=True))
+    # Version 2 is the last that does not search for repeated objects, of which there are none.
+    content = marshal.dumps((tuple(manifest), columns), 2)
+    write_atomic(path, _HEADER + _digest(content) + content)
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Raises StateError for a file that is missing, damaged or from another version of Atoll."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"the manifest `{path}` cannot be read: {error.strerror}") from error
+    if not data.startswith(_HEADER):
+        raise StateError(f"`{path}` is no manifest that this version of Atoll knows")
+    start = len(_HEADER) + _DIGEST_BYTES
+    content = memoryview(data)[start:]
+    # Checked first: damaged content could crash the interpreter.
+    if data[len(_HEADER) : start] != _digest(content):
+        raise StateError(f"the manifest `{path}` is damaged")
+    with _without_collector():
+        names, columns = marshal.loads(content)  # noqa: S302 - it is as this module wrote it
+        return dict(zip(names, map(Stamp._make, zip(*columns, strict=True)), strict=True))
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def usage(root: Path) -> Usage:
+    """What a tree takes on the disk, for people: see `walk` on what is passed over."""
+    files = size = 0
+    linked: set[tuple[int, int]] = set()
+    for _, status in walk(root):
+        if not stat.S_ISDIR(status.st_mode):
+            files += 1
+            if status.st_nlink > 1:
+                identity = (status.st_dev, status.st_ino)
+                if identity in linked:
+                    continue
+                linked.add(identity)
+        size += status.st_blocks * 512
+    return Usage(files, size)
+
+
+def walk(root: Path, *, limit: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
+    """Every entry below `root`, by name within a directory, and of these the first `limit`.
+
+    A directory that cannot be listed is passed over, and so is what vanishes: this is for
+    summaries, which shall not fail on what an agent made.
+    """
+    left = sys.maxsize if limit is None else limit
+    waiting = [""]
+    while waiting and left > 0:
+        directory = waiting.pop()
+        prefix = f"{directory}/" if directory else ""
+        found = _statuses(f"{root}/{directory or '.'}", left)
+        left -= len(found)
+        for name, status in found:
+            yield prefix + name, status
+        waiting += [
+            prefix + name for name, status in reversed(found) if stat.S_ISDIR(status.st_mode)
+        ]
+
+
+def _statuses(directory: str, limit: int) -> list[tuple[str, os.stat_result]]:
+    try:
+        handle = os.open(directory, _DIRECTORY)
+    except OSError as error:
+        if is_gone(error) or error.errno in {errno.EACCES, errno.ENAMETOOLONG}:
+            return []
+        raise unreadable(directory, error) from error
+    found = []
+    try:
+        with os.scandir(handle) as listing:
+            for entry in islice(listing, limit):
+                with suppress(FileNotFoundError):
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+    finally:
+        os.close(handle)
+    return sorted(found)
