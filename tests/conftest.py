@@ -59,6 +59,8 @@ def atoll_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git_config.write_text(GIT_CONFIG, encoding="utf-8")
     home = tmp_path / "atoll-home"
     monkeypatch.setenv("ATOLL_HOME", str(home))
+    # What holds for every level is tried on the plainest one; tests of others say so.
+    monkeypatch.setenv("ATOLL_LEVEL", "worktree")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git_config))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")

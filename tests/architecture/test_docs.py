@@ -383,7 +383,8 @@ def test_what_a_section_does_today_is_true(name, repo):
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_is_said_to_be_refused_is_refused(key, repo):
+def test_what_is_said_to_be_refused_is_refused(key, repo, monkeypatch):
+    monkeypatch.delenv("ATOLL_LEVEL")
     value, code = REFUSED[key]
     assert f"exit {code}" in generator().TODAY[key]
     assert planned_code(repo, file_with(key, value)) == code

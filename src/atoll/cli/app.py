@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 VERBS = {
     "attach": "Watch a run and type to it.",
+    "bench": "Measure this machine: workspaces against what others need.",
     "commit": "Commit everything in a capsule on its branch.",
     "completion": "Print the completion script for a shell.",
     "demo": "See it work: three capsules of a sample project, from nothing.",
     "diff": "Show what a capsule has changed.",
+    "edit": "Start a program of your own where the project is a capsule's.",
+    "export": "Bring a capsule's commits out as a branch.",
+    "fork": "Make a capsule from another one, as it is or was.",
     "doctor": "Measure what this host can isolate, with cures.",
     "gc": "Remove what crashes left behind.",
     "init": "Look at the project and write a commented atoll.toml.",
@@ -35,24 +39,29 @@ VERBS = {
     "path": "Print where a capsule's workspace is.",
     "ps": "List the live processes of a capsule.",
     "recover": "List and restore work that was stored before a removal.",
+    "rollback": "Return a capsule to a snapshot.",
     "rm": "Remove capsules; nothing is lost.",
     "run": "Run a command inside a capsule.",
     "schema": "Print the JSON schema of atoll.toml.",
     "shell": "Open a shell inside a capsule.",
     "show": "Show one capsule, or where each setting came from.",
+    "snapshot": "Make a point to which a capsule can return.",
+    "snapshots": "Show the time line of a capsule.",
     "stop": "End runs with everything that they started.",
     "trust": "Approve the project file as it is now.",
     "untrust": "Take the approval of the project file back.",
+    "warm": "Freeze ahead of time what new capsules start from.",
     "wait": "Wait for a run to end.",
 }
 """Verb → one line of help, so that `--help` and completion load no verb."""
 
 SECTIONS = {
-    "Capsules": ("new", "ls", "show", "path", "rm", "recover", "gc"),
+    "Capsules": ("new", "ls", "show", "path", "rm", "recover", "warm", "gc"),
     "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop"),
-    "Work": ("diff", "commit"),
+    "Work": ("diff", "commit", "export", "edit"),
+    "Time": ("snapshot", "snapshots", "rollback", "fork"),
     "Project": ("init", "trust", "untrust", "schema"),
-    "This machine": ("doctor", "levels", "demo", "completion"),
+    "This machine": ("doctor", "levels", "bench", "demo", "completion"),
 }
 
 

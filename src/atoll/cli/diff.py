@@ -14,11 +14,18 @@ _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 @click.command("diff")
 @name_argument
+@click.argument("snapshot", required=False)
 @click.option("--stat", is_flag=True, help="Only how much changed in which file.")
 @verb
-def command(frame: Frame, name: str, *, stat: bool) -> None:
-    """Shows all that NAME has changed since it was made: committed or not, tracked or not."""
-    text = work.diff(frame.capsule(name), stat=stat)
+def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> None:
+    """Shows all that NAME has changed since it was made, or since SNAPSHOT: committed or not,
+    tracked or not.
+    """
+    capsule = frame.capsule(name)
+    if snapshot is None:
+        text = work.diff(capsule, stat=stat)
+    else:
+        text = work.diff_since(capsule, capsule.require_snapshot(snapshot), stat=stat)
     if frame.output.json:
         frame.output.answer("diff", {"diff": text.decode(errors="replace")}, "")
     elif stdout_is_terminal():

@@ -32,4 +32,4 @@ def command(frame: Frame) -> int:
 def _state(finding: Finding) -> str:
     if finding.good:
         return "ok"
-    return "missing" if finding.needed else "later"
+    return "missing" if finding.needed else "no"

@@ -6,12 +6,15 @@ import click
 
 from atoll.cli.frame import Frame, verb
 from atoll.engine.levels import DEFAULT, LEVELS, Level, find_problems
+from atoll.model.state import Problem
 
 
 @click.command("levels")
 @verb
 def command(frame: Frame) -> None:
     """Shows what each level isolates, what not, what it costs, and whether it works here."""
+    home = frame.session().home
+    problems = {level.name: find_problems(level, home) for level in LEVELS}
     frame.output.table(
         "levels",
         [
@@ -21,14 +24,14 @@ def command(frame: Frame) -> None:
                 "isolates": level.isolates,
                 "shares": level.shares,
                 "cost": level.cost,
-                "here": not find_problems(level),
-                "problems": [problem.what for problem in find_problems(level)],
+                "here": not problems[level.name],
+                "problems": [problem.what for problem in problems[level.name]],
             }
             for level in LEVELS
         ],
         ("level", "isolates", "shares with the host", "cost", "here"),
         (
-            (_name(level), level.isolates, level.shares, level.cost, _here(level))
+            (_name(level), level.isolates, level.shares, level.cost, _here(problems[level.name]))
             for level in LEVELS
         ),
     )
@@ -38,6 +41,5 @@ def _name(level: Level) -> str:
     return f"{level.name} (default)" if level.name == DEFAULT else level.name
 
 
-def _here(level: Level) -> str:
-    problems = find_problems(level)
+def _here(problems: list[Problem]) -> str:
     return "yes" if not problems else "no: " + "; ".join(problem.what for problem in problems)

@@ -19,6 +19,10 @@ from atoll.model.names import numbered
 @click.option("--level", metavar="LEVEL", help=f"How hard the walls are: {', '.join(NAMES)}.")
 @click.option("--network", metavar="MODE", help="none, allow or open.")
 @click.option("--limit", "limits", multiple=True, metavar="KEY=VALUE", help="Such as time=2h.")
+@click.option("--dirty", is_flag=True, help="With the owner's uncommitted changes.")
+@click.option(
+    "--workspace", metavar="DRIVER", help="auto, overlay, btrfs, reflink or copy; default: auto."
+)
 @click.option("-n", "count", default=1, type=click.IntRange(1, 1000), help="Make NAME-1 to NAME-N.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done.")
 @verb
@@ -29,25 +33,34 @@ def command(
     level: str | None,
     network: str | None,
     limits: tuple[str, ...],
+    workspace: str | None,
     count: int,
     *,
+    dirty: bool,
     dry_run: bool,
 ) -> None:
     """Makes the capsule NAME, a private copy of this project on the branch atoll/NAME."""
     project = frame.project()
-    spec = CapsuleSpec(level=level, base=base, network=network, limits=limits)
-    plans = [project.plan(one, spec) for one in numbered(name, count)]
+    spec = CapsuleSpec(
+        level=level,
+        base=base,
+        network=network,
+        limits=limits,
+        dirty=dirty,
+        workspace=workspace,
+    )
+    plans = project.plan_many(numbered(name, count), spec)
     if dry_run:
         lines = [line for plan in plans for line in plan.describe()]
         frame.output.answer("plan", lines, "\n".join(lines))
         return
-    made = []
-    for plan in plans:
-        started = time.monotonic()
-        capsule = project.make(plan)
-        made.append(shapes.capsule(capsule.record))
+    started = time.monotonic()
+    made = project.make(plans, tell=frame.output.freezing)
+    took = f"in {time.monotonic() - started:.2f} s"
+    for capsule, plan in zip(made, plans, strict=True):
         frame.output.note(
             f"made `{capsule.name}` ({plan.level}) from {plan.base_ref} at "
-            f"{plan.base_commit[:10]} in {time.monotonic() - started:.2f} s"
+            f"{plan.base_commit[:10]} {took}"
         )
-    frame.output.answer("capsules", made, "\n".join(str(shape["name"]) for shape in made))
+    shown = [shapes.capsule(capsule.record) for capsule in made]
+    frame.output.answer("capsules", shown, "\n".join(str(shape["name"]) for shape in shown))

@@ -30,6 +30,9 @@ _PHASES = {
     "rm.isolation": "removing the workspace",
     "rm.forgotten": "",
 }
+_BAR_WIDTH = 20
+_TELLING = 0.02
+"""Of a share that is smaller, nothing can be foretold."""
 _PATIENCE_S = 1.0
 _COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
@@ -92,6 +95,13 @@ class Output:
         if self._progress is not None and step in _PHASES:
             self._progress.phase(_PHASES[step], subject)
 
+    def freezing(
+        self, what: str, files: int, files_all: int, size_bytes: int, size_all_bytes: int
+    ) -> None:
+        """How far the first copy of a part of the project is."""
+        if self._progress is not None:
+            self._progress.bar(what, (files, files_all), (size_bytes, size_all_bytes))
+
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Tells the phase once a command has taken longer than a second."""
@@ -104,6 +114,15 @@ class Output:
         finally:
             self._progress.close()
             self._progress = None
+
+
+def render_size(size_bytes: float) -> str:
+    """A size as people say it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000 or unit == "GB":
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return ""
 
 
 def envelope(kind: str, data: object) -> dict[str, object]:
@@ -223,6 +242,7 @@ class _Progress:
         self._started = time.monotonic()
         self._text = ""
         self._told = ""
+        self._bar = ("", 0.0)
         self._animated = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -230,6 +250,24 @@ class _Progress:
 
     def phase(self, text: str, subject: str) -> None:
         self._text = f"{subject}: {text}" if text else ""
+
+    def bar(self, what: str, files: tuple[int, int], size: tuple[int, int]) -> None:
+        """Files, bytes and the time that is left, of something that is copied."""
+        now = time.monotonic()
+        if self._bar[0] != what:
+            self._bar = (what, now)
+        done = max(files[0] / max(1, files[1]), size[0] / max(1, size[1]))
+        share = min(1.0, done)
+        took_s = now - self._bar[1]
+        left = f", {took_s * (1 - share) / share:.0f} s left" if share > _TELLING else ""
+        filled = round(share * _BAR_WIDTH)
+        drawn = "#" * filled + "-" * (_BAR_WIDTH - filled)
+        self._text = (
+            f"freezing {what} [{drawn}] {files[0]:,} of {files[1]:,} files, "
+            f"{render_size(size[0])} of {render_size(size[1])}{left}"
+            if self._animated
+            else f"freezing {what}: {files[1]:,} files, {render_size(size[1])}"
+        )
 
     def _show(self) -> None:
         if self._done.wait(_PATIENCE_S):

@@ -51,12 +51,18 @@ def _start_background(
 
 
 def run_foreground(
-    frame: Frame, capsule: Capsule, argv: tuple[str, ...], *, timeout_s: float | None = None
+    frame: Frame,
+    capsule: Capsule,
+    argv: tuple[str, ...],
+    *,
+    timeout_s: float | None = None,
+    owner: bool = False,
 ) -> int:
     """Runs to the end with this terminal or these pipes; returns the command's own code."""
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
-    run = capsule.start(RunSpec(argv=argv, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s))
+    spec = RunSpec(argv=argv, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s)
+    run = capsule.start(spec, owner=owner)
     streams: dict[str, list[bytes]] = {"out": [], "err": []}
     channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
     if channel is not None:

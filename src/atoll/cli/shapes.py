@@ -6,7 +6,22 @@ one version.
 
 from __future__ import annotations
 
-from atoll.model.state import Capsule, Finding, Outcome, Process, RecoveryPoint, Run, Work
+from typing import TYPE_CHECKING
+
+from atoll.model.state import (
+    Capsule,
+    Finding,
+    Outcome,
+    Process,
+    RecoveryPoint,
+    Run,
+    Snapshot,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from atoll.engine.layers import Layer
+    from atoll.engine.timeline import Moment
 
 Shape = dict[str, object]
 
@@ -87,6 +102,36 @@ def recovery_point(record: RecoveryPoint) -> Shape:
         "head_commit": record.head_commit,
         "stored_at": record.stored_at,
         "files": record.files,
+    }
+
+
+def snapshot(record: Snapshot) -> Shape:
+    return {
+        "number": record.number,
+        "message": record.message,
+        "automatic": record.automatic,
+        "synced": record.synced,
+        "created_at": record.created_at,
+    }
+
+
+def moment(record: Moment) -> Shape:
+    return {
+        **snapshot(record.snapshot),
+        "files": record.files,
+        "removed": record.removed,
+        "bytes": record.bytes,
+        "paths": list(record.paths),
+    }
+
+
+def layer(record: Layer) -> Shape:
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "about": record.about,
+        "files": record.files,
+        "bytes": record.bytes,
     }
 
 

@@ -6,24 +6,29 @@ import click
 
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.output import render_size
 from atoll.engine.capsules import Capsule
 from atoll.model import units
+from atoll.model.names import printable
 from atoll.model.settings import Setting
 
 
 @click.command("show")
 @name_argument
 @click.option("--config", is_flag=True, help="Show each setting and where it came from.")
+@click.option("--base", is_flag=True, help="Show what new capsules start from, and what not.")
 @verb
-def command(frame: Frame, name: str | None, *, config: bool) -> None:
+def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None:
     """Shows the capsule NAME: its place, ports, work and runs."""
-    if config and name is not None:
-        raise click.UsageError("settings belong to the project: ask for `--config` without a name")
-    if config:
-        _show_config(frame)
+    if (config or base) and name is not None:
+        raise click.UsageError(
+            "settings and bases belong to the project: ask for them without a name"
+        )
+    if config or base:
+        (_show_config if config else _show_base)(frame)
         return
     if name is None:
-        raise click.UsageError("name a capsule, or ask for `--config`")
+        raise click.UsageError("name a capsule, or ask for `--config` or `--base`")
     capsule = frame.capsule(name)
     work, runs = capsule.work(), capsule.runs()
     data = {**shapes.capsule(capsule.record, runs=runs), "work": shapes.work(work)}
@@ -54,6 +59,25 @@ def _facts(capsule: Capsule) -> list[tuple[str, str]]:
         ("limits", f"time {units.render_duration(limit)} per run" if limit else "none"),
         ("made", phrases.moment(record.created_at)),
     ]
+
+
+def _show_base(frame: Frame) -> None:
+    project = frame.project()
+    base = project.base()
+    if base is None:
+        frame.output.answer("base", None, "")
+        frame.output.note("nothing is frozen yet\nhint: atoll warm")
+        return
+    data = {
+        "layers": [shapes.layer(layer) for layer in base.layers],
+        "left_out": [entry._asdict() for entry in base.left_out],
+    }
+    lines = [
+        f"{layer.kind:<13} {layer.about}: {layer.files:,} files, {render_size(layer.bytes)}"
+        for layer in base.layers
+    ]
+    lines += [f"{'left out':<13} {entry.path}: {entry.reason}" for entry in base.left_out]
+    frame.output.answer("base", data, "\n".join(map(printable, lines)))
 
 
 def _show_config(frame: Frame) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
+from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
 from atoll.model.state import Problem, RecoveryPoint, Work
 
 
@@ -24,6 +24,8 @@ class WorkspaceRequest(NamedTuple):
     base_commit: str
     path: str
     """Where the workspace may be made; below Atoll's home."""
+    pool: str = ""
+    """Where the project's layers lie."""
 
     def planned(self, driver: str, *, path: str, branch: str | None) -> WorkspacePlan:
         """The request as a driver decided it."""
@@ -43,6 +45,20 @@ class IsolationRequest(NamedTuple):
     variables: Mapping[str, str]
     author: str
     email: str
+    seed: str = ""
+    """For a capsule with a view: where that finds what it may write, on the host."""
+    private: str = ""
+    """For a capsule with a view: where that shows it."""
+    tools: str = ""
+
+
+class Sealed(NamedTuple):
+    """A workspace at one moment."""
+
+    layers: tuple[str, ...]
+    """What holds that moment; nothing writes there any more."""
+    plan: WorkspacePlan
+    """How the workspace goes on from there."""
 
 
 class WorkspaceDriver(Protocol):
@@ -51,8 +67,8 @@ class WorkspaceDriver(Protocol):
     @property
     def name(self) -> str: ...
 
-    def check(self) -> list[Problem]:
-        """What this host lacks. Changes nothing."""
+    def check(self, home: Path) -> list[Problem]:
+        """What this host lacks for workspaces below `home`. Leaves nothing changed."""
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
         """Pure."""
@@ -83,7 +99,9 @@ class WorkspaceDriver(Protocol):
         Afterwards `release` loses nothing. Idempotent for the same `point`.
         """
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
+    ) -> None:
         """Brings a recovery point's files and index state into a fresh workspace."""
 
     def points(self, repository: str) -> list[RecoveryPoint]:
@@ -91,6 +109,71 @@ class WorkspaceDriver(Protocol):
 
     def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
         """Forgets a recovery point, at its owner's explicit word."""
+
+
+class LayeredDriver(WorkspaceDriver, Protocol):
+    """Gives a capsule a private view of frozen layers, and lets it travel in time.
+
+    `plan` leaves open which layers there are; `on` decides that, before `apply`.
+    """
+
+    def probe(self, home: Path) -> tuple[str | None, str]:
+        """How this driver works below `home`, or None when it does not; and why."""
+
+    def on(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> WorkspacePlan:
+        """The plan, on these layers and with a new upper layer. Pure."""
+
+    def prepare(self, plan: WorkspacePlan) -> None:
+        """Makes the upper layer, empty; fine when it is there."""
+
+    def tools(self, plan: WorkspacePlan) -> str:
+        """A directory of programs that must come first in the view; empty when none must."""
+
+    def view(self, plan: WorkspacePlan) -> View:
+        """How the workspace is shown at the project's own path. Makes it fit to be mounted."""
+
+    def seal(self, plan: WorkspacePlan, *, busy: bool) -> Sealed:
+        """Holds this moment fast. `busy` says that something may still have files open, which is
+        frozen meanwhile; otherwise nothing uses the view.
+        """
+
+    def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
+        """Throws an upper layer away that nothing needs; fine when there is none."""
+
+    def is_untouched(self, plan: WorkspacePlan) -> bool:
+        """Whether nothing was written since the upper layer was begun; False when in doubt."""
+
+    def is_pristine(self, plan: WorkspacePlan) -> bool:
+        """Whether the workspace is as it was made, by a look that needs no view; False when in
+        doubt.
+        """
+
+    def place(self, plan: WorkspacePlan) -> Path | None:
+        """Where the workspace can be opened without its view; None when it cannot."""
+
+    def tip(self, plan: WorkspacePlan) -> str | None:
+        """The commit that the branch stands at, if that can be told without asking inside."""
+
+    def bring(self, plan: WorkspacePlan, inside: Enclosure, *, everything: bool) -> str | None:
+        """Takes the commits of the branch into the owner's repository, through a quarantine; with
+        `everything` the uncommitted rest, too, as a commit on top. Returns the tip, None when
+        there is no branch. Moves no ref. Raises StateError when it is refused.
+        """
+
+    def compare(
+        self,
+        before: tuple[WorkspacePlan, Enclosure],
+        after: tuple[WorkspacePlan, Enclosure],
+        *,
+        place: str,
+        stat: bool,
+    ) -> bytes:
+        """A patch between two states of a workspace, each with the view that shows it. Both views
+        can write to the directory `place`.
+        """
+
+    def rename(self, plan: WorkspacePlan, inside: Enclosure, *, former: str) -> None:
+        """Gives the branch `former` of a copy the name that `plan` has for it."""
 
 
 class IsolationDriver(Protocol):

@@ -9,21 +9,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from atoll.drivers.contracts import IsolationDriver, WorkspaceDriver
+from atoll.drivers.contracts import IsolationDriver, LayeredDriver, WorkspaceDriver
 from atoll.model.errors import PrerequisiteError
 
 _WORKSPACE = {
     "checkout": "atoll.drivers.workspace.checkout:CheckoutWorkspace",
     "worktree": "atoll.drivers.workspace.worktree:WorktreeWorkspace",
+    "overlay": "atoll.drivers.workspace.overlay:OverlayWorkspace",
+    "btrfs": "atoll.drivers.workspace.plain:BtrfsWorkspace",
+    "reflink": "atoll.drivers.workspace.plain:ReflinkWorkspace",
+    "copy": "atoll.drivers.workspace.plain:CopyWorkspace",
 }
+LAYERED = ("overlay", "btrfs", "reflink", "copy")
+"""Drivers that give a private view of frozen layers, the best first."""
 _ISOLATION = {
     "open": "atoll.drivers.isolation.process:OpenProcess",
     "process": "atoll.drivers.isolation.process:ScrubbedProcess",
+    "namespace": "atoll.drivers.isolation.namespace:NamespaceProcess",
 }
 
 
 def workspace_driver(name: str) -> WorkspaceDriver:
     return cast("WorkspaceDriver", _load("atoll.workspace", _WORKSPACE, name))
+
+
+def layered_driver(name: str) -> LayeredDriver:
+    """A driver that is known to have layers."""
+    return cast("LayeredDriver", _load("atoll.workspace", _WORKSPACE, name))
 
 
 def isolation_driver(name: str) -> IsolationDriver:

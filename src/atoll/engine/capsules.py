@@ -1,7 +1,4 @@
-"""Capsules: made from a plan, after the lease is written; and what can be asked of one.
-
-Making goes through `STEPS["new"]`; whatever interrupts it, the lease says what to undo.
-"""
+"""What can be asked of a capsule."""
 
 from __future__ import annotations
 
@@ -10,122 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from atoll.drivers import registry
-from atoll.engine import ports, removal, runs
+from atoll.engine import exports, ports, removal, runs, snapshots, timeline, upkeep, views
 from atoll.engine.session import Session
-from atoll.host import git
+from atoll.engine.timeline import Moment
 from atoll.keeper.log import Entry
 from atoll.model import state
-from atoll.model.errors import AtollError, StateError
+from atoll.model.errors import StateError
 from atoll.model.names import printable
-from atoll.model.plan import CapsulePlan, Enclosure
+from atoll.model.plan import Enclosure
 from atoll.model.state import (
     CapsuleState,
     Outcome,
     Process,
     RecoveryPoint,
     Run,
+    Snapshot,
     Work,
     require_outcome,
 )
-
-
-def make_capsule(
-    session: Session,
-    project: state.Project,
-    plan: CapsulePlan,
-    *,
-    point: RecoveryPoint | None = None,
-) -> state.Capsule:
-    """Carries a plan out, with what `point` holds. What fails on the way is undone."""
-    session.reach("new.planned", plan.name)
-    lock = session.capsule_lock(project.id, plan.name)
-    if not lock.acquire():
-        raise StateError(f"another command is working on `{plan.name}`", hint="atoll ls")
-    with lock:
-        _require_free(session, project, plan)
-        capsule = ports.lease_with_ports(
-            session, plan.ports, lambda found: session.store.lease_capsule(project, plan, found)
-        )
-        session.reach("new.leased", plan.name)
-        try:
-            _apply(session, capsule, plan, lock.fd, point=point)
-        except BaseException as error:
-            # A StateError says that something was there before: it is not ours to remove.
-            keep_branch = isinstance(error, StateError)
-            removal.announce(session, capsule, keep_branch=keep_branch)
-            removal.remove(session, capsule)
-            raise
-        session.store.set_ready(capsule)
-        session.reach("new.ready", plan.name)
-    return session.store.require_capsule(project.id, plan.name)
-
-
-def _require_free(session: Session, project: state.Project, plan: CapsulePlan) -> None:
-    if session.store.find_capsule(project.id, plan.name) is not None:
-        raise StateError(
-            f"there is a capsule `{plan.name}` already", hint=f"atoll show {plan.name}"
-        )
-    branch = plan.workspace.branch
-    if branch is None or git.find_ref(f"refs/heads/{branch}", cwd=project.root) is None:
-        return
-    place = git.checked_out_at(branch, cwd=project.root)
-    where = f" and is checked out at `{printable(place)}`" if place else ""
-    raise StateError(
-        f"the branch `{branch}` exists already{where}",
-        hint=f"git branch -m {branch} {branch}-old, or choose another name",
-    )
-
-
-def _apply(
-    session: Session,
-    capsule: state.Capsule,
-    plan: CapsulePlan,
-    lock: int,
-    *,
-    point: RecoveryPoint | None,
-) -> None:
-    driver = registry.workspace_driver(plan.workspace.driver)
-    driver.apply(plan.workspace, lock=lock)
-    session.reach("new.workspace", plan.name)
-    registry.isolation_driver(plan.isolation.driver).apply(plan.isolation)
-    session.reach("new.isolation", plan.name)
-    for command in plan.setup:
-        outcome = _run_setup(session, capsule, command)
-        if not outcome.good:
-            raise SetupError(command, outcome)
-    if point is not None:
-        # After the set-up, which may change what the point holds.
-        driver.restore(plan.workspace, point, lock=lock)
-    session.reach("new.setup", plan.name)
-
-
-class SetupError(AtollError):
-    """A set-up command of the project file said no; the capsule was not kept."""
-
-    exit_code = 1
-    kind = "setup"
-
-    def __init__(self, command: str, outcome: Outcome) -> None:
-        said = f", after saying\n{outcome.message}" if outcome.message else ""
-        super().__init__(
-            f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}",
-            hint="mend it in atoll.toml, then: atoll trust",
-        )
-
-
-def _run_setup(session: Session, capsule: state.Capsule, command: str) -> Outcome:
-    handle = Capsule(session=session, record=capsule)
-    spec = runs.RunSpec(argv=("/bin/sh", "-c", command), stdin=False)
-    states = (CapsuleState.CREATING,)
-    run = runs.start(session, capsule, handle.enclosure(), spec, states=states)
-    result = handle.follow(run)
-    if not result.outcome.good:
-        # The capsule goes, and its log with it: the end of what was said is all that stays.
-        said = (result.stdout + result.stderr)[-4000:].decode(errors="replace").strip()
-        tail = "\n".join(f"  {printable(line)}" for line in said.splitlines()[-12:])
-        return result.outcome._replace(message=tail or None)
-    return result.outcome
 
 
 class Result(NamedTuple):
@@ -151,7 +50,7 @@ class Capsule:
         self.record = record
 
     def __repr__(self) -> str:
-        return f"<Capsule {self.name} ({self.record.level}) at {self.path}>"
+        return f"<Capsule {self.name} ({self.record.level}) at {self.record.workspace}>"
 
     @property
     def name(self) -> str:
@@ -159,8 +58,8 @@ class Capsule:
 
     @property
     def path(self) -> Path:
-        """Where the workspace can be opened on the host."""
-        return Path(self.record.workspace)
+        """Where the workspace can be opened on the host. One in a view is held from now on."""
+        return views.host_path(self.session, self.record)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -195,8 +94,28 @@ class Capsule:
         run = self.start(runs.RunSpec(argv=tuple(argv), timeout_s=timeout_s))
         return self.follow(run, stdin=stdin)
 
-    def start(self, spec: runs.RunSpec) -> Run:
-        return runs.start(self.session, self.record, self.enclosure(), spec)
+    def start(self, spec: runs.RunSpec, *, owner: bool = False) -> Run:
+        """Starts a run; with `owner` as the owner's own program, with all of their environment."""
+        if self.record.automatic:
+            self._snapshot_before(spec)
+        inside = self.enclosure()
+        if owner:
+            inside = inside._replace(env={**self.session.owner, "ATOLL_CAPSULE": self.name})
+        run = runs.start(self.session, self.record, inside, spec)
+        if spec.background and inside.holder:
+            exports.export_when_over(self.session, self.record, run)
+        return run
+
+    def _snapshot_before(self, spec: runs.RunSpec) -> None:
+        if snapshots.has_changed(self.session, self.record):
+            command = " ".join(spec.argv)[:60]
+            self.snapshot(f"before `{printable(command)}`", automatic=True)
+
+    def set_automatic(self, *, automatic: bool) -> None:
+        """Whether a snapshot is taken before every run."""
+        snapshots.require_layers(self.session, self.record)
+        self.session.store.set_automatic(self.record, automatic=automatic)
+        self.record = self.record._replace(automatic=automatic)
 
     def follow(self, run: Run, *, stdin: bytes = b"") -> Result:
         """Feeds and reads a foreground run to its end."""
@@ -221,6 +140,7 @@ class Capsule:
         self.session.reach("run.ended", run.label)
         ended = runs.wait(self.session, run)
         self.session.reach("run.recorded", run.label)
+        exports.export_after_run(self.session, self.record)
         return ended
 
     def channel(self, run: Run, *, role: str, rows: int, cols: int) -> runs.Channel | None:
@@ -273,7 +193,40 @@ class Capsule:
             if not force:
                 self._require_expendable(keep_branch=keep_branch)
             removal.announce(self.session, self.record, keep_branch=keep_branch)
-            return removal.remove(self.session, self.record)
+            point = removal.remove(self.session, self.record)
+        upkeep.start(self.session)
+        return point
+
+    def export(self, *, everything: bool = False) -> exports.Exported:
+        """Brings the capsule's commits into the owner's repository, as its branch."""
+        with self._alone():
+            return exports.export(self.session, self.record, everything=everything)
+
+    def snapshot(self, message: str = "", *, automatic: bool = False) -> Snapshot:
+        """Makes a point to which the whole capsule can return."""
+        with self._alone():
+            made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
+        upkeep.start(self.session)
+        return made
+
+    def snapshots(self) -> list[Snapshot]:
+        """The oldest first."""
+        return self.session.store.snapshots(self.record)
+
+    def timeline(self, *, count: int | None = None) -> list[Moment]:
+        """The latest points, the oldest first, with what changed up to each."""
+        return timeline.moments(self.session, self.record, count=count)
+
+    def require_snapshot(self, text: str | None = None) -> Snapshot:
+        return snapshots.require_snapshot(self.session, self.record, text)
+
+    def rollback(self, target: Snapshot | None = None) -> Snapshot:
+        """Returns to a point, or to the latest; what there was is a point afterwards."""
+        chosen = target or self.require_snapshot()
+        with self._alone():
+            made = snapshots.roll_back(self.session, self.record, chosen)
+        upkeep.start(self.session)
+        return made
 
     def require_expendable(self, *, keep_branch: bool = False) -> None:
         """Raises StateError when removal would need `force`, saying why."""

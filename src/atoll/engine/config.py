@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atoll.drivers.registry import LAYERED
 from atoll.engine import levels
 from atoll.host import files
 from atoll.model import units
@@ -32,9 +33,15 @@ ENVIRONMENT = {
     "ATOLL_BASE": "project.base",
     "ATOLL_LEVEL": "capsule.level",
     "ATOLL_NETWORK": "capsule.network",
+    "ATOLL_WORKSPACE": "capsule.workspace",
 }
 _LIMIT_VARIABLE = "ATOLL_LIMIT_"
-_CHOICES = {"capsule.level": levels.NAMES, "capsule.network": NETWORKS}
+WORKSPACES = ("auto", *LAYERED)
+_CHOICES = {
+    "capsule.level": levels.NAMES,
+    "capsule.network": NETWORKS,
+    "capsule.workspace": WORKSPACES,
+}
 _PARSERS: dict[str, Callable[[str], float]] = {
     "memory": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
     "disk": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
@@ -98,6 +105,7 @@ def _defaults(root: Path) -> dict[str, Setting]:
         "project.base": "HEAD",
         "capsule.level": levels.DEFAULT,
         "capsule.network": "open",
+        "capsule.workspace": "auto",
         "tools.use": "none",
     }
     return {key: Setting(key=key, value=value, source="default") for key, value in values.items()}

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from atoll.engine import ports, runs
+from atoll.drivers import registry
+from atoll.engine import levels, ports, runs
 from atoll.engine.runs import RunSpec
 from atoll.engine.session import home_path, open_session
 from atoll.host import files, git, kernel, procfs, sockets
@@ -33,6 +34,7 @@ def examine() -> list[Finding]:
         _try("state", _state),
         _try("space", _space, cure="free some space, or set ATOLL_HOME to another disk"),
         _try("worktree", _worktree),
+        *(_workspace(name) for name in registry.LAYERED),
         _try("process tree", _daemon),
         _try("ports", _ports),
         _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap", needed=False),
@@ -105,6 +107,22 @@ def _worktree() -> str:
         return "made and removed one"
 
 
+def _workspace(name: str) -> Finding:
+    """Tries one of the drivers that level `clone` chooses from."""
+
+    def probe() -> str:
+        home = home_path(os.environ)
+        way, reason = registry.layered_driver(name).probe(home)
+        if way is None:
+            raise OSError(reason)
+        level = next(level for level in levels.LEVELS if level.workspace == levels.LAYERS)
+        is_chosen = levels.choose_driver(level, home, "auto") == name
+        return f"{reason}; chosen" if is_chosen else reason
+
+    # One of them is enough, and `copy` needs nothing but a mount namespace.
+    return _try(f"workspace {name}", probe, needed=name == registry.LAYERED[-1])
+
+
 def _daemon() -> str:
     """Starts a daemon under a keeper and sees that it is gone after the keeper ends it."""
     session = open_session()
@@ -119,7 +137,7 @@ def _daemon() -> str:
         lock = session.run_lock(token)
         lock.acquire()
         try:
-            runs.launch_keeper(place, payload, lock)
+            runs.launch_keeper(session, place, payload, lock)
         finally:
             lock.release()
         wait_until(lambda: len(procfs.marked(token)) >= 3, timeout_s=5)

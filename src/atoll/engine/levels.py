@@ -6,13 +6,16 @@ the name of a wall.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.model.errors import IsolationError, SpecError
 from atoll.model.state import Problem
 
-DEFAULT = "worktree"
+DEFAULT = "clone"
+LAYERS = "layers"
+"""Stands for whichever driver with layers works best on this host."""
 
 
 class Level(NamedTuple):
@@ -47,11 +50,11 @@ LEVELS = (
     ),
     Level(
         name="clone",
-        workspace=None,
-        isolation=None,
-        isolates="all files at the project's own path, git, HOME, TMPDIR",
+        workspace=LAYERS,
+        isolation="namespace",
+        isolates="all files at the project's own path, git, HOME, TMPDIR, ports by lease",
         shares="network, whatever the user may read",
-        cost="milliseconds",
+        cost="milliseconds; the first one of a project copies its dependencies",
     ),
     Level(
         name="sandbox",
@@ -81,7 +84,7 @@ LEVELS = (
 NAMES = tuple(level.name for level in LEVELS)
 
 
-def require_level(name: str) -> Level:
+def require_level(name: str, home: Path) -> Level:
     """The level, if it is known and can be built; one that does not exist yet is refused."""
     level = next((level for level in LEVELS if level.name == name), None)
     if level is None:
@@ -97,21 +100,39 @@ def require_level(name: str) -> Level:
             f"level `{name}` does not exist yet, and nothing is run unconfined under its name",
             hint=f"atoll new NAME --level {DEFAULT}",
         )
-    if problems := find_problems(level):
+    if problems := find_problems(level, home):
         cures = [problem.cure for problem in problems if problem.cure]
         raise IsolationError(
             f"level `{name}` cannot be built here: "
             + "; ".join(problem.what for problem in problems),
-            hint=" && ".join(cures) or None,
+            hint=" && ".join(cures) or "atoll new NAME --level worktree",
         )
     return level
 
 
-def find_problems(level: Level) -> list[Problem]:
+def find_problems(level: Level, home: Path) -> list[Problem]:
     """What this host lacks for a level that exists."""
     if level.workspace is None or level.isolation is None:
         return [Problem(what="does not exist yet")]
-    return [
-        *registry.workspace_driver(level.workspace).check(),
-        *registry.isolation_driver(level.isolation).check(),
-    ]
+    isolation = registry.isolation_driver(level.isolation).check()
+    if level.workspace != LAYERS:
+        return [*registry.workspace_driver(level.workspace).check(home), *isolation]
+    problems = []
+    for name in registry.LAYERED:
+        found = registry.layered_driver(name).check(home)
+        if not found:
+            return isolation
+        problems += found
+    return [*problems, *isolation]
+
+
+def choose_driver(level: Level, home: Path, wanted: str) -> str:
+    """The workspace driver of a level: the one that was asked for, or the best that works."""
+    if level.workspace != LAYERS:
+        return str(level.workspace)
+    if wanted == "auto":
+        works = (n for n in registry.LAYERED if not registry.layered_driver(n).check(home))
+        return next(works)
+    if problems := registry.layered_driver(wanted).check(home):
+        raise IsolationError("; ".join(problem.what for problem in problems), hint="atoll doctor")
+    return wanted

@@ -6,10 +6,14 @@ not approved. Nothing that was asked for is ever ignored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
+from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.repository import load_refs
 from atoll.engine import levels, trust
 from atoll.engine.config import Config
 from atoll.engine.session import Session
@@ -17,71 +21,126 @@ from atoll.host import git
 from atoll.model import state
 from atoll.model.errors import IsolationError, PrerequisiteError, StateError
 from atoll.model.names import parse_name, printable
-from atoll.model.plan import CapsulePlan, IsolationPlan, WorkspacePlan
+from atoll.model.plan import CapsulePlan, Ground, IsolationPlan, Refs, WorkspacePlan
 
 DEFAULT_PORT = "web"
 
 
-def plan_capsule(
-    session: Session, project: state.Project, name: str, config: Config
-) -> CapsulePlan:
-    """Decides everything, changes nothing. Raises what the request deserves."""
-    parse_name(name)
-    trust.require_trust(session, config)
-    settings = config.settings
-    level = levels.require_level(settings.value("capsule.level"))
-    _require_walls(name, config, level)
-    _require_parts(config, level)
-    base_ref, commit = _require_base(project, settings.value("project.base"))
-    directory = session.capsule_directory(project.id, name)
-    workspace = _plan_workspace(project, name, level, commit, directory)
-    return CapsulePlan(
-        name=name,
-        project=settings.value("project.name"),
-        level=level.name,
-        base_ref=base_ref,
-        base_commit=commit,
-        directory=str(directory),
-        workspace=workspace,
-        isolation=_plan_isolation(project, config, level, workspace, directory),
-        ports=tuple(config.file.services if config.file else ()) or (DEFAULT_PORT,),
-        setup=tuple(settings.value("capsule.setup", ())),
-        time_limit_s=settings.value("capsule.limits.time"),
-    )
+class Survey(NamedTuple):
+    """What planning asks the owner's repository, once for all capsules that are planned."""
+
+    refs: Refs
+    base_ref: str
+    commit: str
+    author: str
+    email: str
 
 
-def _plan_workspace(
-    project: state.Project, name: str, level: levels.Level, commit: str, directory: Path
-) -> WorkspacePlan:
-    request = WorkspaceRequest(
-        name=name,
-        repository=project.git_dir,
-        checkout=project.root,
-        base_commit=commit,
-        path=str(directory / "workspace" / name),
-    )
-    return registry.workspace_driver(str(level.workspace)).plan(request)
+def survey(project: state.Project, config: Config) -> Survey:
+    refs = load_refs(project.root)
+    base_ref, commit = _require_base(project, refs, config.settings.value("project.base"))
+    author, email = git.identity(cwd=project.root)
+    return Survey(refs=refs, base_ref=base_ref, commit=commit, author=author, email=email)
 
 
-def _plan_isolation(
+def plan_capsules(
+    session: Session,
     project: state.Project,
+    names: Sequence[str],
     config: Config,
-    level: levels.Level,
-    workspace: WorkspacePlan,
-    directory: Path,
-) -> IsolationPlan:
-    request = IsolationRequest(
-        workspace=workspace.path,
-        directory=str(directory),
-        variables=config.settings.below("capsule.env"),
-        author=git.setting("user.name", cwd=project.root),
-        email=git.setting("user.email", cwd=project.root),
+    *,
+    dirty: bool = False,
+) -> list[CapsulePlan]:
+    """Decides everything, changes nothing. Raises what the request deserves."""
+    for name in names:
+        parse_name(name)
+    trust.require_trust(session, config)
+    level = levels.require_level(config.settings.value("capsule.level"), session.home)
+    _require_walls(names[0], config, level)
+    _require_parts(config, level, dirty=dirty)
+    found = survey(project, config)
+    planner = _Planner(session, project, config, level, found)
+    return [planner.plan(name, dirty=dirty) for name in names]
+
+
+def ground_of(config: Config) -> Ground:
+    """What the settings say of the files beside the commit."""
+    carry = config.settings.value("project.carry")
+    return Ground(
+        carry=None if carry is None else tuple(carry),
+        never=tuple(config.settings.value("project.never") or ()),
     )
-    return registry.isolation_driver(str(level.isolation)).plan(request)
 
 
-def _require_base(project: state.Project, ref: str) -> tuple[str, str]:
+class _Planner:
+    def __init__(
+        self,
+        session: Session,
+        project: state.Project,
+        config: Config,
+        level: levels.Level,
+        found: Survey,
+    ) -> None:
+        self._session = session
+        self._project = project
+        self._config = config
+        self._level = level
+        self._found = found
+        wanted = config.settings.value("capsule.workspace")
+        self._driver = levels.choose_driver(level, session.home, wanted)
+
+    def plan(self, name: str, *, dirty: bool) -> CapsulePlan:
+        settings, found = self._config.settings, self._found
+        directory = self._session.capsule_directory(self._project.id, name)
+        workspace = self._plan_workspace(name, directory)
+        file = self._config.file
+        return CapsulePlan(
+            name=name,
+            project=settings.value("project.name"),
+            level=self._level.name,
+            base_ref=found.base_ref,
+            base_commit=found.commit,
+            directory=str(directory),
+            workspace=workspace,
+            isolation=self._plan_isolation(workspace, directory),
+            ports=tuple(file.services if file else ()) or (DEFAULT_PORT,),
+            setup=tuple(settings.value("capsule.setup", ())),
+            time_limit_s=settings.value("capsule.limits.time"),
+            ground=ground_of(self._config)._replace(dirty=dirty),
+            refs=found.refs,
+        )
+
+    def _plan_workspace(self, name: str, directory: Path) -> WorkspacePlan:
+        request = WorkspaceRequest(
+            name=name,
+            repository=self._project.git_dir,
+            checkout=self._project.root,
+            base_commit=self._found.commit,
+            path=str(directory / "workspace" / name),
+            pool=str(self._session.pool(self._project.id)),
+        )
+        return registry.workspace_driver(self._driver).plan(request)
+
+    def _plan_isolation(self, workspace: WorkspacePlan, directory: Path) -> IsolationPlan:
+        request = IsolationRequest(
+            workspace=workspace.path,
+            directory=str(directory),
+            variables=self._config.settings.below("capsule.env"),
+            author=self._found.author,
+            email=self._found.email,
+        )
+        if workspace.pool:
+            request = request._replace(
+                private=str(Pool(workspace.pool).state),
+                tools=registry.layered_driver(self._driver).tools(workspace),
+            )
+        return registry.isolation_driver(str(self._level.isolation)).plan(request)
+
+
+def _require_base(project: state.Project, refs: Refs, ref: str) -> tuple[str, str]:
     """The ref as people call it, and its commit."""
+    if ref == "HEAD" and refs.head_ref is not None and refs.head_commit is not None:
+        return refs.head_ref.removeprefix("refs/heads/"), refs.head_commit
     commit = git.find_commit(ref, cwd=project.root)
     if commit is None and ref == "HEAD":
         raise StateError(
@@ -90,8 +149,6 @@ def _require_base(project: state.Project, ref: str) -> tuple[str, str]:
         )
     if commit is None:
         raise StateError(f"`{printable(ref)}` names no commit here", hint="git branch --all")
-    if ref == "HEAD":
-        ref = git.current_branch(cwd=project.root) or ref
     return ref, commit
 
 
@@ -122,11 +179,13 @@ def _require_walls(name: str, config: Config, level: levels.Level) -> None:
         )
 
 
-def _require_parts(config: Config, level: levels.Level) -> None:
+def _require_parts(config: Config, level: levels.Level, *, dirty: bool) -> None:
     """Raises PrerequisiteError for every part of the file that the level does not bring yet."""
     settings = config.settings
     missing = [f"secret `{secret}`" for secret in (config.file.secrets if config.file else ())]
-    missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
+    if level.workspace != levels.LAYERS:
+        missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
+        missing += ["`--dirty`"] if dirty else []
     if settings.value("tools.use") != "none":
         missing.append(f"`tools.use = {settings.value('tools.use')}`")
     if missing:

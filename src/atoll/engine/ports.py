@@ -20,23 +20,32 @@ FIRST, LAST = 20_000, 29_999
 
 
 def lease_with_ports(
-    session: Session, names: Sequence[str], commit: Callable[[dict[str, int]], Capsule]
-) -> Capsule:
-    """Finds a port for each name and hands them to `commit`, which writes the lease."""
+    session: Session,
+    wanted: Sequence[Sequence[str]],
+    commit: Callable[[list[dict[str, int]]], list[Capsule]],
+) -> list[Capsule]:
+    """Finds a port for each name of each capsule and hands them to `commit`, which writes the
+    leases.
+    """
     while True:
-        held: dict[str, tuple[int, sockets.HeldPort]] = {}
+        held: list[sockets.HeldPort] = []
         try:
             candidates = _candidates(session)
-            for name in names:
-                held[name] = _next_free(candidates)
-            # Ascending: the store lists ports by number, and the first one becomes `PORT`.
-            numbers = sorted(port for port, _ in held.values())
-            return commit(dict(zip(names, numbers, strict=True)))
+            found = []
+            for names in wanted:
+                numbers = []
+                for _ in names:
+                    port, holder = _next_free(candidates)
+                    held.append(holder)
+                    numbers.append(port)
+                # Ascending: the store lists ports by number, and the first one becomes `PORT`.
+                found.append(dict(zip(names, sorted(numbers), strict=True)))
+            return commit(found)
         except PortTakenError:
             # Another command committed the same port after we read the registry; look again.
             continue
         finally:
-            for _, holder in held.values():
+            for holder in held:
                 holder.close()
 
 

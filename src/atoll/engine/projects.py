@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.engine import capsules, planning, reaper, trust
+from atoll.drivers.layers.pool import Pool
+from atoll.engine import bases, layers, making, planning, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
 from atoll.engine.session import Listener, Session, Warn, open_session
@@ -17,7 +18,7 @@ from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
-from atoll.model.state import CapsuleState, RecoveryPoint
+from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
 
 
 class CapsuleSpec(NamedTuple):
@@ -27,6 +28,8 @@ class CapsuleSpec(NamedTuple):
     base: str | None = None
     network: str | None = None
     limits: tuple[str, ...] = ()
+    dirty: bool = False
+    workspace: str | None = None
 
     def given(self) -> dict[str, str]:
         """By setting key, for the last layer of the merge."""
@@ -34,6 +37,7 @@ class CapsuleSpec(NamedTuple):
             "capsule.level": self.level,
             "project.base": self.base,
             "capsule.network": self.network,
+            "capsule.workspace": self.workspace,
         }
         named = {key: text for key, text in words.items() if text is not None}
         return {**named, **parse_limits(self.limits)}
@@ -63,7 +67,13 @@ class Project:
 
     def plan(self, name: str, spec: CapsuleSpec | None = None) -> CapsulePlan:
         """What `new` would do."""
-        return planning.plan_capsule(self.session, self.record, name, self.config(spec))
+        return self.plan_many([name], spec)[0]
+
+    def plan_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[CapsulePlan]:
+        """What making several at once would do; what they share is looked up once."""
+        dirty = spec is not None and spec.dirty
+        config = self.config(spec)
+        return planning.plan_capsules(self.session, self.record, names, config, dirty=dirty)
 
     def new(
         self,
@@ -73,16 +83,46 @@ class Project:
         base: str | None = None,
         network: str | None = None,
         limits: tuple[str, ...] = (),
+        dirty: bool = False,
     ) -> Capsule:
         """Makes a capsule."""
-        spec = CapsuleSpec(level=level, base=base, network=network, limits=limits)
-        return self.make(self.plan(name, spec))
+        spec = CapsuleSpec(level=level, base=base, network=network, limits=limits, dirty=dirty)
+        return self.make([self.plan(name, spec)])[0]
 
-    def make(self, plan: CapsulePlan, *, point: RecoveryPoint | None = None) -> Capsule:
-        if plan.project != self.name:
-            self.session.store.remember_project(self.record._replace(name=plan.project))
-        record = capsules.make_capsule(self.session, self.record, plan, point=point)
+    def make(
+        self,
+        plans: Sequence[CapsulePlan],
+        *,
+        point: RecoveryPoint | None = None,
+        tell: bases.Tell | None = None,
+    ) -> list[Capsule]:
+        """Carries plans out; `tell` hears how far a first copy of the project is."""
+        if plans[0].project != self.name:
+            self.session.store.remember_project(self.record._replace(name=plans[0].project))
+        records = making.make_capsules(self.session, self.record, plans, point=point, tell=tell)
+        return [Capsule(session=self.session, record=record) for record in records]
+
+    def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
+        """A new capsule from a point of another, or from how that is now. They share layers."""
+        chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
+        plan = self.plan(name, CapsuleSpec(level=origin.record.level))
+        record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen.layers)
         return Capsule(session=self.session, record=record)
+
+    def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:
+        """Freezes, ahead of time, what the next capsule starts from."""
+        config = self.config()
+        found = planning.survey(self.record, config)
+        ground = planning.ground_of(config)
+        with Pool(self.session.pool(self.record.id)).turn(shared=True):
+            return bases.ensure_base(
+                self.session, self.record, found.commit, ground,
+                refs=found.refs, tell=tell, thorough=thorough,
+            )  # fmt: skip
+
+    def base(self) -> layers.Frozen | None:
+        """What was frozen last of this project; None when nothing was."""
+        return layers.find_frozen(self.session, self.record)
 
     def capsules(self) -> list[Capsule]:
         records = self.session.store.capsules(self.record.id)
@@ -113,10 +153,10 @@ class Project:
 
     def recover(self, point: RecoveryPoint, name: str) -> Capsule:
         """A new capsule that holds what the point holds; the point stays."""
-        plan = self.plan(name, CapsuleSpec(level="worktree", base=point.head_commit))
+        plan = self.plan(name, CapsuleSpec(base=point.head_commit))
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
         began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
-        return self.make(began, point=point)
+        return self.make([began], point=point)[0]
 
     def drop(self, point: RecoveryPoint) -> None:
         driver = registry.workspace_driver("worktree")

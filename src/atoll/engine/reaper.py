@@ -8,13 +8,17 @@ runs without a keeper are swept.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.engine import removal, runs
+from atoll.drivers.layers.workbench import holding
+from atoll.engine import removal, runs, upkeep
+from atoll.engine.leases import find_note
 from atoll.engine.session import Session
-from atoll.host import files, git
+from atoll.host import files, git, views
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
@@ -77,6 +81,7 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
         if not dry_run:
             kept = _remove_unclaimed(session, directory)
             recovered += [kept] if kept is not None else []
+    removed += _collect_layers(session, dry_run=dry_run)
     for lock in _dead_locks(session):
         removed.append(str(lock.path))
         if not dry_run:
@@ -89,6 +94,17 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
         files=tuple(removed),
         recovered=(*settled.recovered, *recovered),
     )
+
+
+def _collect_layers(session: Session, *, dry_run: bool) -> list[str]:
+    """Layers that nothing needs, and what was thrown away before."""
+    if not dry_run:
+        return [f"layer {name}" for name in upkeep.work(session).layers]
+    return [
+        str(session.pool(project.id) / "layers" / layer)
+        for project in session.store.projects()
+        for layer in upkeep.collect(session, project, dry_run=True)
+    ]
 
 
 def _unsettled(session: Session) -> Collected:
@@ -141,7 +157,7 @@ def _remove_unclaimed(session: Session, directory: Path) -> str | None:
     with lock:
         _end_unclaimed_runs(directory)
         name = f"{directory.name}/unclaimed-{os.stat(directory).st_ino}"
-        plan = _plan_of_unclaimed(directory)
+        plan = find_note(directory) or _plan_of_unclaimed(directory)
         if plan is None and (directory / "workspace").exists():
             # No repository can be found for it, so nobody can tell work from copies: keep it all.
             files.move(directory, session.home / "recovered" / name)
@@ -149,11 +165,24 @@ def _remove_unclaimed(session: Session, directory: Path) -> str | None:
         point = None
         if plan is not None:
             driver = registry.workspace_driver(plan.driver)
-            inside = Enclosure(env=_plain_environment(session), cwd=plan.path)
-            point = driver.save(plan, inside, point=name, home=session.home)
+            with _entered(session, directory, plan) as inside:
+                point = driver.save(plan, inside, point=name, home=session.home)
             driver.release(plan, home=session.home, keep_branch=True)
         files.remove_tree(directory, within=session.home)
     return None if point is None else point.id
+
+
+@contextmanager
+def _entered(session: Session, directory: Path, plan: WorkspacePlan) -> Iterator[Enclosure]:
+    """How to ask about a workspace whose capsule nobody knows any more."""
+    inside = Enclosure(env=_plain_environment(session), cwd=plan.path)
+    if not plan.pool:
+        yield inside
+        return
+    views.ask(str(directory), {"end": True})
+    view = registry.layered_driver(plan.driver).view(plan)
+    with holding(session.nursery, view, directory) as held:
+        yield inside._replace(holder=held.holder)
 
 
 def _end_unclaimed_runs(directory: Path) -> None:

@@ -10,40 +10,27 @@ import time
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine import runs
+from atoll.engine import runs, views
+from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files
-from atoll.model.errors import StateError
-from atoll.model.plan import Enclosure, IsolationPlan, Removal, WorkspacePlan
+from atoll.model.plan import Enclosure, Removal, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
 
 
-def workspace_plan(session: Session, capsule: Capsule) -> WorkspacePlan:
-    for lease in session.store.leases(capsule):
-        if isinstance(lease.plan, WorkspacePlan):
-            return lease.plan
-    raise _removed(capsule)
-
-
-def isolation_plan(session: Session, capsule: Capsule) -> IsolationPlan:
-    for lease in session.store.leases(capsule):
-        if isinstance(lease.plan, IsolationPlan):
-            return lease.plan
-    raise _removed(capsule)
-
-
-def _removed(capsule: Capsule) -> StateError:
-    return StateError(f"the capsule `{capsule.name}` has been removed", hint="atoll ls")
-
-
 def enclosure(session: Session, capsule: Capsule) -> Enclosure:
+    """How a process is started inside. Opens the capsule's view, where it has one."""
     plan = isolation_plan(session, capsule)
+    if plan.holder:
+        views.open_view(session, capsule)
     return registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
 
 
 def find_work(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> Work:
     """What exists only in this capsule, and would be lost with it."""
     plan = _losing(session, capsule, keep_branch=keep_branch)
+    if _is_pristine(capsule, plan):
+        return Work()
     return registry.workspace_driver(plan.driver).work(plan, enclosure(session, capsule))
 
 
@@ -51,6 +38,13 @@ def _losing(session: Session, capsule: Capsule, *, keep_branch: bool) -> Workspa
     """The workspace as far as removal would lose it, with the base that its work began at."""
     plan = workspace_plan(session, capsule)._replace(base_commit=capsule.base_commit)
     return plan._replace(branch=None) if keep_branch else plan
+
+
+def _is_pristine(capsule: Capsule, plan: WorkspacePlan) -> bool:
+    """Whether nothing can be lost, by a look that costs next to nothing."""
+    if not plan.pool or capsule.exported:
+        return False
+    return registry.layered_driver(plan.driver).is_pristine(plan)
 
 
 def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> None:
@@ -72,17 +66,21 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
     saved = None
-    if removal.save:
-        losing = _losing(session, capsule, keep_branch=removal.keep_branch)
+    losing = _losing(session, capsule, keep_branch=removal.keep_branch)
+    if removal.save and not _is_pristine(capsule, losing):
         inside = enclosure(session, capsule)
         saved = driver.save(losing, inside, point=removal.point, home=session.home)
     session.reach("rm.saved", capsule.name)
+    if workspace.pool:
+        views.end_view(session, capsule)
     isolation = isolation_plan(session, capsule)
     registry.isolation_driver(isolation.driver).release(isolation, home=session.home)
     session.reach("rm.isolation", capsule.name)
-    driver.release(workspace, home=session.home, keep_branch=removal.keep_branch)
+    # A branch that was never brought out is not ours to delete.
+    keep_branch = removal.keep_branch or (bool(workspace.pool) and not capsule.exported)
+    driver.release(workspace, home=session.home, keep_branch=keep_branch)
     session.reach("rm.workspace", capsule.name)
-    files.remove_tree(Path(capsule.directory), within=session.home)
+    files.discard(Path(capsule.directory), home=session.home)
     session.reach("rm.files", capsule.name)
     session.store.forget_capsule(capsule)
     session.reach("rm.forgotten", capsule.name)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.engine.session import Session
-from atoll.host import files, procfs
-from atoll.host.process import launch, own_environment, pause, wait_until
-from atoll.keeper import bootstrap, wire
+from atoll.host import files, procfs, views
+from atoll.host.nursery import await_ready
+from atoll.host.process import pause, wait_until
+from atoll.keeper import wire
 from atoll.keeper.log import Entry, follow_log, read_log
 from atoll.keeper.status import Status, load_status
 from atoll.model.errors import DriverError, StateError
@@ -31,7 +32,6 @@ GRACE_S = 5.0
 _STARTED_S = 20.0
 _CHUNK_BYTES = 1 << 16
 _ENDED_S = 60.0
-_PACKAGE_ROOT = Path(__file__).parents[2]
 
 
 class RunSpec(NamedTuple):
@@ -82,7 +82,7 @@ def start(
         files.make_private_directory(Path(run.directory))
         payload = keeper_spec(token, inside, spec, ports=tuple(capsule.ports.values()))
         session.reach("run.prepared", run.label)
-        launch_keeper(run.directory, payload, lock)
+        launch_keeper(session, run.directory, payload, lock, holder=inside.holder)
         session.reach("run.launched", run.label)
         session.store.set_running(run)
     finally:
@@ -115,19 +115,25 @@ def keeper_spec(
     }
 
 
-def launch_keeper(directory: str, payload: dict[str, object], lock: files.Lock) -> None:
+def launch_keeper(
+    session: Session,
+    directory: str,
+    payload: dict[str, object],
+    lock: files.Lock,
+    *,
+    holder: str = "",
+) -> None:
     """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
-    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode())
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as ready:
-        try:
-            argv = [*bootstrap(_PACKAGE_ROOT), directory, str(lock.fd), str(writer)]
-            launch(argv, keep_fds=(lock.fd, writer), env=own_environment())
-        finally:
-            os.close(writer)
-        if not ready.readline():
-            said = _keeper_error(directory)
-            raise DriverError(f"the keeper in `{directory}` did not start: {said}")
+    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode(), durable=False)
+    if not holder:
+        session.nursery.start_run(directory, lock.fd)
+        return
+
+    def begin(ready: int) -> None:
+        if views.ask(holder, {"start": directory}, (lock.fd, ready)) is None:
+            raise DriverError(f"nobody holds the view in `{holder}`")
+
+    await_ready(begin, directory)
 
 
 def end_keeper(directory: str, *, grace_s: float) -> None:
@@ -141,12 +147,6 @@ def end_keeper(directory: str, *, grace_s: float) -> None:
         sock.sendall(hello + wire.encode_json(wire.Kind.STOP, {"grace_s": grace_s}))
         while sock.recv(1 << 16):
             continue
-
-
-def _keeper_error(directory: str) -> str:
-    path = Path(directory, "keeper.err")
-    text = path.read_text(errors="replace").strip() if path.exists() else ""
-    return text.splitlines()[-1] if text else "it said nothing"
 
 
 def is_alive(session: Session, run: Run) -> bool:

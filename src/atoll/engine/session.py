@@ -11,12 +11,17 @@ from pathlib import Path
 
 from atoll.engine.store import Store
 from atoll.host import files
+from atoll.host.nursery import Nursery
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 STEPS: dict[str, tuple[str, ...]] = {
-    "new": ("planned", "leased", "workspace", "isolation", "setup", "ready"),
+    "new": ("planned", "frozen", "leased", "workspace", "isolation", "setup", "ready"),
     "run": ("leased", "prepared", "launched", "ended", "recorded"),
+    "export": ("brought", "announced", "moved"),
+    "snapshot": ("sealed", "recorded"),
+    "rollback": ("sealed", "prepared", "recorded"),
+    "fork": ("leased", "prepared", "renamed", "ready"),
     "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
 }
 """Every step between which a crash can fall: progress is told and faults are tried here."""
@@ -56,6 +61,7 @@ class Session:
         self.owner = os.environ if owner is None else owner
         self.listen = listen or _silent
         self.warn = warn or _warn
+        self.nursery = Nursery(str(home))
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")
@@ -68,8 +74,14 @@ class Session:
     def capsule_lock(self, project_id: str, name: str) -> files.Lock:
         return files.Lock(self.home / "locks" / f"{project_id}.{name}")
 
+    def view_lock(self, capsule: Capsule) -> files.Lock:
+        return files.Lock(self.home / "locks" / f"view-{capsule.id}")
+
     def run_lock(self, token: str) -> files.Lock:
         return files.Lock(self.home / "locks" / f"run-{token}")
+
+    def pool(self, project_id: str) -> Path:
+        return self.home / "pools" / project_id
 
     def capsule_directory(self, project_id: str, name: str) -> Path:
         return self.home / "projects" / project_id / name

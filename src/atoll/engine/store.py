@@ -15,51 +15,24 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
+from atoll.engine import schema
+from atoll.engine.rows import capsule_of, run_of, snapshot_of
 from atoll.host import files
 from atoll.model.errors import PrerequisiteError, StateError
-from atoll.model.plan import CapsulePlan, Lease, Removal
-from atoll.model.state import Capsule, CapsuleState, Outcome, Project, Reason, Run, RunState
+from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
+from atoll.model.state import (
+    Capsule,
+    CapsuleState,
+    Outcome,
+    Project,
+    Run,
+    RunState,
+    Snapshot,
+)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = schema.VERSION
 _BUSY_S = 60.0
-
-_SCHEMA = """
-CREATE TABLE projects (
-    id TEXT PRIMARY KEY, name TEXT NOT NULL, root TEXT NOT NULL, git_dir TEXT NOT NULL UNIQUE
-) STRICT;
-CREATE TABLE capsules (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    project_id TEXT NOT NULL REFERENCES projects (id),
-    name TEXT NOT NULL, level TEXT NOT NULL, state TEXT NOT NULL,
-    base_commit TEXT NOT NULL, base_ref TEXT NOT NULL, branch TEXT,
-    workspace TEXT NOT NULL, directory TEXT NOT NULL, time_limit_s REAL,
-    created_at REAL NOT NULL, removal TEXT,
-    UNIQUE (project_id, name)
-) STRICT;
-CREATE TABLE leases (
-    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
-    position INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
-    PRIMARY KEY (capsule_id, position)
-) STRICT;
-CREATE TABLE ports (
-    port INTEGER PRIMARY KEY,
-    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
-    name TEXT NOT NULL, UNIQUE (capsule_id, name)
-) STRICT;
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL, token TEXT NOT NULL UNIQUE, argv TEXT NOT NULL, state TEXT NOT NULL,
-    background INTEGER NOT NULL, tty INTEGER NOT NULL, directory TEXT NOT NULL,
-    created_at REAL NOT NULL, ended_at REAL, outcome TEXT,
-    UNIQUE (capsule_id, number)
-) STRICT;
-CREATE TABLE trust (
-    path TEXT PRIMARY KEY, digest TEXT NOT NULL, approved_at REAL NOT NULL
-) STRICT;
-"""
 
 
 class Store:
@@ -97,12 +70,11 @@ class Store:
         lock = files.Lock(self.home / "migrate.lock")
         lock.acquire(wait=True)
         with lock:
-            if self._version() == 0:
+            found = self._version()
+            if found == 0:
                 self._db.execute("PRAGMA journal_mode = WAL")
-                script = (
-                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
-                self._db.executescript(script)
+            if found < SCHEMA_VERSION:
+                self._db.executescript(schema.migration(found))
 
     def _version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -127,8 +99,12 @@ class Store:
             ) from error
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def _write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, on disk when it is over. One that is not `durable` a power cut may take,
+        whole: for what does not outlive one in any case.
+        """
         with self._turn, self._explained():
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -164,42 +140,30 @@ class Store:
 
     # Capsules
 
-    def lease_capsule(self, project: Project, plan: CapsulePlan, ports: dict[str, int]) -> Capsule:
-        """Writes down a capsule that is about to be made, with all that it will hold."""
+    def lease_capsules(
+        self, project: Project, plans: Sequence[tuple[CapsulePlan, dict[str, int]]]
+    ) -> list[Capsule]:
+        """Writes down capsules that are about to be made, with all that they will hold."""
+        names = []
+        # Layers that no row names are collected; what is made elsewhere must be known before.
+        durable = not all(plan.workspace.pool for plan, _ in plans)
         try:
-            with self._write() as db:
-                cursor = db.execute(
-                    "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
-                    "branch, workspace, directory, time_limit_s, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        project.id, plan.name, plan.level, CapsuleState.CREATING, plan.base_commit,
-                        plan.base_ref, plan.workspace.branch, plan.workspace.path, plan.directory,
-                        plan.time_limit_s, time.time(),
-                    ),
-                )  # fmt: skip
-                capsule_id = cursor.lastrowid
-                db.executemany(
-                    "INSERT INTO leases VALUES (?, ?, ?, ?)",
-                    [
-                        (capsule_id, position, lease.kind, json.dumps(lease.payload()))
-                        for position, lease in enumerate(plan.leases())
-                    ],
-                )
-                db.executemany(
-                    "INSERT INTO ports VALUES (?, ?, ?)",
-                    [(port, capsule_id, name) for name, port in ports.items()],
-                )
+            with self._write(durable=durable) as db:
+                for plan, ports in plans:
+                    names.append(plan.name)
+                    _insert_capsule(db, project, plan, ports)
         except sqlite3.IntegrityError as error:
             if "ports" in str(error):
                 raise PortTakenError from error
-            raise StateError(f"there is a capsule `{plan.name}` already") from error
-        return self.require_capsule(project.id, plan.name)
+            raise StateError(f"there is a capsule `{names[-1]}` already") from error
+        found = {capsule.name: capsule for capsule in self.capsules(project.id)}
+        return [found[name] for name in names]
 
-    def set_ready(self, capsule: Capsule) -> None:
+    def set_ready(self, capsules: Sequence[Capsule]) -> None:
         with self._write() as db:
-            db.execute(
-                "UPDATE capsules SET state = ? WHERE id = ?", (CapsuleState.READY, capsule.id)
+            db.executemany(
+                "UPDATE capsules SET state = ? WHERE id = ?",
+                [(CapsuleState.READY, capsule.id) for capsule in capsules],
             )
 
     def set_removing(self, capsule: Capsule, removal: Removal) -> None:
@@ -227,7 +191,7 @@ class Store:
         ports: dict[int, dict[str, int]] = {}
         for row in self._rows("SELECT * FROM ports ORDER BY rowid"):
             ports.setdefault(row["capsule_id"], {})[row["name"]] = row["port"]
-        return [_capsule(row, ports.get(row["id"], {})) for row in rows]
+        return [capsule_of(dict(row), ports.get(row["id"], {})) for row in rows]
 
     def find_capsule(self, project_id: str, name: str) -> Capsule | None:
         return next((c for c in self.capsules(project_id) if c.name == name), None)
@@ -248,6 +212,23 @@ class Store:
         )
         return [Lease.parse(row["kind"], json.loads(row["payload"])) for row in rows]
 
+    def set_plan(self, capsule: Capsule, plan: WorkspacePlan) -> None:
+        """Replaces what the capsule's workspace is made of."""
+        with self._write() as db:
+            _update_plan(db, capsule, plan)
+
+    def set_exported(self, capsule: Capsule, commits: Sequence[str]) -> None:
+        """Writes down where the capsule's branch may stand in the owner's repository."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE capsules SET exported = ? WHERE id = ?",
+                (json.dumps(list(commits)), capsule.id),
+            )
+
+    def set_automatic(self, capsule: Capsule, *, automatic: bool) -> None:
+        with self._write() as db:
+            db.execute("UPDATE capsules SET automatic = ? WHERE id = ?", (automatic, capsule.id))
+
     def leased_ports(self) -> set[int]:
         return {row["port"] for row in self._rows("SELECT port FROM ports")}
 
@@ -264,7 +245,7 @@ class Store:
         states: Sequence[CapsuleState],
     ) -> Run:
         """Writes down a run that is about to start, if the capsule is still in one of `states`."""
-        with self._write() as db:
+        with self._write(durable=False) as db:
             row = db.execute("SELECT state FROM capsules WHERE id = ?", (capsule.id,)).fetchone()
             if row is None or CapsuleState(row["state"]) not in states:
                 raise StateError(f"the capsule `{capsule.name}` is being made or removed")
@@ -283,14 +264,14 @@ class Store:
         return next(run for run in self.runs(capsule) if run.id == run_id)
 
     def set_running(self, run: Run) -> None:
-        with self._write() as db:
+        with self._write(durable=False) as db:
             db.execute(
                 "UPDATE runs SET state = ? WHERE id = ? AND state = ?",
                 (RunState.RUNNING, run.id, RunState.STARTING),
             )
 
     def set_ended(self, run: Run, outcome: Outcome, *, ended_at: float) -> None:
-        with self._write() as db:
+        with self._write(durable=False) as db:
             db.execute(
                 "UPDATE runs SET state = ?, outcome = ?, ended_at = ? WHERE id = ? AND state <> ?",
                 (RunState.ENDED, json.dumps(outcome._asdict()), ended_at, run.id, RunState.ENDED),
@@ -303,10 +284,57 @@ class Store:
             "WHERE coalesce(?, capsule_id) = capsule_id ORDER BY runs.id",
             capsule.id if capsule is not None else None,
         )
-        return [_run(row) for row in rows]
+        return [run_of(dict(row)) for row in rows]
 
     def unfinished_runs(self) -> list[Run]:
         return [run for run in self.runs() if run.state is not RunState.ENDED]
+
+    # Snapshots
+
+    def add_snapshot(
+        self,
+        capsule: Capsule,
+        layers: Sequence[str],
+        plan: WorkspacePlan,
+        *,
+        message: str,
+        automatic: bool,
+    ) -> Snapshot:
+        """Writes down a moment, and how the workspace goes on from it, as one."""
+        with self._write() as db:
+            number = db.execute(
+                "SELECT coalesce(max(number), 0) + 1 FROM snapshots WHERE capsule_id = ?",
+                (capsule.id,),
+            ).fetchone()[0]
+            db.execute(
+                "INSERT INTO snapshots (capsule_id, number, message, layers, automatic, synced, "
+                "created_at) VALUES (?, ?, ?, ?, ?, 0, ?)",
+                (capsule.id, number, message, json.dumps(list(layers)), automatic, time.time()),
+            )
+            _update_plan(db, capsule, plan)
+        return self.snapshots(capsule)[-1]
+
+    def snapshots(self, capsule: Capsule | None = None) -> list[Snapshot]:
+        """The oldest first."""
+        rows = self._rows(
+            "SELECT * FROM snapshots WHERE coalesce(?, capsule_id) = capsule_id "
+            "ORDER BY capsule_id, number",
+            capsule.id if capsule is not None else None,
+        )
+        return [snapshot_of(dict(row)) for row in rows]
+
+    def set_layers(self, snapshot: Snapshot, layers: Sequence[str]) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE snapshots SET layers = ? WHERE id = ?",
+                (json.dumps(list(layers)), snapshot.id),
+            )
+
+    def set_synced(self, snapshots: Sequence[Snapshot]) -> None:
+        with self._write() as db:
+            db.executemany(
+                "UPDATE snapshots SET synced = 1 WHERE id = ?", [(s.id,) for s in snapshots]
+            )
 
     # Trust
 
@@ -332,18 +360,35 @@ class PortTakenError(Exception):
     """Another command leased one of the ports first; the caller looks for others."""
 
 
-def _capsule(row: sqlite3.Row, ports: dict[str, int]) -> Capsule:
-    fields = {key: value for key, value in dict(row).items() if key not in ("removal", "state")}
-    return Capsule(**fields, state=CapsuleState(row["state"]), ports=ports)
+def _insert_capsule(
+    db: sqlite3.Connection, project: Project, plan: CapsulePlan, ports: dict[str, int]
+) -> None:
+    cursor = db.execute(
+        "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+        "branch, workspace, directory, time_limit_s, created_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            project.id, plan.name, plan.level, CapsuleState.CREATING, plan.base_commit,
+            plan.base_ref, plan.workspace.branch, plan.workspace.path, plan.directory,
+            plan.time_limit_s, time.time(),
+        ),
+    )  # fmt: skip
+    db.executemany(
+        "INSERT INTO leases VALUES (?, ?, ?, ?)",
+        [
+            (cursor.lastrowid, position, lease.kind, json.dumps(lease.payload()))
+            for position, lease in enumerate(plan.leases())
+        ],
+    )
+    db.executemany(
+        "INSERT INTO ports VALUES (?, ?, ?)",
+        [(port, cursor.lastrowid, name) for name, port in ports.items()],
+    )
 
 
-def _run(row: sqlite3.Row) -> Run:
-    fields = dict(row)
-    fields["argv"] = tuple(json.loads(fields["argv"]))
-    fields["state"] = RunState(fields["state"])
-    fields["background"], fields["tty"] = bool(fields["background"]), bool(fields["tty"])
-    if fields["outcome"] is not None:
-        payload: dict[str, Any] = json.loads(fields["outcome"])
-        payload["reason"] = Reason(payload["reason"])
-        fields["outcome"] = Outcome(**payload)
-    return Run(**fields)
+def _update_plan(db: sqlite3.Connection, capsule: Capsule, plan: WorkspacePlan) -> None:
+    lease = Lease(kind="workspace", plan=plan)
+    db.execute(
+        "UPDATE leases SET payload = ? WHERE capsule_id = ? AND kind = ?",
+        (json.dumps(lease.payload()), capsule.id, lease.kind),
+    )

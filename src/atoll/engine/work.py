@@ -6,18 +6,23 @@ import os
 import tempfile
 from pathlib import Path
 
+from atoll.drivers import registry
+from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.workbench import holding
 from atoll.engine.capsules import Capsule
-from atoll.host import files, git
+from atoll.engine.leases import workspace_plan
+from atoll.host import git
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Enclosure
+from atoll.model.state import Snapshot
 
 
 def diff(capsule: Capsule, *, stat: bool = False) -> bytes:
     """Everything that differs from where the capsule started: committed or not, tracked or not."""
     record, inside = capsule.record, capsule.enclosure()
     flags = ["--no-color", *(["--stat"] if stat else [])]
-    with tempfile.TemporaryDirectory(prefix="atoll-diff-") as place:
-        env = {"GIT_INDEX_FILE": _copied_index(capsule, inside, Path(place))}
+    with git.copied_index(cwd=record.workspace, within=inside) as index:
+        env = {"GIT_INDEX_FILE": index}
         git.git(
             "add",
             "--all",
@@ -35,17 +40,23 @@ def diff(capsule: Capsule, *, stat: bool = False) -> bytes:
     return answer.stdout
 
 
-def _copied_index(capsule: Capsule, inside: Enclosure, place: Path) -> str:
-    """Asking must not change what the capsule has staged, so it is asked on a copy."""
-    real = git.git(
-        "rev-parse", "--path-format=absolute", "--git-path", "index",
-        cwd=capsule.record.workspace, within=inside,
-    ).text.removesuffix("\n")  # fmt: skip
-    content = files.read_regular(Path(real), limit_bytes=1 << 32)
-    copy = place / "index"
-    if content is not None:
-        copy.write_bytes(content)
-    return str(copy)
+def diff_since(capsule: Capsule, snapshot: Snapshot, *, stat: bool = False) -> bytes:
+    """What has changed since a point, by way of a second view that shows the point."""
+    session, record = capsule.session, capsule.record
+    plan = workspace_plan(session, record)
+    driver = registry.layered_driver(plan.driver)
+    pool = Pool(plan.pool)
+    past = driver.on(plan, snapshot.layers)
+    now = capsule.enclosure()
+    with tempfile.TemporaryDirectory(prefix=".diff-", dir=record.directory) as place:
+        with pool.turn(shared=True):
+            driver.prepare(past)
+        try:
+            with holding(session.nursery, driver.view(past), Path(place)) as held:
+                then = now._replace(holder=held.holder)
+                return driver.compare((past, then), (plan, now), place=place, stat=stat)
+        finally:
+            driver.discard(past, home=session.home)
 
 
 def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:

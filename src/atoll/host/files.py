@@ -4,6 +4,7 @@ holder, and a removal that never leaves Atoll's home and never follows a link.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -25,8 +26,8 @@ def make_private_directory(path: Path) -> None:
     path.mkdir(exist_ok=True, mode=0o700)
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replaces `path` whole or not at all, also through a power cut."""
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replaces `path` whole or not at all; if `durable`, also through a power cut."""
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -34,11 +35,21 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             stream.write(data)
             stream.flush()
             os.fchmod(stream.fileno(), mode)
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def sync_directory(path: Path) -> None:
+    """Has the names in a directory written to its disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -74,6 +85,31 @@ def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
     with os.fdopen(handle, "rb") as stream:
         if status.st_size > limit_bytes:
             raise StateError(f"`{path}` is larger than {limit_bytes} bytes")
+        return stream.read(limit_bytes)
+
+
+def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None:
+    """The content of a regular file below `root`, which somebody hostile may be writing to.
+
+    No component of the path is followed if it is a link. None when there is no such file.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    *parents, name = relative.split("/")
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for parent in parents:
+            below = os.open(parent, flags | os.O_DIRECTORY, dir_fd=handle)
+            os.close(handle)
+            handle = below
+        leaf = os.open(name, flags, dir_fd=handle)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    with os.fdopen(leaf, "rb") as stream:
+        status = os.fstat(leaf)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
+            return None
         return stream.read(limit_bytes)
 
 
@@ -185,6 +221,16 @@ def move(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
+def discard(path: Path, *, home: Path) -> None:
+    """Takes a tree out of sight in one step; it is reclaimed later. A missing one is fine."""
+    target = home / "trash" / f"{path.name}-{os.urandom(6).hex()}"
+    while os.path.lexists(path):
+        make_private_directory(target.parent)
+        # An empty trash is removed by whoever reclaims; then it is made again.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, target)
+
+
 def remove_tree(path: Path, *, within: Path) -> None:
     """Removes `path` and all below it; a missing one is fine.
 
@@ -266,8 +312,11 @@ def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
     """Removes one directory of `root`: its files at once, its subdirectories into `root`."""
     handle = _open_directory(name, root)
     try:
-        if os.fstat(handle).st_dev != device:
-            raise StateError(f"another filesystem is mounted on `{name}`: not removed")
+        own = os.fstat(handle).st_dev
+        if own != device:
+            # Nothing is mounted here, so it is a volume of the same filesystem, from which nothing
+            # can be lifted out.
+            _empty(handle, device=own)
         for child in os.listdir(handle):
             if _unlink_plain(child, handle):
                 continue

@@ -12,8 +12,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+from atoll.host import files
 from atoll.host.process import Completed, failure, run, wait_until
 from atoll.model.errors import StateError
 from atoll.model.names import printable
@@ -29,6 +31,8 @@ _SAFE = (
     "-c",
     "advice.detachedHead=false",
 )
+DURABLE = ("-c", "core.fsync=all", "-c", "core.fsyncMethod=fsync")
+"""Before a verb: what it writes is on disk when it returns. By itself git would not wait."""
 _ABSENT = 128
 _HALF_MADE = b"/commondir: "
 """Git gives up when it meets the record of a worktree that another git is making right now."""
@@ -72,6 +76,24 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     if tried[-1].code not in allowed:
         raise failure(tried[-1])
     return tried[-1]
+
+
+@contextmanager
+def copied_index(*, cwd: str, within: Enclosure) -> Iterator[str]:
+    """A copy of a workspace's index, made inside: asking must not change what was staged there.
+
+    It lies among the capsule's own temporary files: what a kill leaves of it goes with them.
+    """
+    real = git(
+        "rev-parse", "--path-format=absolute", "--git-path", "index", cwd=cwd, within=within
+    ).text.removesuffix("\n")
+    copy = f"{within.env.get('TMPDIR', '/tmp')}/.atoll-index-{os.urandom(6).hex()}"  # noqa: S108
+    # A repository without a commit has no index yet, which is fine, too.
+    run(("cp", "--", real, copy), within=within, allowed=(0, 1))
+    try:
+        yield copy
+    finally:
+        run(("rm", "-f", "--", copy, f"{copy}.lock"), within=within)
 
 
 @contextmanager
@@ -153,8 +175,25 @@ def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ())
 
 
 def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
-    """Points `ref` to `commit` if it still is at `old`; None means that it must not exist."""
-    git("update-ref", ref, commit, old or "0" * len(commit), cwd=cwd)
+    """Points `ref` to `commit` if it still is at `old`; None means that it must not exist.
+
+    `cwd` is the repository itself. What this has done lives through a power cut.
+    """
+    git(*DURABLE, "update-ref", ref, commit, old or "0" * len(commit), cwd=cwd)
+    _sync_ref(ref, cwd=cwd)
+
+
+def set_ref(ref: str, commit: str, *, cwd: str) -> None:
+    """As `move_ref`, from wherever it stands."""
+    git(*DURABLE, "update-ref", ref, commit, cwd=cwd)
+    _sync_ref(ref, cwd=cwd)
+
+
+def _sync_ref(ref: str, *, cwd: str) -> None:
+    """Git syncs what a ref says, but not its name."""
+    place = Path(cwd, ref).parent
+    if place.is_dir():
+        files.sync_directory(place)
 
 
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:
@@ -184,6 +223,13 @@ def current_branch(*, cwd: str) -> str | None:
 
 def setting(key: str, *, cwd: str) -> str:
     return git("config", "--get", key, cwd=cwd, allowed=(0, 1)).text.removesuffix("\n")
+
+
+def identity(*, cwd: str) -> tuple[str, str]:
+    """Name and address that the owner commits under; empty where git knows none."""
+    answer = git("config", "-z", "--get-regexp", r"^user\.(name|email)$", cwd=cwd, allowed=(0, 1))
+    found = dict(entry.split("\n", 1) for entry in answer.text.split("\0") if "\n" in entry)
+    return found.get("user.name", ""), found.get("user.email", "")
 
 
 def tracked(*, cwd: str) -> list[str]:

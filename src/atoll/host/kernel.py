@@ -1,25 +1,21 @@
-"""The only libc caller outside the keeper. Each call is wrapped in a few lines."""
+"""What the rest needs of the kernel; the libc calls themselves are the keeper's."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 
-CLONE_NEWNS = 0x00020000
-CLONE_NEWUSER = 0x10000000
+from atoll.keeper.calls import CLONE_NEWNS, CLONE_NEWUSER, sync_filesystem, unshare
+
 CLONE_NEWNET = 0x40000000
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _raise_errno(call: str) -> None:
-    number = ctypes.get_errno()
-    raise OSError(number, f"{call}: {os.strerror(number)}")
-
-
-def unshare(flags: int) -> None:
-    if _libc.unshare(ctypes.c_int(flags)) != 0:
-        _raise_errno("unshare")
+__all__ = [
+    "CLONE_NEWNET",
+    "CLONE_NEWNS",
+    "CLONE_NEWUSER",
+    "can_unshare",
+    "sync_filesystem",
+    "unshare",
+]
 
 
 def can_unshare(flags: int) -> str | None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import shlex
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple
 
+from atoll.host import views
 from atoll.model.errors import DriverError, PrerequisiteError
 from atoll.model.plan import Enclosure
 
@@ -30,7 +34,9 @@ _OWN_ENVIRONMENT = (
 )
 """What Atoll's own tools need of the owner's environment. Nothing here carries a credential."""
 
+_SOON_S = 0.0005
 _TAIL_BYTES = 2000
+_CHUNK_BYTES = 1 << 16
 
 on_command: Callable[[str], None] | None = None
 """Set by `--verbose`: hears each command as a line that can be pasted into a shell."""
@@ -45,6 +51,33 @@ class Completed(NamedTuple):
     @property
     def text(self) -> str:
         return os.fsdecode(self.stdout)
+
+
+class Program(NamedTuple):
+    """What `stream` starts."""
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    within: Enclosure | None = None
+    env: Mapping[str, str] | None = None
+    stdin: bytes | int = b""
+    """The input itself, or the descriptor of a file that holds it."""
+    keep_fds: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    """All that it may allocate; files that it maps do not count."""
+
+
+Ended = Literal["whole", "size", "time"]
+
+
+class Streamed(NamedTuple):
+    completed: Completed
+    ended: Ended
+    """Which limit it reached; `whole` when none, and only then the exit code is its own."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.ended == "whole" and self.completed.code == 0
 
 
 def own_environment() -> dict[str, str]:
@@ -68,22 +101,67 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     killed meanwhile. Raises DriverError when the exit code is not one of `allowed`, and
     PrerequisiteError when the program does not exist.
     """
+    full, place, environment = _placed(argv, cwd, within, env)
+    with _spawn(
+        full,
+        place,
+        environment,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        within=within,
+        pass_fds=tuple(keep_fds),
+    ) as child:
+        try:
+            stdout, stderr = child.communicate(stdin)
+        except BaseException:
+            child.kill()
+            raise
+    completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
+    if completed.code not in allowed:
+        raise failure(completed)
+    return completed
+
+
+def _placed(
+    argv: Sequence[str],
+    cwd: str | None,
+    within: Enclosure | None,
+    env: Mapping[str, str] | None,
+) -> tuple[tuple[str, ...], str | None, dict[str, str]]:
+    """The whole command, its place and its environment."""
     full = tuple(argv) if within is None else within.around(tuple(argv))
     environment = {**(own_environment() if within is None else within.env), **(env or {})}
     place = cwd if cwd is not None or within is None else within.cwd
+    return full, place, environment
+
+
+def _spawn(
+    full: tuple[str, ...],
+    place: str | None,
+    environment: dict[str, str],
+    *,
+    within: Enclosure | None = None,
+    pass_fds: tuple[int, ...] = (),
+    **streams: Any,
+) -> subprocess.Popen[bytes]:
+    """Starts a program, in the view of `within` where that has one."""
     if on_command is not None:
         on_command(replayable(full, cwd=place))
     try:
-        done = subprocess.run(
-            full,
-            cwd=place,
-            env=environment,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            check=False,
-            pass_fds=tuple(keep_fds),
-        )
+        if within is None or not within.holder:
+            return subprocess.Popen(full, cwd=place, env=environment, pass_fds=pass_fds, **streams)
+        with views.borrowed(within.holder) as view:
+            return subprocess.Popen(
+                full,
+                env=environment,
+                pass_fds=(*pass_fds, view.lock),
+                preexec_fn=view.entering(place),  # noqa: PLW1509 - a few system calls, no lock
+                **streams,
+            )
+    except subprocess.SubprocessError as error:
+        # All that is known of a child that could not enter: its view has ended, or has no `place`.
+        raise DriverError(f"`{full[0]}` cannot start in `{place}` of the capsule") from error
     except (FileNotFoundError, PermissionError) as error:
         # PATH may hold directories that we may not search: that is "not found", too.
         if isinstance(error, PermissionError) and _is_there(full[0], environment):
@@ -95,10 +173,6 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
         raise PrerequisiteError(
             f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
         ) from error
-    completed = Completed(argv=full, code=done.returncode, stdout=done.stdout, stderr=done.stderr)
-    if completed.code not in allowed:
-        raise failure(completed)
-    return completed
 
 
 def _is_there(program: str, environment: Mapping[str, str]) -> bool:
@@ -119,30 +193,131 @@ def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:
     return line if cwd is None else f"cd {shlex.quote(cwd)} && {line}"
 
 
-def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, str]) -> None:
-    """Starts a program that detaches by itself, and waits until its first process has left."""
-    done = subprocess.run(
+def stream(
+    program: Program,
+    take: Callable[[bytes], object],
+    *,
+    limit_bytes: int,
+    timeout_s: float | None,
+) -> Streamed:
+    """Hands what a program says to `take`, piece by piece, until it or a limit is at its end.
+
+    The program is not trusted to end: it leads a process group of its own, which is gone when
+    this returns or raises, as it also does when `take` raises. `limit_bytes` counts all that it
+    says; of its complaints the last are kept. Any exit code is a result. Raises as `run` does when
+    the program cannot start.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    ended: Ended = "whole"
+    complaints = bytearray()
+    heard = 0
+    with _leading(program) as child, selectors.DefaultSelector() as selector:
+        for pipe in filter(None, (child.stdout, child.stderr)):
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and ended == "whole":
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                ended = "time"
+                break
+            for key, _ in selector.select(left):
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                heard += len(chunk)
+                if not chunk:
+                    selector.unregister(key.fd)
+                elif heard > limit_bytes:
+                    ended = "size"
+                elif key.fileobj is child.stdout:
+                    take(chunk)
+                else:
+                    complaints += chunk
+                    del complaints[:-_TAIL_BYTES]
+        if ended == "whole" and not _has_left(child, deadline):
+            ended = "time"
+    argv = program.argv if program.within is None else program.within.around(program.argv)
+    return Streamed(Completed(argv, child.returncode, b"", bytes(complaints)), ended)
+
+
+@contextmanager
+def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
+    """A program at the head of its own session and process group, which is gone afterwards."""
+    full, place, environment = _placed(program.argv, program.cwd, program.within, program.env)
+    with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
+        if isinstance(program.stdin, bytes):
+            given.write(program.stdin)
+            given.seek(0)
+        child = _spawn(
+            full,
+            place,
+            environment,
+            within=program.within,
+            pass_fds=program.keep_fds,
+            stdin=given if isinstance(program.stdin, bytes) else program.stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+    with child:
+        try:
+            if program.memory_bytes is not None:
+                _limit_memory(child.pid, program.memory_bytes)
+            yield child
+        finally:
+            # Nobody has reaped it yet, so its number and its group's are nobody else's.
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
+    """Waits for its end, without reaping it."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    left = None if deadline is None else deadline - time.monotonic()
+    return wait_until(
+        lambda: os.waitid(os.P_PID, child.pid, how) is not None, timeout_s=left, interval_s=0.001
+    )
+
+
+def _limit_memory(pid: int, size_bytes: int) -> None:
+    """From outside: what would run between fork and exec is not safe beside threads."""
+    import resource  # noqa: PLC0415 - few programs are limited
+
+    with suppress(ProcessLookupError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+        limit = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
+
+
+Companion = subprocess.Popen[bytes]
+"""A process of our own that serves us."""
+
+
+def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, str]) -> Companion:
+    """Starts a companion of this process, out of reach of the terminal's signals."""
+    return subprocess.Popen(
         tuple(argv),
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        check=False,
         pass_fds=tuple(keep_fds),
+        start_new_session=True,
     )
-    if done.returncode != 0:
-        raise DriverError(f"`{argv[0]}` could not start (exit code {done.returncode})")
 
 
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
 ) -> bool:
-    """The one place that waits: polls `condition` until it holds or the time is over."""
+    """The one place that waits: polls `condition` until it holds or the time is over.
+
+    Often at first, since most of what is waited for takes a moment, then every `interval_s`.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    step_s = min(_SOON_S, interval_s)
     while not condition():
         if deadline is not None and time.monotonic() >= deadline:
             return False
-        pause(interval_s)
+        pause(step_s)
+        step_s = min(step_s * 1.5, interval_s)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The process that starts one run's tree, owns its output and lets nothing of it remain.
+"""The processes that hold a capsule's view, start its runs, own their output and leave nothing.
 
 Law of the package: standard library only, one thread, crash-only. It also does without `typing`
 and `dataclasses` at run time (hence `TYPE_CHECKING = False`, which type checkers know): every
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def bootstrap(package_root: str | os.PathLike[str]) -> list[str]:
-    """The command that starts a keeper; `RUN_DIR LOCK_FD READY_FD` follow it.
+    """The command that starts a nursery; `SOCKET_FD LABEL` follow it.
 
     `package_root` is the directory that holds the `atoll` package. It goes to the end of the
     search path: a back-port lying beside `atoll` must not stand in for the standard library.
     """
     program = (
         f"import sys; sys.path.append({str(package_root)!r}); "
-        "from atoll.keeper.main import main; main()"
+        "from atoll.keeper.nursery import main; main()"
     )
     return [sys.executable, "-I", "-S", "-c", program]

@@ -1,15 +1,15 @@
-"""The keeper's processes: the starter ends at once, the guard watches, the minder works.
+"""The two processes of one run: the guard watches, the minder works.
 
-starter ── guard (session leader, subreaper) ── minder (subreaper) ── the run's tree
+guard (session leader, subreaper) ── minder (subreaper) ── the run's tree
 
 If the minder dies, its orphans come to the guard, which kills them and writes the outcome `lost`.
-If the guard dies, the kernel tells the minder, which does the same. Both hold the lock on the
-run until their last moment; nothing else does.
+If the guard dies, the kernel tells the minder, which does the same; if the guard has a holder
+(`holder.py`) and that dies, the guard does it, too. Both hold the lock on the run until their
+last moment; nothing else does.
 """
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import os
@@ -33,36 +33,7 @@ CRASHED = 70
 _CAUGHT = STOP_SIGNALS | {signal.SIGCHLD}
 
 
-def main() -> None:
-    """`RUN_DIR LOCK_FD READY_FD`: start the keeper of one run.
-
-    READY_FD gets one JSON line as soon as clients can connect: `{"pid": minder, "guard": guard}`,
-    or `{"error": message}`. The exit status is then 0 or 1; the run goes on without this process.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # a Ctrl-C beside us is not for us
-    run_dir = os.path.abspath(sys.argv[1])
-    lock_fd, ready_fd = int(sys.argv[2]), int(sys.argv[3])
-    for fd in (lock_fd, ready_fd):
-        os.set_inheritable(fd, False)  # noqa: FBT003  the call knows no keywords
-    news_read, news_write = os.pipe()
-    gc.freeze()  # what is shared with the children from here on stays shared
-    if os.fork() == 0:
-        _run_process(run_dir, lambda: _guard(run_dir, lock_fd, news_write))
-    os.close(news_write)
-    news = b""
-    while chunk := os.read(news_read, 4096):
-        news += chunk
-    is_ready = b'"pid"' in news
-    if not news:
-        news = b'{"error": "the keeper died before it was ready"}\n'
-    try:
-        os.write(ready_fd, news)
-    except OSError:  # whoever started us has gone; the run is on its own
-        is_ready = True
-    os._exit(0 if is_ready else 1)
-
-
-def _run_process(run_dir: str, body: Callable[[], int]) -> None:
+def run_process(run_dir: str, body: Callable[[], int]) -> None:
     """Run a forked process to its end; an error is written down and becomes exit status CRASHED."""
     exit_code = CRASHED
     try:
@@ -82,18 +53,35 @@ def _render_exception() -> str:
     return text
 
 
-def _guard(run_dir: str, lock_fd: int, news: int) -> int:
+def fork_guard(run_dir: str, lock_fd: int, ready_fd: int, *, is_held: bool = False) -> int:
+    """Start the keeper of one run, whose spec is in `run_dir`; returns its process id.
+
+    `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder, "guard": guard}`,
+    or `{"error": message}`. A guard that `is_held` ends its run when its parent dies.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        holder = parent if is_held else None
+        run_process(run_dir, lambda: _guard(run_dir, lock_fd, ready_fd, holder))
+    return pid
+
+
+def _guard(run_dir: str, lock_fd: int, news: int, holder: int | None) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
     os.setsid()
-    _leave_everything({lock_fd, news})
+    leave_everything({lock_fd, news})
     calls.become_subreaper()
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
     guard = os.getpid()
+    if holder is not None and not calls.die_with_parent(signal.SIGTERM, holder):
+        return CRASHED
     minder = os.fork()
     if minder == 0:
-        _run_process(run_dir, lambda: _minder(run_dir, guard, news))
+        run_process(run_dir, lambda: _minder(run_dir, guard, news))
     os.close(news)
-    wait_status = _watch_minder(minder)
+    wait_status = _watch_minder(minder, holder)
     if wait_status != 0:
         survivors = _sweep()
         wire.remove(run_dir)
@@ -101,7 +89,7 @@ def _guard(run_dir: str, lock_fd: int, news: int) -> int:
     return 0
 
 
-def _leave_everything(kept: set[int]) -> None:
+def leave_everything(kept: set[int]) -> None:
     """Hold nothing of the world that we were started from but the descriptors in `kept`."""
     os.chdir("/")
     os.umask(0o077)
@@ -140,12 +128,14 @@ def _tell(news: int, value: dict[str, object]) -> None:
         os.close(news)
 
 
-def _watch_minder(minder: int) -> int:
+def _watch_minder(minder: int, holder: int | None) -> int:
     """The minder's wait status. Until then, pass on to it what asks us to stop."""
     while True:
         number = signal.sigwait(_CAUGHT)
         if number != signal.SIGCHLD:
-            os.kill(minder, number)
+            # Without its holder the view that the run lives in has nobody who may end it.
+            is_lost = holder is not None and os.getppid() != holder
+            os.kill(minder, signal.SIGKILL if is_lost else number)
             continue
         for child in tree.reap()[0]:
             if child.pid == minder:

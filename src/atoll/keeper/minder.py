@@ -230,7 +230,7 @@ class Minder:
 
     def _record(self) -> None:
         try:
-            write_status(self._run_dir, self._status)
+            write_status(self._run_dir, self._status, is_durable=not self._spec.foreground)
         except OSError as error:
             if error.errno == errno.ENOENT:  # the run directory is gone: nobody wants to know
                 self._is_recorded = True

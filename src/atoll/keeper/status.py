@@ -111,8 +111,12 @@ def load_status(run_dir: str | os.PathLike[str]) -> Status | None:
         return None
 
 
-def write_status(run_dir: str, status: Status) -> None:
-    """Replace `status.json` durably; OSError if it cannot be done."""
+def write_status(run_dir: str, status: Status, *, is_durable: bool = False) -> None:
+    """Replace `status.json`; OSError if it cannot be done.
+
+    Durable only where nobody waits: a machine that goes down ends the run in any case, and
+    whoever waits for the end writes it down.
+    """
     content = json.dumps(status.render()).encode("ascii") + b"\n"
     spares = [os.path.join(run_dir, name) for name in _SPARES]
     path = next((spare for spare in spares if os.path.exists(spare)), spares[0])
@@ -122,7 +126,8 @@ def write_status(run_dir: str, status: Status) -> None:
         while written < len(content):
             written += os.pwrite(fd, content[written:], written)
         os.ftruncate(fd, len(content))
-        os.fsync(fd)
+        if is_durable:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.replace(path, os.path.join(run_dir, STATUS))

@@ -94,15 +94,20 @@ class Decoder:
         return frames
 
 
-def _socket_in(run_dir: str | os.PathLike[str]) -> tuple[socket.socket, int, str]:
-    # A socket's path holds 107 bytes at most, a run directory may be longer: go through its fd.
-    directory = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def socket_in(
+    place: str | os.PathLike[str], name: str, kind: socket.SocketKind
+) -> tuple[socket.socket, int, str]:
+    """A socket, a descriptor of `place` to be closed after use, and the address of `name` there.
+
+    An address holds 107 bytes at most and a directory's path may be longer: hence the descriptor.
+    """
+    directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_UNIX, kind)
     except OSError:
         os.close(directory)
         raise
-    return sock, directory, f"/proc/self/fd/{directory}/{CONTROL}"
+    return sock, directory, f"/proc/self/fd/{directory}/{name}"
 
 
 def connect(run_dir: str | os.PathLike[str], *, timeout_s: float | None = None) -> socket.socket:
@@ -111,7 +116,7 @@ def connect(run_dir: str | os.PathLike[str], *, timeout_s: float | None = None) 
     FileNotFoundError or ConnectionRefusedError: the keeper is not there (not yet, or no more).
     TimeoutError: it is there and does not accept. Other OSError as the system gives them.
     """
-    sock, directory, path = _socket_in(run_dir)
+    sock, directory, path = socket_in(run_dir, CONTROL, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
         sock.connect(path)
@@ -123,11 +128,15 @@ def connect(run_dir: str | os.PathLike[str], *, timeout_s: float | None = None) 
     return sock
 
 
-def listen(run_dir: str | os.PathLike[str]) -> socket.socket:
+def listen(
+    place: str | os.PathLike[str],
+    name: str = CONTROL,
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+) -> socket.socket:
     """The keeper's end, non-blocking; only the owner of the run can reach it."""
-    sock, directory, path = _socket_in(run_dir)
+    sock, directory, path = socket_in(place, name, kind)
     try:
-        remove(run_dir)
+        remove(place, name)
         sock.bind(path)
         os.chmod(path, 0o600)
         sock.listen(64)
@@ -140,10 +149,10 @@ def listen(run_dir: str | os.PathLike[str]) -> socket.socket:
     return sock
 
 
-def remove(run_dir: str | os.PathLike[str]) -> None:
-    """Take the control socket's name away; nothing happens if there is none."""
+def remove(place: str | os.PathLike[str], name: str = CONTROL) -> None:
+    """Take a socket's name away; nothing happens if there is none."""
     try:
-        os.unlink(os.path.join(run_dir, CONTROL))
+        os.unlink(os.path.join(place, name))
     except OSError:
         return
 

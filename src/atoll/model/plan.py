@@ -21,6 +21,14 @@ class WorkspacePlan(NamedTuple):
     path: str
     branch: str | None
     base_commit: str
+    pool: str = ""
+    """Where the project's layers lie; empty for drivers that have none."""
+    layers: tuple[str, ...] = ()
+    """What the workspace lies on, the lowest first."""
+    upper: str = ""
+    """The layer that is written."""
+    way: str = ""
+    """How the driver mounts here, as its probe found out."""
 
 
 class IsolationPlan(NamedTuple):
@@ -35,6 +43,12 @@ class IsolationPlan(NamedTuple):
     author: str = ""
     email: str = ""
     """The owner's git identity, so that commits made inside carry it."""
+    seed: str = ""
+    """Where the private places lie on the host before a view shows them."""
+    holder: str = ""
+    """The directory in which the view's holder listens; empty without a view."""
+    tools: str = ""
+    """A directory of programs that come first."""
 
 
 Plan = WorkspacePlan | IsolationPlan
@@ -56,7 +70,40 @@ class Lease(NamedTuple):
 
     @classmethod
     def parse(cls, kind: str, payload: dict[str, Any]) -> Lease:
+        # JSON knows no tuples.
+        if "layers" in payload:
+            payload = {**payload, "layers": tuple(payload["layers"])}
         return cls(kind=kind, plan=_KINDS[kind](**payload))
+
+
+class Refs(NamedTuple):
+    """What the owner's repository holds: (commit or tag, full name), and what is checked out."""
+
+    pairs: tuple[tuple[str, str], ...]
+    head_ref: str | None
+    head_commit: str | None
+
+    def find(self, name: str) -> str | None:
+        return next((commit for commit, ref in self.pairs if ref == name), None)
+
+
+class View(NamedTuple):
+    """A private mount namespace, as the keeper builds it."""
+
+    user: bool
+    """With a user namespace: without root."""
+    pool: str
+    """What the layers of an overlay are named relative to."""
+    mounts: tuple[dict[str, object], ...]
+
+
+class Ground(NamedTuple):
+    """What a capsule starts from besides its commit; for drivers that have layers."""
+
+    dirty: bool = False
+    carry: tuple[str, ...] | None = None
+    """Ignored paths to carry; None means all that are found."""
+    never: tuple[str, ...] = ()
 
 
 class CapsulePlan(NamedTuple):
@@ -73,6 +120,9 @@ class CapsulePlan(NamedTuple):
     ports: tuple[str, ...]
     setup: tuple[str, ...] = ()
     time_limit_s: float | None = None
+    ground: Ground = Ground()
+    refs: Refs | None = None
+    """The owner's refs when the plan was made; not part of what is held."""
 
     def leases(self) -> tuple[Lease, ...]:
         """In the order of making; release goes backwards."""
@@ -115,9 +165,11 @@ class Enclosure(NamedTuple):
     env: dict[str, str]
     cwd: str
     prefix: tuple[str, ...] = ()
+    holder: str = ""
+    """The directory in which the view's holder listens; empty when the host's own view is meant."""
 
     def around(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         return (*self.prefix, *argv)
 
     def adding(self, variables: dict[str, str]) -> Enclosure:
-        return Enclosure(env={**self.env, **variables}, cwd=self.cwd, prefix=self.prefix)
+        return self._replace(env={**self.env, **variables})

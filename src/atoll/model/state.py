@@ -59,6 +59,24 @@ class Capsule(NamedTuple):
     created_at: float
     time_limit_s: float | None
     ports: dict[str, int]
+    exported: tuple[str, ...] = ()
+    """Where its branch may stand in the owner's repository, by what Atoll itself did there."""
+    automatic: bool = False
+    """Whether a snapshot is taken before every run."""
+
+
+class Snapshot(NamedTuple):
+    """A point in a capsule's time to which it can return."""
+
+    id: int
+    capsule_id: int
+    number: int
+    message: str
+    layers: tuple[str, ...]
+    automatic: bool
+    synced: bool
+    """Whether it is known to be on disk: it then lives through a power cut."""
+    created_at: float
 
 
 class Outcome(NamedTuple):

@@ -41,7 +41,8 @@ class FakeWorkspace:
         self._contents[commit.hexdigest()] = content
         return commit.hexdigest()
 
-    def check(self) -> list[Problem]:
+    def check(self, home: Path) -> list[Problem]:
+        del home
         return []
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
@@ -89,8 +90,10 @@ class FakeWorkspace:
             )
         return kept[point]
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
-        del lock
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
+    ) -> None:
+        del lock, inside
         root = Path(plan.path)
         for name in _read(root):
             (root / name).unlink()

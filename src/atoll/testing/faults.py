@@ -4,6 +4,8 @@ A point is
 
 - a step of `engine.session.STEPS`: `new.leased`;
 - the moment before or after the N-th tool that Atoll itself runs: `command:3`, `after-command:3`;
+- the moment before or after the N-th time that it makes, renames, removes or opens for writing
+  anything in a filesystem by itself: `act:7`, `after-act:7`;
 - a time in seconds from the start of the work: `time:0.25`, which takes the whole process group
   along, tools in the middle of their work included.
 
@@ -12,6 +14,8 @@ The child that dies is a real process that runs the real command line; only the 
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
 import runpy
 import signal
@@ -20,14 +24,21 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
+from atoll.drivers import registry
+from atoll.drivers.layers import probes
 from atoll.engine.session import STEPS, Session
-from atoll.host import git, process
+from atoll.host import git, process, quarantine
 from atoll.host.process import Completed
 
 KILLED = -signal.SIGKILL
 _ANY_CODE = range(-64, 256)
-_HOME_ENTRIES = {"state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered"}
+_RECLAIMED_S = 30.0
+_HOME_ENTRIES = {
+    *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered"),
+    *("pools", "probes.json"),
+}
 
 
 def steps_of(*verbs: str) -> list[str]:
@@ -56,7 +67,9 @@ def run_and_kill(point: str, argv: Sequence[str]) -> None:
         timer.daemon = True
         timer.start()
     elif kind in ("command", "after-command"):
-        _trap_command(after=kind == "after-command", number=int(value))
+        _trap_commands(_Trap(int(value), after=kind == "after-command"))
+    elif kind in ("act", "after-act"):
+        _trap_acts(_Trap(int(value), after=kind == "after-act"))
     elif point in steps_of(*STEPS):
         _trap_step(point)
     else:
@@ -80,32 +93,62 @@ def _trap_step(point: str) -> None:
     Session.reach = trapped  # type: ignore[method-assign,assignment]
 
 
-def _trap_command(*, after: bool, number: int) -> None:
-    count = 0
+class _Trap:
+    """Dies at the N-th call of any of the functions that it was put around."""
 
-    def trapping(run: Callable[..., Completed]) -> Callable[..., Completed]:
-        @wraps(run)
-        def trapped(*args: object, **kwargs: object) -> Completed:
-            nonlocal count
-            count += 1
-            mine = count == number
-            if mine and not after:
+    def __init__(self, number: int, *, after: bool) -> None:
+        self._number, self._after = number, after
+        self._count = 0
+        self._turn = threading.Lock()
+
+    def around(
+        self, function: Callable[..., Any], *, counts: Callable[..., bool] = lambda *_, **__: True
+    ) -> Callable[..., Any]:
+        @wraps(function)
+        def trapped(*args: Any, **kwargs: Any) -> Any:
+            if not counts(*args, **kwargs):
+                return function(*args, **kwargs)
+            with self._turn:
+                self._count += 1
+                is_mine = self._count == self._number
+            if is_mine and not self._after:
                 _die()
-            completed = run(*args, **kwargs)
-            if mine:
+            done = function(*args, **kwargs)
+            if is_mine:
                 _die()
-            return completed
+            return done
 
         return trapped
 
-    # `git` holds a name of its own for the spawner.
-    vars(git)["run"] = trapping(process.run)
+
+def _trap_commands(trap: _Trap) -> None:
+    overlay = sys.modules[type(registry.layered_driver("overlay")).__module__]
+    # Each of these holds a name of its own for the spawner.
+    for module in (git, probes, overlay):
+        vars(module)["run"] = trap.around(process.run)
+    vars(quarantine)["stream"] = trap.around(process.stream)
+
+
+def _trap_acts(trap: _Trap) -> None:
+    for name in ("mkdir", "rename", "replace", "rmdir", "unlink", "link", "symlink"):
+        setattr(os, name, trap.around(getattr(os, name)))
+    os.open = trap.around(os.open, counts=lambda _path, flags, *_, **__: flags & os.O_CREAT)
+    opened = trap.around(io.open, counts=_writes)
+    io.open = builtins.open = opened
+
+
+def _writes(_file: object, mode: str = "r", *_: object, **__: object) -> bool:
+    return not set("wax").isdisjoint(mode)
 
 
 def find_leftovers(
     home: Path, checkout: Path, *, living: Collection[str] = (), tokens: Collection[str] = ()
 ) -> list[str]:
-    """What is there beyond the capsules `living` and the runs with these `tokens`, in words."""
+    """What is there beyond the capsules `living` and the runs with these `tokens`, in words.
+
+    What was thrown away may take its time, but not for ever.
+    """
+    process.wait_until(lambda: not (home / "trash").exists(), timeout_s=_RECLAIMED_S)
     return [
         *_stray_files(home, living=set(living), tokens=set(tokens)),
         *_stray_git(home, checkout, living=set(living)),
@@ -137,8 +180,13 @@ def _stray_git(home: Path, checkout: Path, *, living: set[str]) -> list[str]:
     branches = {ref for ref, _ in git.refs_below("refs/heads/atoll", cwd=cwd)}
     strange = branches ^ {f"refs/heads/atoll/{name}" for name in living}
     problems += [f"branch {ref}" for ref in sorted(strange)]
-    problems += [f"git lock {path}" for path in sorted(repository.rglob("*.lock"))]
-    fsck = git.git("fsck", "--no-dangling", "--no-progress", cwd=cwd, allowed=_ANY_CODE)
+    return [*problems, *damage_of_repository(cwd, repository)]
+
+
+def damage_of_repository(cwd: str, repository: Path) -> list[str]:
+    """What a killed git left, and what git itself finds wrong."""
+    problems = [f"git lock {path}" for path in sorted(repository.rglob("*.lock"))]
+    fsck = git.git("fsck", "--full", "--no-dangling", "--no-progress", cwd=cwd, allowed=_ANY_CODE)
     if fsck.code != 0:
         problems.append(f"git fsck: {(fsck.stdout + fsck.stderr).decode(errors='replace')}")
     return problems
@@ -158,7 +206,7 @@ def processes_of(home: Path) -> list[int]:
             # Gone meanwhile, or somebody else's.
             continue
         is_run = b"ATOLL_RUN=" in environment and place in environment
-        is_keeper = b"atoll.keeper.main" in arguments and place in arguments
+        is_keeper = b"atoll.keeper.nursery" in arguments and place in arguments
         if is_run or is_keeper:
             found.append(int(entry.name))
     return sorted(found)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import atoll.keeper
-from atoll.keeper import log, status, tree, wire
+from atoll.keeper import asking, log, status, tree, wire
 from atoll.keeper.wire import Kind
 
 if TYPE_CHECKING:
@@ -111,15 +111,21 @@ class Keeper:
         lock = os.open(run_dir / "alive", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         read, write = os.pipe()
-        argv = [*atoll.keeper.bootstrap(ROOT), str(run_dir), str(lock), str(write)]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [*atoll.keeper.bootstrap(ROOT), str(theirs.fileno()), str(run_dir)]
         began = time.monotonic()
-        starter = subprocess.Popen(argv, pass_fds=(lock, write), stdin=subprocess.DEVNULL)
+        nursery = subprocess.Popen(
+            argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        theirs.close()
+        asking.ask(ours, {"start": str(run_dir)}, (lock, write))
         os.close(write)
         os.close(lock)
         with open(read, "rb") as news:
             self.ready = json.loads(news.readline())
         self.start_s = time.monotonic() - began
-        self.starter_exit = starter.wait(PATIENCE_S)
+        ours.close()
+        self.nursery_exit = nursery.wait(PATIENCE_S)
         self.minder = int(self.ready.get("pid", 0))
         self.guard = int(self.ready.get("guard", 0))
 

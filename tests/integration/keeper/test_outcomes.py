@@ -27,9 +27,9 @@ def test_signal(keep):
     assert (status.reason, status.exit_code, status.signal) == ("signalled", None, 9)
 
 
-def test_ready_names_the_processes_and_the_starter_is_gone(keep):
+def test_ready_names_the_processes_and_the_nursery_is_gone(keep):
     keeper = keep("sleep", "1000")
-    assert keeper.starter_exit == 0
+    assert keeper.nursery_exit == 0
     keeper.wait_started()
     status = keeper.status()
     assert status.state == "running"
@@ -155,7 +155,6 @@ def test_usage(keep, python):
 def test_bad_spec_is_told_at_once(keep):
     keeper = keep("true", surprise=1)
     assert "surprise" in keeper.ready["error"]
-    assert keeper.starter_exit == 1
     status = keeper.wait_ended()
     assert status.reason == "lost"
     assert "surprise" in status.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.engine.capsules import SetupError
+from atoll.engine.making import SetupError
 from atoll.engine.projects import CapsuleSpec, open_project
 from atoll.model.errors import (
     IsolationError,
@@ -62,7 +62,7 @@ def test_level_none_is_the_checkout(project):
     assert plan.isolation.private is None
 
 
-@pytest.mark.parametrize("level", ["clone", "sandbox", "container", "vm"])
+@pytest.mark.parametrize("level", ["sandbox", "container", "vm"])
 def test_missing_level_is_never_replaced_by_another(project, level):
     with pytest.raises(IsolationError) as caught:
         project.new("x", level=level)
@@ -139,7 +139,9 @@ def test_network_that_is_not_walled_is_refused(project, network):
         ('[secrets.KEY]\nfrom = { env = "KEY" }\n', PrerequisiteError),
     ],
 )
-def test_part_that_does_not_work_yet_is_refused_when_it_is_used(trusted, text, error):
+def test_part_that_does_not_work_yet_is_refused_when_it_is_used(trusted, text, error, monkeypatch):
+    if "level" in text:
+        monkeypatch.delenv("ATOLL_LEVEL")
     project = trusted(text)
     with pytest.raises(error) as caught:
         project.plan("x")

@@ -40,8 +40,9 @@ def test_defaults_say_that_they_are(root, owner):
     assert {s.key: (s.value, s.source) for s in config.settings.values.values()} == {
         "project.name": ("my-shop", "default"),
         "project.base": ("HEAD", "default"),
-        "capsule.level": ("worktree", "default"),
+        "capsule.level": ("clone", "default"),
         "capsule.network": ("open", "default"),
+        "capsule.workspace": ("auto", "default"),
         "tools.use": ("none", "default"),
     }
 
@@ -56,11 +57,11 @@ def test_each_layer_covers_the_one_before(root, owner):
         settings = load_config(root, {**owner, **environment}, given=given).settings
         return settings.value("capsule.level"), settings.source("capsule.level")
 
-    assert found() == ("worktree", "default")
+    assert found() == ("clone", "default")
     user = write_user_file(owner, '[capsule]\nlevel = "vm"\n')
     assert found() == ("vm", user)
-    (root / "atoll.toml").write_text('[capsule]\nlevel = "clone"\n')
-    assert found() == ("clone", "atoll.toml")
+    (root / "atoll.toml").write_text('[capsule]\nlevel = "worktree"\n')
+    assert found() == ("worktree", "atoll.toml")
     assert found(ATOLL_LEVEL="none") == ("none", "ATOLL_LEVEL")
     assert found({"capsule.level": "sandbox"}, ATOLL_LEVEL="none") == ("sandbox", "command line")
 
@@ -272,4 +273,4 @@ def test_the_last_layer_that_says_something_wins(layers):
     said = [name for name in LAYERS if name in layers]
     value, source = (layers[said[-1]], sources[said[-1]]) if said else ("open", "default")
     assert (found.value("capsule.network"), found.source("capsule.network")) == (value, source)
-    assert found.value("capsule.level") == "worktree"
+    assert found.value("capsule.level") == "clone"

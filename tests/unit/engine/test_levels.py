@@ -8,31 +8,31 @@ from atoll.model.errors import AtollError, IsolationError, PrerequisiteError, Sp
 from atoll.model.state import Problem
 from atoll.testing.fakes import FakeWorkspace
 
-MISSING = ("clone", "sandbox", "container", "vm")
+MISSING = ("sandbox", "container", "vm")
 
 
 def test_spectrum_goes_from_no_wall_to_the_hardest():
-    assert list(levels.NAMES) == ["none", "worktree", *MISSING]
-    assert levels.DEFAULT == "worktree"
+    assert list(levels.NAMES) == ["none", "worktree", "clone", *MISSING]
+    assert levels.DEFAULT == "clone"
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_level_that_does_not_exist_yet_is_refused(name):
+def test_level_that_does_not_exist_yet_is_refused(name, tmp_path):
     with pytest.raises(IsolationError, match="nothing is run unconfined") as caught:
-        levels.require_level(name)
+        levels.require_level(name, tmp_path)
     assert caught.value.exit_code == 6
     assert f"`{name}`" in caught.value.message
-    assert str(caught.value.hint).endswith("--level worktree")
+    assert str(caught.value.hint).endswith("--level clone")
     level = next(level for level in levels.LEVELS if level.name == name)
     assert not level.exists
-    assert levels.find_problems(level)
+    assert levels.find_problems(level, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["none", "worktree"])
-def test_level_that_works(name, atoll_home):
-    level = levels.require_level(name)
+@pytest.mark.parametrize("name", ["none", "worktree", "clone"])
+def test_level_that_works(name, tmp_path):
+    level = levels.require_level(name, tmp_path)
     assert level.exists
-    assert levels.find_problems(level) == []
+    assert levels.find_problems(level, tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_level_that_works(name, atoll_home):
         ("", "one of none, worktree, clone, sandbox, container, vm"),
     ],
 )
-def test_unknown_level_is_a_bad_request(name, hint):
+def test_unknown_level_is_a_bad_request(name, hint, tmp_path):
     with pytest.raises(SpecError) as caught:
-        levels.require_level(name)
+        levels.require_level(name, tmp_path)
     assert (caught.value.exit_code, caught.value.hint) == (2, hint)
 
 
-def test_host_that_lacks_something_cannot_build_the_wall(monkeypatch):
+def test_host_that_lacks_something_cannot_build_the_wall(monkeypatch, tmp_path):
     class Lacking(FakeWorkspace):
-        def check(self):
+        def check(self, home):
             return [
                 Problem(what="git is not installed", cure="apt-get install git"),
                 Problem(what="the moon is not full"),
@@ -60,7 +60,7 @@ def test_host_that_lacks_something_cannot_build_the_wall(monkeypatch):
 
     monkeypatch.setattr(registry, "workspace_driver", lambda _: Lacking())
     with pytest.raises(IsolationError, match="git is not installed; the moon") as caught:
-        levels.require_level("worktree")
+        levels.require_level("worktree", tmp_path)
     assert (caught.value.exit_code, caught.value.hint) == (6, "apt-get install git")
 
 
@@ -79,5 +79,6 @@ def test_unknown_driver_is_a_prerequisite(find):
 
 @pytest.mark.parametrize("level", [level for level in levels.LEVELS if level.exists])
 def test_drivers_know_their_own_names(level):
-    assert registry.workspace_driver(level.workspace).name == level.workspace
+    names = registry.LAYERED if level.workspace == levels.LAYERS else [level.workspace]
+    assert [registry.workspace_driver(name).name for name in names] == list(names)
     assert registry.isolation_driver(level.isolation).name == level.isolation

@@ -39,13 +39,18 @@ def session_with(registry, home="/some/home"):
     return SimpleNamespace(store=registry, home=home)
 
 
+def lease(session, names, commit):
+    """For one capsule, as most tests need it."""
+    return ports.lease_with_ports(session, [names], lambda found: [commit(found[0])])[0]
+
+
 @pytest.fixture
 def registry():
     return Registry()
 
 
 def test_each_name_gets_its_own_port(registry):
-    found = ports.lease_with_ports(session_with(registry), ("web", "db", "cache"), registry.lease)
+    found = lease(session_with(registry), ("web", "db", "cache"), registry.lease)
     assert list(found) == ["web", "db", "cache"]
     assert len(set(found.values())) == 3
     assert all(ports.FIRST <= port <= ports.LAST for port in found.values())
@@ -53,18 +58,18 @@ def test_each_name_gets_its_own_port(registry):
 
 def test_leased_port_is_never_handed_out_again(registry):
     session = session_with(registry)
-    seen = [ports.lease_with_ports(session, ("web",), registry.lease)["web"] for _ in range(30)]
+    seen = [lease(session, ("web",), registry.lease)["web"] for _ in range(30)]
     assert len(set(seen)) == 30
 
 
 def test_port_in_use_is_passed_over(registry):
     session = session_with(registry)
-    first = ports.lease_with_ports(session, ("web",), registry.lease)["web"]
+    first = lease(session, ("web",), registry.lease)["web"]
     registry.leased.clear()
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", first))
         stranger.listen()
-        assert ports.lease_with_ports(session, ("web",), registry.lease)["web"] != first
+        assert lease(session, ("web",), registry.lease)["web"] != first
 
 
 def test_port_is_held_while_the_lease_is_written(registry):
@@ -73,7 +78,7 @@ def test_port_is_held_while_the_lease_is_written(registry):
             assert sockets.find_hold(port) is None
         return found
 
-    found = ports.lease_with_ports(session_with(registry), ("web", "db"), commit)
+    found = lease(session_with(registry), ("web", "db"), commit)
     for port in found.values():
         holder = sockets.find_hold(port)
         assert holder is not None
@@ -82,7 +87,7 @@ def test_port_is_held_while_the_lease_is_written(registry):
 
 def test_lost_race_is_run_again(registry):
     registry.refusals = 3
-    assert ports.lease_with_ports(session_with(registry), ("web",), registry.lease)
+    assert lease(session_with(registry), ("web",), registry.lease)
     assert registry.refusals == 0
 
 
@@ -94,7 +99,7 @@ def test_failed_commit_lets_the_ports_go(registry):
         raise RuntimeError("the disk is full")
 
     with pytest.raises(RuntimeError):
-        ports.lease_with_ports(session_with(registry), ("web",), commit)
+        lease(session_with(registry), ("web",), commit)
     holder = sockets.find_hold(seen["web"])
     assert holder is not None
     holder.close()
@@ -105,13 +110,13 @@ def test_homes_start_at_different_places():
     for number in range(8):
         registry = Registry()
         session = session_with(registry, f"/home/{number}")
-        starts.add(ports.lease_with_ports(session, ("web",), registry.lease)["web"])
+        starts.add(lease(session, ("web",), registry.lease)["web"])
     assert len(starts) > 1
 
 
 def test_first_name_has_the_lowest_port_also_at_the_end_of_the_range(registry, monkeypatch):
     monkeypatch.setattr(ports, "_candidates", lambda _: iter([29_998, 29_999, 20_000, 20_001]))
-    found = ports.lease_with_ports(session_with(registry), ("web", "db", "job"), registry.lease)
+    found = lease(session_with(registry), ("web", "db", "job"), registry.lease)
     assert list(found) == ["web", "db", "job"]
     assert list(found.values()) == sorted(found.values())
 
@@ -119,7 +124,7 @@ def test_first_name_has_the_lowest_port_also_at_the_end_of_the_range(registry, m
 def test_full_range_is_told(monkeypatch):
     registry = Registry(*range(ports.FIRST, ports.LAST + 1))
     with pytest.raises(PrerequisiteError, match="no port between") as caught:
-        ports.lease_with_ports(session_with(registry), ("web",), registry.lease)
+        lease(session_with(registry), ("web",), registry.lease)
     assert caught.value.exit_code == 3
 
 
@@ -132,10 +137,10 @@ def test_threads_never_share_a_port(registry):
     session = session_with(registry)
     found = []
 
-    def lease():
-        found.extend(ports.lease_with_ports(session, ("web", "db"), registry.lease).values())
+    def lease_two():
+        found.extend(lease(session, ("web", "db"), registry.lease).values())
 
-    threads = [threading.Thread(target=lease) for _ in range(12)]
+    threads = [threading.Thread(target=lease_two) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -150,3 +155,12 @@ def test_variables():
         "ATOLL_PORT_MY_DB": "20002",
     }
     assert ports.variables({}) == {}
+
+
+def test_several_capsules_are_leased_at_once(registry):
+    wanted = [("web", "db"), ("web",), ("web", "db")]
+    found = ports.lease_with_ports(
+        session_with(registry), wanted, lambda all_of_them: [registry.lease(f) for f in all_of_them]
+    )
+    assert [tuple(names) for names in found] == wanted
+    assert len({port for names in found for port in names.values()}) == 5

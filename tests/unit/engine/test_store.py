@@ -80,7 +80,7 @@ def test_database_is_made_in_wal_mode(store, home):
 
 
 def test_capsule_survives_the_process(store, open_store):
-    made = store.lease_capsule(PROJECT, plan_of("x"), {"web": 20_000, "db": 20_001})
+    made = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 20_000, "db": 20_001})])[0]
     assert (made.name, made.state, made.ports) == (
         "x",
         CapsuleState.CREATING,
@@ -96,8 +96,8 @@ def test_capsule_survives_the_process(store, open_store):
 
 
 def test_life_of_a_capsule(store):
-    made = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
-    store.set_ready(made)
+    made = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    store.set_ready([made])
     assert store.unsettled() == []
     store.set_removing(made, Removal(point="x/1", keep_branch=True))
     assert store.unsettled()[0].state is CapsuleState.REMOVING
@@ -110,21 +110,21 @@ def test_life_of_a_capsule(store):
 
 
 def test_name_is_taken_once_per_project(store):
-    store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
+    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
     with pytest.raises(StateError, match="there is a capsule `x` already"):
-        store.lease_capsule(PROJECT, plan_of("x"), {"web": 2})
+        store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 2})])[0]
     assert store.leased_ports() == {1}
     other = PROJECT._replace(id="other", git_dir="/o/.git")
     store.remember_project(other)
-    store.lease_capsule(other, plan_of("x"), {"web": 2})
+    store.lease_capsules(other, [(plan_of("x"), {"web": 2})])[0]
     assert [c.project_id for c in store.capsules()] == ["shop-1", "other"]
     assert [c.project_id for c in store.capsules("other")] == ["other"]
 
 
 def test_port_is_taken_once_and_nothing_else_is_kept(store):
-    store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
+    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
     with pytest.raises(PortTakenError):
-        store.lease_capsule(PROJECT, plan_of("y"), {"db": 2, "web": 1})
+        store.lease_capsules(PROJECT, [(plan_of("y"), {"db": 2, "web": 1})])[0]
     assert store.find_capsule(PROJECT.id, "y") is None
     assert store.leased_ports() == {1}
 
@@ -136,8 +136,8 @@ def test_missing_capsule_is_told(store):
 
 
 def test_life_of_a_run(store):
-    capsule = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
-    store.set_ready(capsule)
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    store.set_ready([capsule])
     run = lease_run(store, capsule)
     assert (run.number, run.label, run.state, run.argv) == (
         1,
@@ -161,7 +161,7 @@ def test_life_of_a_run(store):
 
 @pytest.mark.parametrize("state", ["creating", "removing", "gone"])
 def test_run_needs_a_capsule_that_is_ready(store, state):
-    capsule = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
     if state == "removing":
         store.set_removing(capsule, Removal(point="p", keep_branch=False))
     elif state == "gone":
@@ -172,7 +172,7 @@ def test_run_needs_a_capsule_that_is_ready(store, state):
 
 
 def test_set_up_runs_in_a_capsule_that_is_being_made(store):
-    capsule = store.lease_capsule(PROJECT, plan_of("x"), {"web": 1})
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
     assert lease_run(store, capsule, states=(CapsuleState.CREATING,)).number == 1
 
 
@@ -209,7 +209,7 @@ def test_corrupt_database_is_told_with_a_way_out(home, content):
 
 def test_damage_is_found(store, open_store, home):
     for number in range(50):
-        store.lease_capsule(PROJECT, plan_of(f"x{number}"), {"web": 20_000 + number})
+        store.lease_capsules(PROJECT, [(plan_of(f"x{number}"), {"web": 20_000 + number})])[0]
     assert store.damage() == []
     store.close()
     path = home / "state.db"
@@ -265,8 +265,10 @@ def test_threads_take_turns(store):
 
     def work(number):
         try:
-            capsule = store.lease_capsule(PROJECT, plan_of(f"c{number}"), {"web": 20_000 + number})
-            store.set_ready(capsule)
+            capsule = store.lease_capsules(
+                PROJECT, [(plan_of(f"c{number}"), {"web": 20_000 + number})]
+            )[0]
+            store.set_ready([capsule])
             for turn in range(5):
                 run = lease_run(store, capsule, token=f"{number}-{turn}")
                 store.set_running(run)

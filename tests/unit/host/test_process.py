@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.host import process
-from atoll.host.process import launch, own_environment, replayable, run, wait_until
-from atoll.model.errors import DriverError, PrerequisiteError
+from atoll.host.process import Program, launch, own_environment, replayable, run, stream, wait_until
+from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.plan import Enclosure
 
 
@@ -125,16 +126,13 @@ def test_line_can_be_pasted(argv):
     assert shlex.split(replayable(argv)) == argv
 
 
-def test_launch_waits_for_the_first_process_only(tmp_path):
-    started = time.monotonic()
-    launch(("sh", "-c", f"(sleep 0.3; touch {tmp_path}/done) &"), keep_fds=(), env={})
-    assert time.monotonic() - started < 5
-    assert wait_until((tmp_path / "done").exists, timeout_s=10)
-
-
-def test_launch_that_fails_is_told():
-    with pytest.raises(DriverError, match="exit code 7"):
-        launch(("sh", "-c", "exit 7"), keep_fds=(), env={"PATH": os.environ["PATH"]})
+def test_companion_is_out_of_reach_of_the_terminal():
+    child = launch(("sleep", "100"), keep_fds=(), env={"PATH": os.environ["PATH"]})
+    try:
+        assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_waiting_ends_with_the_condition_or_the_time():
@@ -145,3 +143,104 @@ def test_waiting_ends_with_the_condition_or_the_time():
     started = time.monotonic()
     assert not wait_until(lambda: False, timeout_s=0.1)
     assert 0.1 <= time.monotonic() - started < 5
+
+
+def streamed(*argv, limit_bytes=1 << 20, timeout_s=20, **given):
+    """What was taken, and how it ended."""
+    taken = []
+    done = stream(
+        Program(argv, **given), taken.append, limit_bytes=limit_bytes, timeout_s=timeout_s
+    )
+    return b"".join(taken), done
+
+
+def test_stream_hands_over_what_is_said():
+    said, done = streamed("sh", "-c", "cat; printf err >&2; exit 3", stdin=b"given")
+    assert (said, done.ended) == (b"given", "whole")
+    assert done.completed.argv[0] == "sh"
+    assert (done.completed.code, done.completed.stderr) == (3, b"err")
+
+
+def test_stream_is_null_at_its_beginning_unless_given(tmp_path):
+    assert streamed("cat")[0] == b""
+    (tmp_path / "input").write_bytes(b"from a file")
+    with (tmp_path / "input").open("rb") as file:
+        assert streamed("cat", stdin=file.fileno())[0] == b"from a file"
+
+
+def test_stream_carries_much():
+    data = os.urandom(1 << 20) * 8
+    said, done = streamed("cat", stdin=data, limit_bytes=len(data))
+    assert said == data
+    assert done.ended == "whole"
+
+
+def test_stream_honours_enclosure_descriptors_and_narration(tmp_path, monkeypatch):
+    heard = []
+    monkeypatch.setattr(process, "on_command", heard.append)
+    inside = Enclosure(
+        env={"PATH": os.environ["PATH"]}, cwd=str(tmp_path), prefix=("env", "ADDED=1")
+    )
+    reader, writer = os.pipe()
+    said, done = streamed(
+        "sh", "-c", "pwd; env; ls /proc/$$/fd", within=inside, env={"OWN": "2"}, keep_fds=(reader,)
+    )
+    os.close(reader)
+    os.close(writer)
+    lines = said.decode().split()
+    assert lines[0] == str(tmp_path)
+    assert {"ADDED=1", "OWN=2", str(reader)} <= set(lines)
+    assert "HOME" not in said.decode()
+    assert done.completed.argv[:3] == ("env", "ADDED=1", "sh")
+    assert len(heard) == 1
+    assert heard[0].startswith(f"cd {tmp_path} && env ADDED=1 sh -c")
+
+
+def test_stream_reports_a_missing_program_and_place(tmp_path):
+    with pytest.raises(PrerequisiteError, match="`no-such-program` is not installed"):
+        streamed("no-such-program")
+    with pytest.raises(DriverError, match="there is no directory"):
+        streamed("true", cwd=str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "ended"),
+    [
+        ("sleep 1000", {"timeout_s": 0.3}, "time"),
+        ("echo ready; sleep 1000", {"timeout_s": 0.3}, "time"),
+        ("exec >&- 2>&-; sleep 1000", {"timeout_s": 0.3}, "time"),
+        ("trap '' TERM HUP INT; sleep 1000 & wait", {"timeout_s": 0.3}, "time"),
+        ("sleep 1000 & exit 0", {"timeout_s": 0.3}, "time"),
+        ("sleep 1000 >&- 2>&- & exit 0", {}, "whole"),
+        ("while :; do echo data; done", {"limit_bytes": 100_000}, "size"),
+        ("while :; do echo flood >&2; done", {"limit_bytes": 100_000}, "size"),
+    ],
+)
+def test_stream_ends_and_takes_its_group_along(script, limits, ended, tmp_path, processes_with):
+    marker = f"MARKER={tmp_path}"
+    began = time.monotonic()
+    said, done = streamed("sh", "-c", script, env={"MARKER": str(tmp_path)}, **limits)
+    assert time.monotonic() - began < 10
+    assert done.ended == ended
+    assert len(said) <= 100_000
+    assert len(done.completed.stderr) <= 2000
+    assert wait_until(lambda: processes_with(marker) == [], timeout_s=5)
+
+
+def test_stream_ends_when_its_taker_refuses(tmp_path, processes_with):
+    def refuse(chunk):
+        raise StateError(chunk.decode())
+
+    program = Program(("sh", "-c", "printf no; sleep 1000"), env={"MARKER": str(tmp_path)})
+    with pytest.raises(StateError, match="no"):
+        stream(program, refuse, limit_bytes=100, timeout_s=20)
+    assert wait_until(lambda: processes_with(f"MARKER={tmp_path}") == [], timeout_s=5)
+
+
+def test_stream_limits_memory():
+    limited = "from resource import *\nwhile getrlimit(RLIMIT_DATA)[0] == RLIM_INFINITY: pass\n"
+    greedy = (sys.executable, "-c", f"{limited}print(len(bytes(1 << 29)))")
+    assert streamed(*greedy, memory_bytes=1 << 30)[1].completed.code == 0
+    refused = streamed(*greedy, memory_bytes=1 << 28)[1].completed
+    assert refused.code == 1
+    assert b"MemoryError" in refused.stderr

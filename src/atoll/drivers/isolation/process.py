@@ -106,7 +106,7 @@ class ScrubbedProcess:
         home, tmp = _places(plan.private)
         for directory in (home, tmp):
             files.make_private_directory(directory)
-        files.write_atomic(home / ".gitconfig", _git_config(plan).encode(), mode=0o644)
+        files.write_atomic(home / ".gitconfig", render_git_config(plan).encode(), mode=0o644)
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         if plan.private is not None:
@@ -151,7 +151,7 @@ def _places(private: str) -> tuple[Path, Path]:
     return Path(private, "home"), Path(private, "tmp")
 
 
-def _git_config(plan: IsolationPlan) -> str:
+def render_git_config(plan: IsolationPlan) -> str:
     """The owner's identity and nothing else: no helper, no signing key, no include."""
     identity = {"name": plan.author, "email": plan.email}
     lines = ["[user]", *(f"\t{key} = {_quoted(value)}" for key, value in identity.items() if value)]

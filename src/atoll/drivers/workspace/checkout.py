@@ -12,7 +12,8 @@ from atoll.model.state import Problem, RecoveryPoint, Work
 class CheckoutWorkspace:
     name = "checkout"
 
-    def check(self) -> list[Problem]:
+    def check(self, home: Path) -> list[Problem]:
+        del home
         return []
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
@@ -35,8 +36,10 @@ class CheckoutWorkspace:
         del plan, inside, point, home
         return None
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
-        del plan, point, lock
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
+    ) -> None:
+        del plan, point, inside, lock
 
     def points(self, repository: str) -> list[RecoveryPoint]:
         del repository

@@ -9,25 +9,27 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.drivers.contracts import WorkspaceRequest
-from atoll.drivers.workspace import recovery
+from atoll.drivers.workspace import points, recovery
+from atoll.drivers.workspace.branches import forget_branch
 from atoll.host import files, git
-from atoll.host.process import wait_until
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import Problem, RecoveryPoint, Work
 
 _OLDEST_GIT = (2, 36, 0)
-_STALE_S = 2.0
 
 
 class WorktreeWorkspace:
     name = "worktree"
 
-    def check(self) -> list[Problem]:
+    def check(self, home: Path) -> list[Problem]:
+        del home
         if shutil.which("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
         if git.version() < _OLDEST_GIT:
@@ -80,29 +82,70 @@ class WorktreeWorkspace:
             raise DriverError(
                 f"git could not forget the worktree: {answer.stderr.decode().strip()}"
             )
-        branch = _branch(plan)
-        if keep_branch or git.checked_out_at(branch, cwd=plan.repository) is not None:
-            return
-        _remove_stale_lock(Path(plan.repository, f"refs/heads/{branch}.lock"))
-        if git.find_ref(f"refs/heads/{branch}", cwd=plan.repository) is not None:
-            git.git("branch", "--quiet", "-D", "--", branch, cwd=plan.repository)
+        if not keep_branch:
+            forget_branch(plan.repository, _branch(plan))
 
     def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
-        return recovery.find_work(plan, inside)
+        return recovery.find_work(_LinkedSite(plan, inside))
 
     def save(
         self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(plan, inside, point=point, home=home)
+        return recovery.save(_LinkedSite(plan, inside), point=point, home=home)
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
-        recovery.restore(plan, point, lock=lock)
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
+    ) -> None:
+        # On the host: this worktree is made of the owner's repository and nothing has run in it.
+        del inside
+        recovery.restore(plan, point, None, lock=lock)
 
     def points(self, repository: str) -> list[RecoveryPoint]:
-        return recovery.points(cwd=repository)
+        return points.points(cwd=repository)
 
     def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        recovery.drop(point, cwd=repository, home=home)
+        points.drop(point, cwd=repository, home=home)
+
+
+class _LinkedSite(NamedTuple):
+    """A worktree: its commits are the owner's from the moment that they are made."""
+
+    plan: WorkspacePlan
+    inside: Enclosure
+
+    def is_there(self) -> bool:
+        return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
+
+    def belongs(self) -> bool:
+        plan = self.plan
+        answer = git.git(
+            "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel",
+            cwd=plan.path, within=self.inside, allowed=(0, 128),
+        )  # fmt: skip
+        expected = f"{os.path.realpath(plan.repository)}\n{os.path.realpath(plan.path)}\n"
+        return answer.code == 0 and answer.text == expected
+
+    def tips(self) -> list[str]:
+        head = tip = None
+        if Path(self.plan.path).is_dir() and self.belongs():
+            head = git.find_commit("HEAD", cwd=self.plan.path, within=self.inside)
+        if self.plan.branch is not None:
+            tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
+        return [commit for commit in (head, tip) if commit is not None]
+
+    def deliver(self, commits: Sequence[str]) -> None:
+        del commits
+
+    def set_aside(self, aside: Path) -> None:
+        """Moves the files, with the repositories of this worktree's submodules."""
+        pointer = Path(self.plan.path, ".git")
+        plain = pointer.is_file() and not pointer.is_symlink()
+        link = files.read_regular(pointer, limit_bytes=1 << 16) if plain else None
+        record = Path(os.fsdecode((link or b"").removeprefix(b"gitdir: ").rstrip(b"\n")))
+        linked = record.parent == Path(self.plan.repository, "worktrees")
+        if linked and (record / "modules").is_dir():
+            files.move(record / "modules", aside / "modules")
+        files.move(Path(self.plan.path), aside / "workspace")
 
 
 def _branch(plan: WorkspacePlan) -> str:
@@ -127,9 +170,3 @@ def _remove_records(plan: WorkspacePlan) -> None:
         named = files.read_regular(record / "gitdir", limit_bytes=1 << 16) or b""
         if named.rstrip(b"\n") in mine:
             files.remove_tree(record, within=records)
-
-
-def _remove_stale_lock(path: Path) -> None:
-    """Git holds a ref's lock for an instant; one that stays is a killed git's."""
-    if path.exists() and not wait_until(lambda: not path.exists(), timeout_s=_STALE_S):
-        path.unlink(missing_ok=True)

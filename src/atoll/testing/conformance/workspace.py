@@ -125,7 +125,7 @@ class Trial:
         trial = replace(self, request=request, plan=self.driver().plan(request))
         trial.apply()
         with held_lock(self.home) as lock:
-            trial.driver().restore(trial.plan, point, lock=lock)
+            trial.driver().restore(trial.plan, point, trial.inside, lock=lock)
         return trial
 
 
@@ -146,9 +146,9 @@ class WorkspaceSuite:
         return Trial(driver=self.driver, request=request, plan=plan, place=place)
 
     def test_check_changes_nothing(self, tmp_path: Path) -> None:
-        self.trial(tmp_path)
+        home = self.trial(tmp_path).home
         before = look(tmp_path)
-        assert self.driver().check() == self.driver().check()
+        assert self.driver().check(home) == self.driver().check(home)
         assert look(tmp_path) == before
 
     def test_plan_is_pure(self, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""`atoll snapshots`: the time line of a capsule."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases, shapes
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.output import render_size
+from atoll.engine.timeline import Moment
+
+
+@click.command("snapshots")
+@name_argument
+@click.option("-n", "count", default=50, help="How many of the latest; 0 for all.")
+@verb
+def command(frame: Frame, name: str, count: int) -> None:
+    """Lists the points of NAME with their sizes and what changed since the one before."""
+    moments = frame.capsule(name).timeline(count=count or None)
+    frame.output.table(
+        "snapshots",
+        [shapes.moment(moment) for moment in moments],
+        ("snapshot", "taken", "size", "changed", "message"),
+        (
+            (
+                str(moment.snapshot.number),
+                phrases.moment(moment.snapshot.created_at),
+                render_size(moment.bytes),
+                _changed(moment),
+                _message(moment),
+            )
+            for moment in moments
+        ),
+    )
+    if not moments:
+        frame.output.note(f'no snapshots yet\nhint: atoll snapshot {name} -m "…"')
+
+
+def _changed(moment: Moment) -> str:
+    if not moment.files and not moment.removed:
+        return "nothing"
+    names = ", ".join(moment.paths[:2])
+    more = "" if moment.files <= len(moment.paths[:2]) else ", …"
+    gone = f", {moment.removed} removed" if moment.removed else ""
+    return f"{moment.files} files{gone}" + (f": {names}{more}" if names else "")
+
+
+def _message(moment: Moment) -> str:
+    snapshot = moment.snapshot
+    return snapshot.message or ("before a run" if snapshot.automatic else "")

@@ -1,0 +1,42 @@
+"""Processes in a capsule's own view: the project at its own path, a private HOME and TMPDIR.
+
+No walls: whatever the user may read and reach can be read and reached from inside, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll.drivers.contracts import IsolationRequest
+from atoll.drivers.isolation.process import ScrubbedProcess, render_git_config
+from atoll.model.plan import Enclosure, IsolationPlan
+
+
+class NamespaceProcess(ScrubbedProcess):
+    name = "namespace"
+
+    def plan(self, request: IsolationRequest) -> IsolationPlan:
+        plan = super().plan(request)
+        return plan._replace(
+            private=request.private,
+            seed=request.seed,
+            holder=request.directory,
+            tools=request.tools,
+        )
+
+    def apply(self, plan: IsolationPlan) -> None:
+        home = Path(plan.seed, "home")
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Without waiting for the disk: what a power cut takes is written again at first use.
+        (home / ".gitconfig").write_text(render_git_config(plan))
+
+    def release(self, plan: IsolationPlan, *, home: Path) -> None:
+        # The private places are part of the workspace's upper layer, and go with it.
+        del plan, home
+
+    def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
+        inside = super().enclosure(plan, owner)
+        if plan.tools:
+            inside = inside.adding({"PATH": f"{plan.tools}:{inside.env['PATH']}"})
+        return inside._replace(holder=plan.holder)

@@ -1,0 +1,356 @@
+"""What of the owner's checkout travels into capsules besides the commit. Nothing is copied here.
+
+Git says what is ignored, changed and untracked; the project file chooses among it. What looks like
+a secret stays out unless `project.carry` names it, and what `project.never` names stays out in any
+case. Whatever stays out is told with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers.carrylist import CarryList, topmost
+from atoll.host import git
+from atoll.host.files import read_regular
+from atoll.host.trees import LeftOut, Skip, is_gone
+from atoll.model import secretfiles
+from atoll.model.errors import StateError
+
+UNREADABLE = "it cannot be read"
+_UNLISTED = "not listed in `project.carry`"
+_UNTRACKED = "not ignored by git, so only `--dirty` brings it"
+_REPOSITORY = "a repository of its own"
+
+_HEAD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_UNOPENED = re.compile(rb"^warning: could not open directory '(.+)/': ", re.MULTILINE)
+_LOOKED_AT = 256
+_SUBMODULE_MODE = "160000"
+
+
+class Carried(NamedTuple):
+    """Paths from the checkout's root; none lies below another."""
+
+    directories: tuple[str, ...]
+    """Ignored directories directly in the root: each becomes a layer."""
+    rest: tuple[str, ...]
+    """All other ignored entries, directories or files: together one layer."""
+    left_out: tuple[LeftOut, ...]
+    """Of these entries only: what stays out inside of them is for the `skipper` to say."""
+
+
+class Dirty(NamedTuple):
+    """What `--dirty` brings. Removals come first; a changed path replaces whatever is there."""
+
+    changed: tuple[str, ...]
+    """Files and symbolic links."""
+    removed: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def find_carried(
+    checkout: str, *, carry: Sequence[str] | None, never: Sequence[str], home: str | None = None
+) -> Carried:
+    """What is ignored and travels: all of it, or what `carry` lists.
+
+    `home` is Atoll's own, which may lie inside. Raises SpecError for an entry of `carry` that
+    leaves the root or is git's own.
+    """
+    judge = _Judge(checkout, carry=carry, never=never, home=home)
+    entries = _ignored(checkout)
+    chosen = judge.listed.chosen(entries)
+    covered = {above for path in chosen for above in _upwards(path)}
+    left_out = {path: _UNLISTED for path in topmost(entries) if path not in covered}
+    directories: list[str] = []
+    rest: list[str] = []
+    for path in chosen:
+        place, reason = judge.find_path_reason(path)
+        if reason is not None:
+            left_out[place] = reason
+        elif entries.get(path) and "/" not in path:
+            directories.append(path)
+        else:
+            rest.append(path)
+    left_out.update(dict.fromkeys(judge.listed.unmet(), _UNTRACKED))
+    return Carried(tuple(directories), tuple(rest), _told(left_out))
+
+
+def skipper(
+    checkout: str, *, carry: Sequence[str] | None, never: Sequence[str], home: str | None = None
+) -> Skip:
+    """For a scan of what `find_carried` found: why an entry inside of it stays out, or None.
+
+    It takes the path from the checkout's root and the entry. Special files are the scan's matter.
+    """
+    judge = _Judge(checkout, carry=carry, never=never, home=home)
+
+    def skip(path: str, entry: os.DirEntry[str]) -> str | None:
+        try:
+            mode = entry.stat(follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+        return judge.find_reason(path, entry.name, mode)
+
+    return skip
+
+
+def dirty_paths(
+    checkout: str,
+    commit: str,
+    *,
+    carry: Sequence[str] | None,
+    never: Sequence[str],
+    home: str | None = None,
+) -> Dirty:
+    """What in the owner's checkout differs from `commit`, staged or not, and what is untracked.
+
+    A changed file that looks like a secret stays as it was committed. What the index tells git to
+    overlook (`--skip-worktree`, `--assume-unchanged`) is overlooked here, too.
+    """
+    judge = _Judge(checkout, carry=carry, never=never, home=home)
+    untracked, left_out = _untracked(checkout, judge)
+    candidates = set(untracked)
+    removed: set[str] = set()
+    for path, before, after in _differences(checkout, commit):
+        if _SUBMODULE_MODE in {before, after}:
+            left_out[path] = "a submodule"
+        elif after.strip("0") or judge.is_there(path):
+            candidates.add(path)
+        else:
+            removed.add(path)
+    changed: list[str] = []
+    for path in sorted(candidates):
+        place, reason = judge.find_path_reason(path)
+        if reason is None:
+            changed.append(path)
+        else:
+            left_out[place] = reason
+    return Dirty(tuple(changed), tuple(sorted(removed - candidates)), _told(left_out))
+
+
+def tracked_secrets(checkout: str) -> list[LeftOut]:
+    """Tracked files that look like secrets. They travel with the commit: this only tells."""
+    judge = _Judge(checkout)
+    found = ((path, judge.find_secret(path)) for path in git.tracked(cwd=checkout))
+    return [
+        LeftOut(path, f"{reason}; tracked by git, so it travels")
+        for path, reason in found
+        if reason is not None
+    ]
+
+
+def _told(left_out: dict[str, str]) -> tuple[LeftOut, ...]:
+    return tuple(LeftOut(path, reason) for path, reason in sorted(left_out.items()))
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def _ignored(checkout: str) -> dict[str, bool]:
+    """The ignored entries, each with whether it is a directory; some lie below others.
+
+    `ls-files` and not `status`: it need not look at tracked files, and it takes a directory for
+    ignored also when only its own `.gitignore` says so, as virtual environments have it.
+    """
+    listed = git.git(
+        "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z",
+        cwd=checkout,
+    )  # fmt: skip
+    entries = filter(None, listed.text.split("\0"))
+    return {entry.removesuffix("/"): entry.endswith("/") for entry in entries}
+
+
+def _untracked(checkout: str, judge: _Judge) -> tuple[list[str], dict[str, str]]:
+    """Files that git neither tracks nor ignores, and what there cannot be had."""
+    listed = git.git("ls-files", "--others", "--exclude-standard", "-z", cwd=checkout)
+    left_out = {os.fsdecode(name): UNREADABLE for name in _UNOPENED.findall(listed.stderr)}
+    files: list[str] = []
+    for path in filter(None, listed.text.split("\0")):
+        if path.endswith("/"):
+            # Git lists files; only a repository of its own is shown as a directory.
+            place, reason = judge.find_path_reason(path[:-1])
+            left_out[place] = reason or _REPOSITORY
+        else:
+            files.append(path)
+    return files, left_out
+
+
+def _differences(checkout: str, commit: str) -> Iterator[tuple[str, str, str]]:
+    """(path, mode before, mode after) of tracked files that differ; `000000` is no file."""
+    answer = git.git(
+        "diff", "--raw", "-z", "--no-abbrev", "--no-renames", "--no-ext-diff", "--no-textconv",
+        "--no-color", "--no-relative", "--ignore-submodules=none", "--end-of-options", commit, "--",
+        cwd=checkout,
+    )  # fmt: skip
+    fields = answer.text.split("\0")
+    for head, path in zip(fields[0::2], fields[1::2], strict=False):
+        before, after, _ = head.removeprefix(":").split(" ", 2)
+        yield path, before, after
+
+
+class _Judge:
+    """What stays out of the capsules of one checkout, and why."""
+
+    def __init__(
+        self,
+        checkout: str,
+        *,
+        carry: Sequence[str] | None = None,
+        never: Sequence[str] = (),
+        home: str | None = None,
+    ) -> None:
+        self._root = checkout
+        self._never = secretfiles.Globs(never) if never else None
+        self._blocked = _blocked(checkout, home)
+        self._parents: dict[str, str | None] = {}
+        self.listed = CarryList(checkout, carry)
+
+    def find_reason(self, path: str, name: str, mode: int) -> str | None:
+        """Why one entry stays out; its parents are not asked. Runs for every file of a tree."""
+        is_directory = mode & 0o170000 == 0o040000
+        if reason := self._find_barred(path, is_directory=is_directory):
+            return reason
+        if reason := self._find_secret(path, name, mode):
+            return reason
+        # What everybody may read needs no question.
+        needed = 0o555 if is_directory else 0o444
+        if mode & needed == needed or stat.S_ISLNK(mode):
+            return None
+        how = os.R_OK | os.X_OK if is_directory else os.R_OK
+        return None if os.access(f"{self._root}/{path}", how) else UNREADABLE
+
+    def find_path_reason(self, path: str) -> tuple[str, str | None]:
+        """Why a path that git has listed stays out, and whether it or a parent is the cause."""
+        *parents, name = path.split("/")
+        is_named = self.listed.names([*parents, name])
+        parent = ""
+        for part in parents:
+            parent = f"{parent}/{part}" if parent else part
+            reason = self._find_barred(parent, is_directory=True)
+            if reason is None and not is_named:
+                reason = self._find_parent_secret(parent, part)
+            if reason is not None:
+                return parent, reason
+        try:
+            mode = os.lstat(f"{self._root}/{path}").st_mode
+        except OSError as error:
+            return path, None if is_gone(error) else UNREADABLE
+        return path, self.find_reason(path, name, mode)
+
+    def find_secret(self, path: str) -> str | None:
+        """Why a file is a secret, by itself or by a directory that holds it."""
+        *parents, name = path.split("/")
+        if any(map(secretfiles.find_directory_rule, parents)) or secretfiles.find_rule(name):
+            for count, part in enumerate(parents, 1):
+                if reason := self._find_parent_secret("/".join(parents[:count]), part):
+                    return reason
+            return self._find_secret(path, name, stat.S_IFREG)
+        return None
+
+    def is_there(self, path: str) -> bool:
+        """Whether something that is no directory is at a path that leads through no link."""
+        place, *below = path.split("/")
+        try:
+            for part in below:
+                if not stat.S_ISDIR(os.lstat(f"{self._root}/{place}").st_mode):
+                    return False
+                place = f"{place}/{part}"
+            return not stat.S_ISDIR(os.lstat(f"{self._root}/{place}").st_mode)
+        except OSError as error:
+            return isinstance(error, PermissionError)
+
+    def _find_barred(self, path: str, *, is_directory: bool) -> str | None:
+        if path in self._blocked:
+            return self._blocked[path]
+        if self._never and (pattern := self._never.find(path, is_directory=is_directory)):
+            return f"`{pattern}` is in `project.never`"
+        return None
+
+    def _find_secret(self, path: str, name: str, mode: int) -> str | None:
+        reason: str | None
+        if mode & 0o170000 == 0o040000:
+            directory = secretfiles.find_directory_rule(name)
+            if directory is None or self._is_harmless(directory, path):
+                return None
+            reason = directory.reason
+        elif name == ".git":
+            return "a link to a repository that is kept elsewhere"
+        else:
+            rule = secretfiles.find_rule(name)
+            if rule is None:
+                return None
+            reason = self._find_file_reason(rule, path, mode)
+        return None if reason is None or self.listed.names(path.split("/")) else reason
+
+    def _find_parent_secret(self, path: str, name: str) -> str | None:
+        """The same for a directory that many paths have in common."""
+        if path not in self._parents:
+            self._parents[path] = self._find_secret(path, name, stat.S_IFDIR)
+        return self._parents[path]
+
+    def _find_file_reason(self, rule: secretfiles.Rule, path: str, mode: int) -> str | None:
+        parent = path.lower().rpartition("/")[0].rpartition("/")[2]
+        if rule.within and parent not in rule.within:
+            return None
+        if rule.content is None:
+            return rule.reason
+        # A link holds nothing itself.
+        content = _head(f"{self._root}/{path}") if stat.S_ISREG(mode) else b""
+        if content is None:
+            return UNREADABLE
+        return rule.reason if rule.fits(content) else None
+
+    def _is_harmless(self, rule: secretfiles.DirectoryRule, path: str) -> bool:
+        names = islice(_names_below(f"{self._root}/{path}"), _LOOKED_AT)
+        return bool(rule.harmless) and any(re.search(rule.harmless, name) for name in names)
+
+
+def _names_below(place: str) -> Iterator[str]:
+    for _, directories, files in os.walk(place):
+        yield from files
+        yield from directories
+
+
+def _head(place: str) -> bytes | None:
+    """The beginning of a regular file; nothing of anything else; None when it is forbidden."""
+    try:
+        handle = os.open(place, _HEAD)
+    except OSError as error:
+        return None if isinstance(error, PermissionError) else b""
+    try:
+        is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
+        return os.read(handle, secretfiles.READ_BYTES) if is_regular else b""
+    finally:
+        os.close(handle)
+
+
+def _blocked(checkout: str, home: str | None) -> dict[str, str]:
+    """What is no part of the project though it lies in its directory."""
+    root = os.path.realpath(checkout).rstrip("/")
+    places: list[tuple[str, str]] = []
+    listed = git.git("worktree", "list", "--porcelain", "-z", cwd=checkout).text
+    for record in filter(None, listed.split("\0\0")):
+        place, *attributes = record.removeprefix("worktree ").split("\0")
+        if not any(attribute.startswith("prunable") for attribute in attributes):
+            places.append((place, "a worktree of this repository"))
+    places.append((f"{root}/.git", "git's own directory"))
+    with suppress(StateError):
+        # A file here is a link to git's directory, which may have been put inside.
+        link = read_regular(Path(root, ".git"), limit_bytes=1 << 16) or b""
+        target = os.fsdecode(link.removeprefix(b"gitdir: ").rstrip(b"\n"))
+        places.append((os.path.join(root, target), "git's own directory"))
+    if home is not None:
+        places.append((home, "Atoll's own home"))
+    real = ((os.path.realpath(place), reason) for place, reason in places)
+    return {
+        place[len(root) + 1 :]: reason for place, reason in real if place.startswith(f"{root}/")
+    }

@@ -1,0 +1,97 @@
+"""A capsule's private repository, asked inside the capsule; its commits leave as a pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.drivers.workspace import recovery
+from atoll.host import files, git, quarantine
+from atoll.model.errors import StateError
+from atoll.model.plan import Enclosure, WorkspacePlan
+
+_REFS_LIMIT = 1_000
+_TEXT = "atoll: what was not committed"
+
+
+class PrivateSite:
+    def __init__(
+        self, plan: WorkspacePlan, inside: Enclosure, set_aside: Callable[[Path], None]
+    ) -> None:
+        self.plan = plan
+        self.inside = inside
+        self.set_aside = set_aside
+
+    def is_there(self) -> bool:
+        return Pool(self.plan.pool).tree(self.plan.upper).is_dir()
+
+    def belongs(self) -> bool:
+        path = self.plan.path
+        answer = git.git(
+            "rev-parse", "--path-format=absolute", "--git-dir", "--show-toplevel",
+            cwd=path, within=self.inside, allowed=(0, 128),
+        )  # fmt: skip
+        real = os.path.realpath(path)
+        return answer.code == 0 and answer.text == f"{real}/.git\n{real}\n"
+
+    def tips(self) -> list[str]:
+        """Delivers them, too: only the owner's repository can tell whether they are held there."""
+        if not self.is_there() or not self.belongs():
+            return self._exported()
+        head = git.find_commit("HEAD", cwd=self.plan.path, within=self.inside)
+        tips = [] if head is None else [head]
+        tips += self._own_tips()
+        found = list(dict.fromkeys(tips))
+        self.deliver(found)
+        return list(dict.fromkeys([*found, *self._exported()]))
+
+    def _own_tips(self) -> list[str]:
+        """Where refs stand that are not as they were when the capsule was made."""
+        answer = git.git(
+            "for-each-ref", f"--count={_REFS_LIMIT + 1}", "--format=%(objectname) %(refname)",
+            "refs/heads", "refs/stash",
+            cwd=self.plan.path, within=self.inside,
+        )  # fmt: skip
+        at_first = self._first_refs()
+        lines = [line for line in answer.text.splitlines() if line not in at_first]
+        if len(lines) > _REFS_LIMIT:
+            raise StateError(f"the capsule has more than {_REFS_LIMIT} branches of its own")
+        return [line.split(" ", 1)[0] for line in lines]
+
+    def _first_refs(self) -> set[str]:
+        """From the frozen layer, which nobody writes."""
+        for layer in self.plan.layers:
+            if layer.startswith("g"):
+                path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
+                content = files.read_regular(path, limit_bytes=1 << 28)
+                return set(os.fsdecode(content or b"").splitlines())
+        return set()
+
+    def _exported(self) -> list[str]:
+        """What was brought out before under the capsule's branch."""
+        if self.plan.branch is None:
+            return []
+        tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
+        return [] if tip is None else [tip]
+
+    def deliver(self, commits: Sequence[str]) -> None:
+        known = list(dict.fromkeys([self.plan.base_commit, *self._exported()]))
+        quarantine.bring(
+            self.plan.repository, commits, known=known, inside=self.inside, place=self.plan.path
+        )
+
+    def commit_rest(self, tip: str | None) -> str | None:
+        """What is not committed as a commit on top of `tip`; `tip` when there is nothing."""
+        trees = recovery.find_trees(self)
+        if trees is None:
+            raise StateError("git cannot store a file of the workspace", hint="atoll diff")
+        parents = [tip] if tip is not None else []
+        if tip is not None:
+            held = git.git(
+                "rev-parse", f"{tip}^{{tree}}", cwd=self.plan.path, within=self.inside
+            ).text.strip()
+            if held == trees.everything:
+                return tip
+        return recovery.commit_tree(self, trees.everything, parents, _TEXT)

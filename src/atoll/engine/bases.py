@@ -1,0 +1,120 @@
+"""Bases: the layers that new capsules start from, frozen when they are first needed.
+
+A base is never written down: it is what the layers of the commit, of the repository's refs, of
+the dependencies and, if asked for, of uncommitted changes make together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers import registry
+from atoll.drivers.layers import carried, probes
+from atoll.drivers.layers.carried import Carried, Tell
+from atoll.drivers.layers.commit import Builder, find_commit_layer, freeze_commit_layer
+from atoll.drivers.layers.pool import Layer, Pool
+from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer, load_refs
+from atoll.engine.session import Session
+from atoll.host import git
+from atoll.model import state
+from atoll.model.errors import StateError
+from atoll.model.plan import CapsulePlan, Ground, Refs, WorkspacePlan
+
+__all__ = ["Base", "Tell", "ensure_base", "grounded"]
+
+
+class Base(NamedTuple):
+    """What capsules of one commit start from."""
+
+    commit: Layer
+    git: Layer
+    carried: Carried
+    dirty: Layer | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        top = () if self.dirty is None else (self.dirty.id,)
+        return (*self.commit.stack, self.git.id, *self.carried.layers, *top)
+
+
+@contextmanager
+def grounded(
+    session: Session,
+    project: state.Project,
+    plans: Sequence[CapsulePlan],
+    *,
+    tell: Tell | None = None,
+) -> Iterator[list[CapsulePlan]]:
+    """The plans with the layers that they lie on, which cannot be collected meanwhile."""
+    first = plans[0]
+    if not first.workspace.pool:
+        yield list(plans)
+        return
+    pool = Pool(first.workspace.pool)
+    driver = registry.layered_driver(first.workspace.driver)
+    with pool.turn(shared=True):
+        base = ensure_base(
+            session, project, first.workspace.base_commit, first.ground,
+            refs=first.refs, tell=tell,
+        )  # fmt: skip
+        yield [_on(driver.on(plan.workspace, base.layers), plan) for plan in plans]
+
+
+def _on(workspace: WorkspacePlan, plan: CapsulePlan) -> CapsulePlan:
+    seed = str(Pool(workspace.pool).tree(workspace.upper))
+    return plan._replace(workspace=workspace, isolation=plan.isolation._replace(seed=seed))
+
+
+def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
+    session: Session,
+    project: state.Project,
+    commit: str,
+    ground: Ground,
+    *,
+    refs: Refs | None = None,
+    tell: Tell | None = None,
+    thorough: bool = False,
+) -> Base:
+    """The base of a commit, frozen or refreshed where it has to be. The pool's turn is ours."""
+    pool = Pool(session.pool(project.id))
+    pool.make()
+    source = Source(
+        checkout=project.root,
+        repository=project.git_dir,
+        git_dir=_own_git_dir(project),
+        refs=refs or load_refs(project.root),
+        commit=commit,
+    )
+    git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
+    builder = _builder(session, pool)
+    found = find_commit_layer(pool, source)
+    layer = found or freeze_commit_layer(builder, source, git_layer)
+    fresh = None if thorough else carried.find_fresh(pool, project.root, ground)
+    dependencies = fresh or carried.freeze_carried(
+        pool, project.root, ground,
+        deltas=builder.way is not None, tell=tell, thorough=thorough,
+    )  # fmt: skip
+    dirty = carried.freeze_dirty(pool, project.root, commit, ground) if ground.dirty else None
+    return Base(commit=layer, git=git_layer, carried=dependencies, dirty=dirty)
+
+
+def _builder(session: Session, pool: Pool) -> Builder:
+    name, _ = probes.find_overlay(session.home)
+    way = None if name is None else probes.overlay_way(name)
+    return Builder(pool=pool, nursery=session.nursery, way=way)
+
+
+def _own_git_dir(project: state.Project) -> str:
+    """The checkout's own git directory: not the repository's, in a linked worktree."""
+    pointer = Path(project.root, ".git")
+    if pointer.is_dir() and not pointer.is_symlink():
+        return str(pointer)
+    answer = git.git("rev-parse", "--absolute-git-dir", cwd=project.root)
+    place = answer.text.removesuffix("\n")
+    if not os.path.isdir(place):
+        raise StateError(f"`{project.root}` has no git directory")
+    return place

@@ -1,0 +1,139 @@
+"""Where it is measured: a throw-away place with an Atoll home of its own, which goes in any case.
+
+Law: when the context is over, however it ended, no process, file, worktree or ref is left. What a
+killed bench could not remove is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from atoll.drivers.layers.repository import PIN_PREFIX
+from atoll.engine import runs, views
+from atoll.engine.projects import Project
+from atoll.engine.session import Session
+from atoll.host import files, git, kernel, procfs
+from atoll.host.process import wait_until
+from atoll.model.errors import PrerequisiteError
+from atoll.model.names import BRANCH_PREFIX
+from atoll.model.units import render_size
+
+_PREFIX = "atoll-bench-"
+_LOCK = "lock"
+_ENDED_S = 60.0
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@contextmanager
+def throwaway(parent: Path) -> Iterator[Path]:
+    """A directory below `parent`, which is gone afterwards. Its path says nothing of its end."""
+    _remove_stale(parent)
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    lock = files.Lock(place / _LOCK)
+    lock.acquire()
+    try:
+        yield place
+    finally:
+        with _undisturbed():
+            end_processes(place)
+            lock.release()
+            files.remove_tree(place, within=parent)
+
+
+def _remove_stale(parent: Path) -> None:
+    """What a killed bench left: it had a lock, and nobody holds that any more."""
+    for place in parent.glob(f"{_PREFIX}*"):
+        lock = place / _LOCK
+        if lock.is_file() and place.stat().st_uid == os.geteuid() and not files.is_locked(lock):
+            end_processes(place, patience_s=0)
+            files.remove_tree(place, within=parent)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """An impatient second Ctrl-C waits until all is removed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def open_for(project: Project) -> Iterator[None]:
+    """Ends what a project's capsules run, and takes Atoll's refs out of its repository."""
+    try:
+        yield
+    finally:
+        with _undisturbed():
+            _end_views(project.session)
+            project.session.nursery.close()
+            await_rest(project.session)
+            project.session.store.close()
+            _forget_refs(project.record.git_dir)
+
+
+def _end_views(session: Session) -> None:
+    for capsule in session.store.capsules():
+        runs.stop_all(session, capsule)
+        views.end_view(session, capsule)
+
+
+def _forget_refs(repository: str) -> None:
+    for prefix in (PIN_PREFIX, "refs/atoll/", f"refs/heads/{BRANCH_PREFIX}"):
+        for ref, _ in git.refs_below(prefix, cwd=repository):
+            git.git("update-ref", "-d", ref, cwd=repository)
+
+
+def await_rest(session: Session) -> None:
+    """Waits for what goes on in the background: it would compete with what is measured next."""
+    home = str(session.home)
+
+    def rests() -> bool:
+        table = procfs.processes().values()
+        return not any("atoll.engine." in p.command and home in p.command for p in table)
+
+    wait_until(rests, timeout_s=_ENDED_S, interval_s=0.01)
+
+
+def end_processes(place: Path, *, patience_s: float = _ENDED_S) -> None:
+    """Sees that nothing lives that was started for `place`: it would make its home again."""
+
+    def living() -> list[int]:
+        table = procfs.processes().values()
+        return [p.pid for p in table if f"{place}/" in p.command and "atoll." in p.command]
+
+    if wait_until(lambda: not living(), timeout_s=patience_s):
+        return
+    for pid in living():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not living(), timeout_s=_ENDED_S)
+
+
+def require_room(parent: Path, size_bytes: int, count: int) -> None:
+    """Raises PrerequisiteError when there is no place for so much, or for so many files."""
+    status = os.statvfs(parent)
+    free = status.f_bavail * status.f_frsize
+    if free < size_bytes:
+        raise PrerequisiteError(
+            f"the bench needs {render_size(size_bytes)} at `{parent}`, and {render_size(free)} "
+            "are free",
+            hint="choose a smaller --size, another --place, or --quick",
+        )
+    # Filesystems without a table of inodes say that there are none.
+    if status.f_files and status.f_favail < count:
+        raise PrerequisiteError(
+            f"the bench needs {count:,} inodes at `{parent}`, and {status.f_favail:,} are free",
+            hint="choose a smaller --size, or another --place",
+        )
+
+
+def settle_disk(place: Path) -> None:
+    """Has all written that is waiting to be: it must not be written while something is measured."""
+    kernel.sync_filesystem(place)

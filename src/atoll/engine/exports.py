@@ -1,0 +1,138 @@
+"""Work comes out: a capsule's commits become the branch `atoll/NAME` in the owner's repository.
+
+Objects pass a quarantine; the branch moves by compare-and-swap, only from where Atoll itself left
+it. Where it may stand is written down before it moves, so that a crash in between is no stranger.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers import registry
+from atoll.engine import removal
+from atoll.engine.leases import workspace_plan
+from atoll.engine.session import Session, open_session
+from atoll.host import git
+from atoll.host.process import own_environment
+from atoll.model.errors import AtollError, DriverError, StateError
+from atoll.model.names import printable
+from atoll.model.state import Capsule, CapsuleState, Run
+
+
+class Exported(NamedTuple):
+    branch: str
+    commit: str
+    moved: bool
+    """False when the branch stood there already."""
+
+
+def export_after_run(session: Session, capsule: Capsule) -> None:
+    """Brings out what a run has committed. Costs one read when it has committed nothing.
+
+    What cannot be brought out stays in the capsule and is told; it is no failure of the run.
+    """
+    if capsule.branch is None:
+        return
+    try:
+        plan = workspace_plan(session, capsule)
+        if not plan.pool:
+            return
+        now = session.store.require_capsule(capsule.project_id, capsule.name)
+        # Two of them: an export was killed before it could tell whether the branch was moved.
+        before = now.exported or (plan.base_commit,)
+        if (registry.layered_driver(plan.driver).tip(plan),) == before:
+            return
+        export(session, now)
+    except AtollError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        session.warn(f"the work of `{capsule.name}` was not brought out: {error.message}{hint}")
+
+
+def export_when_over(session: Session, capsule: Capsule, run: Run) -> None:
+    """Has the work of a background run brought out when that ends, whoever is there then."""
+    root = str(Path(__file__).parents[2])
+    program = (
+        f"import sys; sys.path.append({root!r}); from atoll.engine.exports import main; main()"
+    )
+    argv = [sys.executable, "-I", "-c", program, str(session.home), str(capsule.id)]
+    lock = session.run_lock(run.token).path
+    session.nursery.watch(str(lock), argv, own_environment())
+
+
+def main() -> None:
+    """`HOME CAPSULE`: brings out what a capsule has committed, if it still exists."""
+    session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
+    for capsule in session.store.capsules():
+        if capsule.id == int(sys.argv[2]) and capsule.state is CapsuleState.READY:
+            export_after_run(session, capsule)
+
+
+def export(session: Session, capsule: Capsule, *, everything: bool = False) -> Exported:
+    """Raises StateError when it is refused, or when somebody else has moved the branch."""
+    plan = workspace_plan(session, capsule)
+    branch = capsule.branch
+    if branch is None:
+        raise StateError(
+            f"`{capsule.name}` is the checkout itself: its commits are in it already",
+            hint="git log",
+        )
+    if not plan.pool:
+        return _shared(session, capsule, branch, everything=everything)
+    driver = registry.layered_driver(plan.driver)
+    inside = removal.enclosure(session, capsule)
+    tip = driver.bring(plan, inside, everything=everything)
+    if tip is None:
+        raise StateError(
+            f"`{capsule.name}` has no branch `{branch}` any more",
+            hint=f"atoll run {capsule.name} -- git switch -c {branch}",
+        )
+    session.reach("export.brought", capsule.name)
+    with git.turn(plan.repository):
+        moved = _move(session, capsule, branch, tip, repository=plan.repository)
+    return Exported(branch=branch, commit=tip, moved=moved)
+
+
+def _shared(session: Session, capsule: Capsule, branch: str, *, everything: bool) -> Exported:
+    """A worktree's commits are in the owner's repository from the start."""
+    if everything:
+        raise StateError(
+            f"`{capsule.name}` is a worktree: what is not committed cannot be exported",
+            hint=f'atoll commit {capsule.name} -m "…"',
+        )
+    plan = workspace_plan(session, capsule)
+    commit = git.find_ref(f"refs/heads/{branch}", cwd=plan.repository)
+    if commit is None:
+        raise StateError(f"there is no branch `{branch}`", hint="git branch --all")
+    return Exported(branch=branch, commit=commit, moved=False)
+
+
+def _move(session: Session, capsule: Capsule, branch: str, tip: str, *, repository: str) -> bool:
+    ref = f"refs/heads/{branch}"
+    stands = git.find_ref(ref, cwd=repository)
+    now = session.store.require_capsule(capsule.project_id, capsule.name)
+    if stands is not None and stands != tip and stands not in now.exported:
+        raise StateError(
+            f"the branch `{branch}` was moved to {stands[:10]} by somebody else: not overwritten",
+            hint=f"git branch -m {branch} {branch}-mine, then: atoll export {capsule.name}",
+        )
+    if stands != tip and (place := git.checked_out_at(branch, cwd=repository)) is not None:
+        raise StateError(
+            f"the branch `{branch}` is checked out at `{printable(place)}`: not moved under it",
+            hint=f"git switch there to another branch, then: atoll export {capsule.name}",
+        )
+    session.store.set_exported(capsule, [stands or "", tip])
+
+    session.reach("export.announced", capsule.name)
+    if stands != tip:
+        try:
+            git.move_ref(ref, tip, old=stands, cwd=repository)
+        except DriverError as error:
+            raise StateError(
+                f"the branch `{branch}` could not be moved: {error.message}",
+                hint=f"atoll export {capsule.name}",
+            ) from error
+    session.reach("export.moved", capsule.name)
+    session.store.set_exported(capsule, [tip])
+    return stands != tip

@@ -1,0 +1,77 @@
+"""The frozen layers of a project, as they can be shown and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers.carried import load_carried
+from atoll.drivers.layers.carry import tracked_secrets
+from atoll.drivers.layers.commit import current_layers
+from atoll.drivers.layers.pool import Layer, Pool
+from atoll.engine import upkeep
+from atoll.engine.session import Session
+from atoll.host import files
+from atoll.host.trees import LeftOut
+from atoll.model.state import Project
+
+__all__ = ["Checked", "Frozen", "Layer", "check", "describe", "find_frozen"]
+
+
+def describe(session: Session, project: Project, names: Sequence[str]) -> list[Layer]:
+    pool = Pool(session.pool(project.id))
+    return [layer for name in names if (layer := pool.find(name)) is not None]
+
+
+class Frozen(NamedTuple):
+    """What was frozen last, and what stayed out of it."""
+
+    layers: list[Layer]
+    left_out: list[LeftOut]
+
+
+def find_frozen(session: Session, project: Project) -> Frozen | None:
+    pool = Pool(session.pool(project.id))
+    carried = load_carried(pool)
+    if carried is None:
+        return None
+    names = (*current_layers(pool), *carried.layers)
+    told = tracked_secrets(project.root) if Path(project.root).is_dir() else []
+    return Frozen(describe(session, project, names), [*carried.left_out, *told])
+
+
+class Checked(NamedTuple):
+    layer: Layer
+    damaged: list[str]
+    """Paths that are not as they were frozen."""
+    users: list[str]
+    """Capsules that lie on it."""
+
+
+def check(session: Session, project: Project) -> list[Checked]:
+    """Reads every frozen layer. A damaged one that no capsule lies on is thrown away, so that it
+    is frozen again when it is next needed.
+    """
+    pool = Pool(session.pool(project.id))
+    if not pool.layers.is_dir():
+        return []
+    with pool.turn(shared=False):
+        found = []
+        for name in pool.all():
+            layer = pool.find(name)
+            damaged = pool.damage(layer) if layer is not None else []
+            users = _users(session, project, name) if damaged else []
+            if damaged and not users:
+                files.discard(pool.layers / name, home=session.home)
+            if layer is not None:
+                found.append(Checked(layer, damaged, users))
+    return found
+
+
+def _users(session: Session, project: Project, layer: str) -> list[str]:
+    return [
+        capsule.name
+        for capsule in session.store.capsules(project.id)
+        if layer in upkeep.layers_of(session, capsule)
+    ]

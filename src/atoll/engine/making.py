@@ -1,0 +1,171 @@
+"""Capsules are made from a plan, after the lease is written: whatever interrupts it, the lease
+says what to undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from atoll.drivers import registry
+from atoll.drivers.layers.pool import Pool
+from atoll.engine import bases, ports, removal, runs, snapshots
+from atoll.engine.capsules import Capsule
+from atoll.engine.leases import note_plan
+from atoll.engine.session import Session
+from atoll.host import files, git
+from atoll.model import state
+from atoll.model.errors import AtollError, StateError
+from atoll.model.names import printable
+from atoll.model.plan import CapsulePlan
+from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
+
+
+def make_capsules(
+    session: Session,
+    project: state.Project,
+    plans: Sequence[CapsulePlan],
+    *,
+    point: RecoveryPoint | None = None,
+    tell: bases.Tell | None = None,
+) -> list[state.Capsule]:
+    """Carries plans out, each with what `point` holds. If one fails, none is kept."""
+    with ExitStack() as stack:
+        locks = {}
+        for plan in plans:
+            session.reach("new.planned", plan.name)
+            locks[plan.name] = stack.enter_context(_locked(session, project, plan.name))
+        _require_free(session, project, plans)
+        with bases.grounded(session, project, plans, tell=tell) as grounded:
+            session.reach("new.frozen", grounded[0].name)
+            made = ports.lease_with_ports(
+                session,
+                [plan.ports for plan in grounded],
+                lambda found: session.store.lease_capsules(
+                    project, list(zip(grounded, found, strict=True))
+                ),
+            )
+        try:
+            for capsule, plan in zip(made, grounded, strict=True):
+                session.reach("new.leased", plan.name)
+                _apply(session, capsule, plan, locks[plan.name].fd, point=point)
+        except BaseException as error:
+            # A StateError says that something was there before: it is not ours to remove.
+            keep_branch = isinstance(error, StateError)
+            for capsule in made:
+                removal.announce(session, capsule, keep_branch=keep_branch)
+                removal.remove(session, capsule)
+            raise
+        session.store.set_ready(made)
+        for capsule in made:
+            session.reach("new.ready", capsule.name)
+    return [capsule._replace(state=CapsuleState.READY) for capsule in made]
+
+
+def _locked(session: Session, project: state.Project, name: str) -> files.Lock:
+    lock = session.capsule_lock(project.id, name)
+    if not lock.acquire():
+        raise StateError(f"another command is working on `{name}`", hint="atoll ls")
+    return lock
+
+
+def _require_free(session: Session, project: state.Project, plans: Sequence[CapsulePlan]) -> None:
+    taken = {capsule.name for capsule in session.store.capsules(project.id)}
+    for plan in plans:
+        if plan.name in taken:
+            raise StateError(
+                f"there is a capsule `{plan.name}` already", hint=f"atoll show {plan.name}"
+            )
+        branch = plan.workspace.branch
+        refs = plan.refs
+        if branch is None or (refs is not None and refs.find(f"refs/heads/{branch}") is None):
+            continue
+        place = git.checked_out_at(branch, cwd=project.root)
+        where = f" and is checked out at `{printable(place)}`" if place else ""
+        raise StateError(
+            f"the branch `{branch}` exists already{where}",
+            hint=f"git branch -m {branch} {branch}-old, or choose another name",
+        )
+
+
+def _apply(
+    session: Session,
+    capsule: state.Capsule,
+    plan: CapsulePlan,
+    lock: int,
+    *,
+    point: RecoveryPoint | None,
+) -> None:
+    driver = registry.workspace_driver(plan.workspace.driver)
+    driver.apply(plan.workspace, lock=lock)
+    if plan.workspace.pool:
+        note_plan(capsule, plan.workspace)
+    session.reach("new.workspace", plan.name)
+    registry.isolation_driver(plan.isolation.driver).apply(plan.isolation)
+    session.reach("new.isolation", plan.name)
+    for command in plan.setup:
+        outcome = _run_setup(session, capsule, command)
+        if not outcome.good:
+            raise SetupError(command, outcome)
+    if point is not None:
+        # After the set-up, which may change what the point holds.
+        inside = removal.enclosure(session, capsule)
+        driver.restore(plan.workspace, point, inside, lock=lock)
+    session.reach("new.setup", plan.name)
+
+
+def fork_capsule(
+    session: Session,
+    project: state.Project,
+    origin: state.Capsule,
+    plan: CapsulePlan,
+    layers: tuple[str, ...],
+) -> state.Capsule:
+    """Makes a capsule that starts from a point of another. What fails on the way is undone."""
+    with _locked(session, project, plan.name):
+        _require_free(session, project, [plan])
+        with Pool(session.pool(project.id)).turn(shared=True):
+            forked = snapshots.fork_plan(session, origin, plan, layers)
+            capsule = ports.lease_with_ports(
+                session,
+                [forked.ports],
+                lambda found: session.store.lease_capsules(project, [(forked, found[0])]),
+            )[0]
+        session.reach("fork.leased", plan.name)
+        try:
+            snapshots.begin_fork(session, capsule, former=str(origin.branch))
+        except BaseException:
+            removal.announce(session, capsule)
+            removal.remove(session, capsule)
+            raise
+        session.store.set_ready([capsule])
+        session.reach("fork.ready", plan.name)
+    return capsule._replace(state=CapsuleState.READY)
+
+
+class SetupError(AtollError):
+    """A set-up command of the project file said no; the capsule was not kept."""
+
+    exit_code = 1
+    kind = "setup"
+
+    def __init__(self, command: str, outcome: Outcome) -> None:
+        said = f", after saying\n{outcome.message}" if outcome.message else ""
+        super().__init__(
+            f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}",
+            hint="mend it in atoll.toml, then: atoll trust",
+        )
+
+
+def _run_setup(session: Session, capsule: state.Capsule, command: str) -> Outcome:
+    handle = Capsule(session=session, record=capsule)
+    spec = runs.RunSpec(argv=("/bin/sh", "-c", command), stdin=False)
+    states = (CapsuleState.CREATING,)
+    run = runs.start(session, capsule, handle.enclosure(), spec, states=states)
+    result = handle.follow(run)
+    if not result.outcome.good:
+        # The capsule goes, and its log with it: the end of what was said is all that stays.
+        said = (result.stdout + result.stderr)[-4000:].decode(errors="replace").strip()
+        tail = "\n".join(f"  {printable(line)}" for line in said.splitlines()[-12:])
+        return result.outcome._replace(message=tail or None)
+    return result.outcome

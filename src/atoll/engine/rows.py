@@ -1,0 +1,40 @@
+"""Rows of the store as the records that the rest knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from atoll.model.state import Capsule, CapsuleState, Outcome, Reason, Run, RunState, Snapshot
+
+
+def capsule_of(row: Mapping[str, Any], ports: dict[str, int]) -> Capsule:
+    given = ("removal", "state", "exported", "automatic")
+    fields = {key: value for key, value in dict(row).items() if key not in given}
+    return Capsule(
+        **fields,
+        state=CapsuleState(row["state"]),
+        ports=ports,
+        exported=tuple(json.loads(row["exported"])),
+        automatic=bool(row["automatic"]),
+    )
+
+
+def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
+    fields = dict(row)
+    fields["layers"] = tuple(json.loads(fields["layers"]))
+    fields["automatic"], fields["synced"] = bool(fields["automatic"]), bool(fields["synced"])
+    return Snapshot(**fields)
+
+
+def run_of(row: Mapping[str, Any]) -> Run:
+    fields = dict(row)
+    fields["argv"] = tuple(json.loads(fields["argv"]))
+    fields["state"] = RunState(fields["state"])
+    fields["background"], fields["tty"] = bool(fields["background"]), bool(fields["tty"])
+    if fields["outcome"] is not None:
+        payload: dict[str, Any] = json.loads(fields["outcome"])
+        payload["reason"] = Reason(payload["reason"])
+        fields["outcome"] = Outcome(**payload)
+    return Run(**fields)

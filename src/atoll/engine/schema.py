@@ -1,0 +1,61 @@
+"""The tables of the store, and how an older database becomes one of today."""
+
+from __future__ import annotations
+
+_FIRST = """
+CREATE TABLE projects (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, root TEXT NOT NULL, git_dir TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE capsules (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id),
+    name TEXT NOT NULL, level TEXT NOT NULL, state TEXT NOT NULL,
+    base_commit TEXT NOT NULL, base_ref TEXT NOT NULL, branch TEXT,
+    workspace TEXT NOT NULL, directory TEXT NOT NULL, time_limit_s REAL,
+    created_at REAL NOT NULL, removal TEXT,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE TABLE leases (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (capsule_id, position)
+) STRICT;
+CREATE TABLE ports (
+    port INTEGER PRIMARY KEY,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    name TEXT NOT NULL, UNIQUE (capsule_id, name)
+) STRICT;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, token TEXT NOT NULL UNIQUE, argv TEXT NOT NULL, state TEXT NOT NULL,
+    background INTEGER NOT NULL, tty INTEGER NOT NULL, directory TEXT NOT NULL,
+    created_at REAL NOT NULL, ended_at REAL, outcome TEXT,
+    UNIQUE (capsule_id, number)
+) STRICT;
+CREATE TABLE trust (
+    path TEXT PRIMARY KEY, digest TEXT NOT NULL, approved_at REAL NOT NULL
+) STRICT;
+"""
+
+_SNAPSHOTS = """
+ALTER TABLE capsules ADD COLUMN exported TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE capsules ADD COLUMN automatic INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE snapshots (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, message TEXT NOT NULL, layers TEXT NOT NULL,
+    automatic INTEGER NOT NULL, synced INTEGER NOT NULL, created_at REAL NOT NULL,
+    UNIQUE (capsule_id, number)
+) STRICT;
+"""
+
+STEPS = (_FIRST, _SNAPSHOTS)
+"""Script n makes version n+1 out of version n; version 0 is an empty file."""
+
+VERSION = len(STEPS)
+
+
+def migration(found: int) -> str:
+    """What makes today's database out of version `found`, whole or not at all."""
+    return f"BEGIN IMMEDIATE; {''.join(STEPS[found:])} PRAGMA user_version = {VERSION}; COMMIT;"

@@ -1,0 +1,200 @@
+"""What nobody waits for: reclaiming what was thrown away, syncing points, flattening deep stacks.
+
+Runs in a process of its own after a command that left such work, one at a time per home; and in
+the foreground for `atoll gc`. Killed at any moment it loses nothing: the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers import repository
+from atoll.drivers.layers.carried import load_carried
+from atoll.drivers.layers.commit import current_layers
+from atoll.drivers.layers.pool import Layer, Pool
+from atoll.engine.leases import find_note, note_plan, workspace_plan
+from atoll.engine.session import Session, open_session
+from atoll.host import files, kernel, overlays
+from atoll.host.process import own_environment
+from atoll.model.errors import AtollError, StateError
+from atoll.model.plan import WorkspacePlan
+from atoll.model.state import Capsule, Project
+
+DEEP = 48
+"""A workspace on more layers of its own than this is flattened."""
+
+
+class Reclaimed(NamedTuple):
+    trees: int = 0
+    layers: tuple[str, ...] = ()
+
+
+def start(session: Session) -> None:
+    """Has the work done in the background, unless somebody is at it."""
+    if files.is_locked(_lock(session).path):
+        return
+    root = str(Path(__file__).parents[2])
+    program = f"import sys; sys.path.append({root!r}); from atoll.engine.upkeep import main; main()"
+    argv = [sys.executable, "-I", "-c", program, str(session.home)]
+    # There is no such lock, so it starts at once; the nursery leaves no zombie behind.
+    session.nursery.watch(str(session.home / "locks" / "none"), argv, own_environment())
+
+
+def main() -> None:
+    session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
+    lock = _lock(session)
+    # Whoever comes while we are busy leaves it to us, so we look again after each round.
+    while lock.acquire():
+        with lock:
+            _work(session)
+        if not _is_wanted(session):
+            return
+
+
+def _lock(session: Session) -> files.Lock:
+    return files.Lock(session.home / "locks" / "upkeep")
+
+
+def _is_wanted(session: Session) -> bool:
+    return any(_trash(session)) or any(not s.synced for s in session.store.snapshots())
+
+
+def _trash(session: Session) -> Iterator[Path]:
+    place = session.home / "trash"
+    return place.iterdir() if place.is_dir() else iter(())
+
+
+def work(session: Session) -> Reclaimed:
+    """All of it, once, after whoever is at it."""
+    lock = _lock(session)
+    lock.acquire(wait=True)
+    with lock:
+        return _work(session)
+
+
+def _work(session: Session) -> Reclaimed:
+    reclaimed = reclaim(session)
+
+    for capsule in session.store.capsules():
+        with contextlib.suppress(AtollError):
+            flatten(session, capsule)
+    layers = [layer for project in session.store.projects() for layer in collect(session, project)]
+    _sync(session)
+    return Reclaimed(trees=reclaimed + reclaim(session), layers=tuple(layers))
+
+
+def reclaim(session: Session) -> int:
+    """Removes what was thrown away; returns how many trees."""
+    count = 0
+    for path in _trash(session):
+        files.remove_tree(path, within=session.home)
+        count += 1
+    with contextlib.suppress(OSError):
+        # Not empty when somebody has just thrown something away: that is for the next round.
+        (session.home / "trash").rmdir()
+    return count
+
+
+def _sync(session: Session) -> None:
+    unsynced = [s for s in session.store.snapshots() if not s.synced]
+    if unsynced:
+        kernel.sync_filesystem(session.home)
+        session.store.set_synced(unsynced)
+
+
+def plan_of(session: Session, capsule: Capsule) -> WorkspacePlan | None:
+    """What the capsule's workspace is made of, if that are layers."""
+    try:
+        plan = workspace_plan(session, capsule)
+    except StateError:
+        return None
+    return plan if plan.pool else None
+
+
+def layers_of(session: Session, capsule: Capsule) -> set[str]:
+    """What a capsule and its snapshots lie on."""
+    plan = plan_of(session, capsule)
+    if plan is None:
+        return set()
+    points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
+    return {*plan.layers, plan.upper, *points}
+
+
+def used_layers(session: Session, project: Project) -> set[str]:
+    """What some capsule or snapshot needs, and what the next capsule starts from."""
+    pool = Pool(session.pool(project.id))
+    used: set[str] = set()
+    for capsule in session.store.capsules(project.id):
+        used |= layers_of(session, capsule)
+    for directory in (session.home / "projects" / project.id).glob("*"):
+        # Of a capsule that the store has lost: its work is still to be saved.
+        noted = find_note(directory)
+        used |= {*noted.layers, noted.upper} if noted is not None else set()
+    carried = load_carried(pool)
+    used |= set(carried.layers) if carried is not None else set()
+    return used | set(current_layers(pool))
+
+
+def collect(session: Session, project: Project, *, dry_run: bool = False) -> list[str]:
+    """Throws away the layers that nothing needs; returns their names."""
+    pool = Pool(session.pool(project.id))
+    if not pool.layers.is_dir():
+        return []
+    with pool.turn(shared=False):
+        used = used_layers(session, project)
+        found = {name: pool.find(name) for name in pool.all()}
+        composed = {
+            n for n, layer in found.items() if layer is not None and layer.kind == "composed"
+        }
+        used |= {n for n in composed if set(found[n].below) <= used}  # type: ignore[union-attr]
+        doomed = sorted(found.keys() - used)
+        if dry_run:
+            return doomed
+        for path in pool.remains():
+            files.discard(path, home=session.home)
+        for name in doomed:
+            files.discard(pool.layers / name, home=session.home)
+        if Path(project.git_dir).is_dir():
+            repository.unpin_unused(pool, project.git_dir)
+    return doomed
+
+
+def flatten(session: Session, capsule: Capsule) -> bool:
+    """Makes one layer of the many that a capsule with many snapshots lies on."""
+    plan = plan_of(session, capsule)
+    if plan is None or len(_own(plan)) <= DEEP:
+        return False
+    capsule_lock, view_lock = session.lock_of(capsule), session.view_lock(capsule)
+    if not capsule_lock.acquire():
+        return False
+    with capsule_lock:
+        if not view_lock.acquire():
+            return False
+        try:
+            plan = plan_of(session, capsule)
+            if plan is None:
+                return False
+            own = _own(plan)
+            flat = _merge(Pool(plan.pool), own)
+            kept = tuple(layer for layer in plan.layers if layer not in own)
+            after = plan._replace(layers=(*kept, flat.id))
+            session.store.set_plan(capsule, after)
+            note_plan(capsule, after)
+        finally:
+            view_lock.release()
+    return True
+
+
+def _own(plan: WorkspacePlan) -> list[str]:
+    return [layer for layer in plan.layers if layer[0] in "us"]
+
+
+def _merge(pool: Pool, layers: list[str]) -> Layer:
+    with pool.turn(shared=True), pool.building() as place:
+        overlays.compose([pool.tree(name) for name in layers], place / "tree", whiteouts=True)
+        kernel.sync_filesystem(place)
+        return pool.freeze_moment(place, about=f"{len(layers)} points as one")

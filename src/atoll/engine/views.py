@@ -1,0 +1,157 @@
+"""A capsule's view: opened by the first who needs it, held by its keeper, ended when it must be.
+
+At most one holder per capsule: whoever lives in a view holds its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from atoll.drivers import registry
+from atoll.drivers.layers import probes
+from atoll.engine.leases import isolation_plan, workspace_plan
+from atoll.engine.session import Session
+from atoll.host import files, views
+from atoll.host.process import wait_until
+from atoll.keeper.holder import SYNCED, WRITTEN
+from atoll.model.errors import DriverError, IsolationError, StateError
+from atoll.model.plan import WorkspacePlan
+from atoll.model.state import Capsule
+
+IDLE_S = 60.0
+"""How long a view that nobody uses stays."""
+_PATIENCE_S = 20.0
+
+
+def open_view(session: Session, capsule: Capsule) -> None:
+    """Sees that the capsule's view is held. Raises IsolationError when it cannot be built."""
+    lock = session.view_lock(capsule)
+
+    def is_held() -> bool:
+        if views.ask(capsule.directory, {"ping": True}) is not None:
+            return True
+        if not lock.acquire():
+            return False
+        try:
+            _start_holder(session, capsule, lock)
+        finally:
+            lock.release()
+        return True
+
+    if not wait_until(is_held, timeout_s=_PATIENCE_S):
+        raise StateError(
+            f"something still lives in a former view of `{capsule.name}`",
+            hint=f"atoll stop {capsule.name}",
+        )
+
+
+def _start_holder(session: Session, capsule: Capsule, lock: files.Lock) -> None:
+    # Read under the lock: a snapshot or a rollback may have changed it until now.
+    plan = workspace_plan(session, capsule)
+    driver = registry.layered_driver(plan.driver)
+    _look_after(session, capsule, plan)
+    view = driver.view(plan)
+    Path(capsule.directory, WRITTEN).write_text(probes.boot_id())
+    try:
+        session.nursery.hold(
+            {**view._asdict(), "directory": capsule.directory, "idle_s": IDLE_S}, lock.fd
+        )
+    except DriverError as error:
+        raise IsolationError(
+            f"the view of `{capsule.name}` cannot be built: {error}", hint="atoll doctor"
+        ) from error
+
+
+def _look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:
+    """Before a view is written again: tells of a crash, and makes up for what one took."""
+    if is_unclean(capsule):
+        session.warn(unclean_message(session, capsule))
+    if _written(capsule) is None:
+        # Never opened yet. New capsules do not wait for the disk, so a power cut may have taken
+        # what is the same for all of them.
+        files.make_private_directory(Path(capsule.directory))
+        registry.layered_driver(plan.driver).apply(plan, lock=-1)
+        isolation = isolation_plan(session, capsule)
+        registry.isolation_driver(isolation.driver).apply(isolation)
+
+
+def _written(capsule: Capsule) -> str | None:
+    content = files.read_regular(Path(capsule.directory, WRITTEN), limit_bytes=1 << 10)
+    return None if content is None else content.decode(errors="replace")
+
+
+def is_unclean(capsule: Capsule) -> bool:
+    """Whether the machine went down while the workspace was being written."""
+    return _written(capsule) not in (None, SYNCED, probes.boot_id())
+
+
+def unclean_message(session: Session, capsule: Capsule) -> str:
+    synced = [s for s in session.store.snapshots(capsule) if s.synced]
+    way = (
+        f"; if files are damaged: atoll rollback {capsule.name} {synced[-1].number} "
+        "(the last point that is known to be on disk)"
+        if synced
+        else f"; what was committed before is in the branch `{capsule.branch}`"
+    )
+    return (
+        f"`{capsule.name}` was in use when the machine went down: what was written last may be "
+        f"incomplete{way}"
+    )
+
+
+def host_path(session: Session, capsule: Capsule) -> Path:
+    """Where programs outside of the view find the workspace, live.
+
+    Through /proc, since the view is nobody else's: it stays open from now on. Programs that
+    resolve links to their end come out at the project itself, and are better started inside.
+    """
+    plan = workspace_plan(session, capsule)
+    if not plan.pool:
+        return Path(capsule.workspace)
+    place = registry.layered_driver(plan.driver).place(plan)
+    if place is not None:
+        return place
+    open_view(session, capsule)
+    answer = views.ask(capsule.directory, {"pin": True})
+    if answer is None:
+        raise StateError(f"the view of `{capsule.name}` has just ended", hint="try again")
+    return Path(f"/proc/{answer[0]['pid']}/root{capsule.workspace}")
+
+
+def living_runs(capsule: Capsule) -> int:
+    """How many runs the view's holder has."""
+    answer = views.ask(capsule.directory, {"ping": True})
+    return 0 if answer is None else int(str(answer[0]["runs"]))
+
+
+@contextlib.contextmanager
+def kept_closed(session: Session, capsule: Capsule) -> Iterator[None]:
+    """Ends the view and sees that nobody opens it meanwhile. Raises StateError when a run lives."""
+    lock = session.view_lock(capsule)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        answer = views.ask(capsule.directory, {"end": True})
+        if answer is not None and answer[0]["runs"]:
+            raise StateError(
+                f"`{capsule.name}` is still running something", hint=f"atoll stop {capsule.name}"
+            )
+        if lock.acquire():
+            break
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"something still lives in the view of `{capsule.name}`",
+                hint=f"atoll stop {capsule.name}",
+            )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def end_view(session: Session, capsule: Capsule) -> None:
+    """Sees that nothing holds the capsule's view any more. Raises StateError when a run does."""
+    with kept_closed(session, capsule):
+        session.view_lock(capsule).path.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""The nursery from the outside: started when first needed, asked to give birth to keepers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from atoll.host.process import Companion, launch, own_environment
+from atoll.keeper import asking, bootstrap
+from atoll.model.errors import DriverError
+
+_PACKAGE_ROOT = Path(__file__).parents[2]
+_ENDED_S = 5.0
+
+
+class Nursery:
+    """One per session; it goes when the session goes. `label` is what `ps` shows it is for."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._turn = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._child: Companion | None = None
+        self.close: Callable[[], object] = lambda: None
+
+    def start_run(self, run_dir: str, lock: int) -> None:
+        """Starts the keeper of a run that needs no view. Raises DriverError when it cannot."""
+        await_ready(lambda ready: self._ask({"start": run_dir}, (lock, ready)), run_dir)
+
+    def hold(self, view: dict[str, object], lock: int) -> int:
+        """Starts the holder of a view; returns its process id. Raises DriverError when it cannot:
+        then there is none.
+        """
+        news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
+        return int(str(news["pid"]))
+
+    def watch(self, lock_path: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Has a command started as soon as nobody holds a lock any more, whoever lives by then."""
+        self._ask({"watch": lock_path, "argv": list(argv), "env": dict(env)}, ())
+
+    def thaw_if_killed(self, key: str, pids: Sequence[int]) -> None:
+        """Has stopped processes go on if this one dies first; `pids` replace those of before."""
+        self._ask({"frozen": key, "pids": list(pids)}, ())
+
+    def _ask(self, request: dict[str, object], fds: tuple[int, ...]) -> None:
+        with self._turn:
+            try:
+                reply, _ = asking.ask(self._connection(), request, fds)
+            except (EOFError, ConnectionError) as error:
+                # Whether it did as it was asked nobody knows, so it is not asked again.
+                raise DriverError("the nursery was killed", hint="try again") from error
+        if "error" in reply:
+            raise DriverError(f"the keeper did not start: {reply['error']}")
+
+    def _connection(self) -> socket.socket:
+        if self._child is not None and self._child.poll() is not None:
+            # It was killed; what it gave birth to lives on.
+            self.close()
+            self._socket = None
+        if self._socket is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                argv = [*bootstrap(_PACKAGE_ROOT), str(theirs.fileno()), self._label]
+                self._child = launch(argv, keep_fds=(theirs.fileno(),), env=own_environment())
+            self._socket = ours
+            self.close = weakref.finalize(self, _close, ours, self._child)
+        return self._socket
+
+
+def _close(sock: socket.socket, child: Companion) -> None:
+    sock.close()
+    child.wait(_ENDED_S)
+
+
+def await_ready(begin: Callable[[int], None], subject: str) -> dict[str, object]:
+    """Calls `begin` with the descriptor that the new keeper tells its news through, and waits.
+
+    Raises DriverError when it dies first or says that it cannot.
+    """
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as ready:
+        try:
+            begin(writer)
+        finally:
+            os.close(writer)
+        line = ready.readline()
+    news: dict[str, object] = json.loads(line) if line else {"error": "it died at once"}
+    if "error" in news:
+        raise DriverError(f"the keeper of `{subject}` did not start: {news['error']}")
+    return news

@@ -1,0 +1,60 @@
+"""Capsule views from the outside: borrowed for a question, asked to start a run, told to end.
+
+A view is held by its keeper's holder (`atoll.keeper.holder`), which listens in the capsule's
+directory. Who borrows it also holds its lock for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from atoll.keeper import asking, calls
+from atoll.model.errors import StateError
+
+_PATIENCE_S = 20.0
+
+
+class Borrowed(NamedTuple):
+    """Descriptors of a view: its lock, which whoever enters keeps, and its namespaces."""
+
+    lock: int
+    namespaces: tuple[int, ...]
+
+    def entering(self, cwd: str | None) -> Callable[[], None]:
+        """For the child, between fork and exec."""
+
+        def enter() -> None:
+            for namespace in self.namespaces:
+                calls.enter_namespace(namespace)
+            if cwd is not None:
+                os.chdir(cwd)
+
+        return enter
+
+
+def ask(
+    directory: str, request: dict[str, object], fds: tuple[int, ...] = ()
+) -> tuple[dict[str, object], list[int]] | None:
+    """What the holder in `directory` answers; None when there is none (any more)."""
+    try:
+        with asking.connect(directory, timeout_s=_PATIENCE_S) as sock:
+            return asking.ask(sock, request, fds)
+    except (FileNotFoundError, ConnectionError, EOFError):
+        return None
+
+
+@contextmanager
+def borrowed(directory: str) -> Iterator[Borrowed]:
+    """The view in `directory`, for a child that enters it."""
+    answer = ask(directory, {"join": True})
+    if answer is None:
+        raise StateError(f"nobody holds the view in `{directory}`", hint="try again")
+    fds = answer[1]
+    try:
+        yield Borrowed(lock=fds[0], namespaces=tuple(fds[1:]))
+    finally:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,60 @@
+"""Requests to a nursery or a holder: one message each, with descriptors, answered by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+from atoll.keeper.wire import WireError, parse_json, socket_in
+
+SOCKET = "keeper"
+MAX_BYTES = 128 * 1024
+_MAX_FDS = 8
+
+
+def send(sock: socket.socket, value: dict[str, object], fds: tuple[int, ...] = ()) -> None:
+    payload = json.dumps(value).encode("ascii")
+    if len(payload) > MAX_BYTES:
+        raise WireError(f"a request of {len(payload)} bytes is too long")
+    socket.send_fds(sock, [payload], list(fds))
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """The next message and its descriptors. EOFError when there will be none."""
+    payload, fds, flags, _ = socket.recv_fds(sock, MAX_BYTES, _MAX_FDS)
+    try:
+        return _checked(payload, flags), fds
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+def _checked(payload: bytes, flags: int) -> dict[str, object]:
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        raise WireError("a request is too long")
+    if not payload:
+        raise EOFError
+    return parse_json(payload)
+
+
+def ask(
+    sock: socket.socket, value: dict[str, object], fds: tuple[int, ...] = ()
+) -> tuple[dict[str, object], list[int]]:
+    send(sock, value, fds)
+    return receive(sock)
+
+
+def connect(directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> socket.socket:
+    """FileNotFoundError or ConnectionRefusedError: no holder serves this directory."""
+    sock, handle, path = socket_in(directory, SOCKET, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.close(handle)
+    return sock

@@ -1,0 +1,158 @@
+"""The holder: the process that a capsule's view lives in, and the parent of the capsule's runs.
+
+It builds the view once, then serves requests on its socket: it forks the guards of runs, lends
+the view to processes that ask a short question inside, and ends when it is told to or when
+nothing has happened for a while. Whatever lives in the view also holds its lock, so that no
+second holder can ever mount the same upper layer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from atoll.keeper import asking, calls, mounts, tree, wire
+from atoll.keeper.guard import fork_guard, leave_everything, run_process
+from atoll.keeper.loop import READ, Loop
+
+WRITTEN = "written"
+"""A file beside the socket: holds the boot in which the view was last written, or `SYNCED`."""
+SYNCED = "synced"
+_BUILD_FAILED = 1
+
+
+def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
+    """Start a holder; `view["directory"]` is where its socket is. Returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        directory = str(view["directory"])
+        run_process(directory, lambda: _hold(view, lock_fd, ready_fd))
+    return pid
+
+
+def _hold(view: dict[str, object], lock_fd: int, news: int) -> int:
+    os.setsid()
+    leave_everything({lock_fd, news})
+    calls.name_process("atoll-keeper")
+    directory = str(view["directory"])
+    try:
+        # Before the view covers anything: the directory may lie anywhere.
+        listener = wire.listen(directory, asking.SOCKET, socket.SOCK_SEQPACKET)
+        mounts.enter_view(view)
+    except (OSError, mounts.ViewError) as error:
+        wire.remove(directory, asking.SOCKET)
+        os.write(news, json.dumps({"error": str(error)}).encode() + b"\n")
+        return _BUILD_FAILED
+    holder = Holder(view, listener, lock_fd)
+    os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
+    os.close(news)
+    holder.serve()
+    return 0
+
+
+class Holder:
+    def __init__(self, view: dict[str, object], listener: socket.socket, lock_fd: int) -> None:
+        self._directory = str(view["directory"])
+        self._pool = str(view["pool"])
+        self._idle_s = float(str(view["idle_s"]))
+        self._listener = listener
+        self._lock_fd = lock_fd
+        self._loop = Loop()
+        self._clients: dict[int, socket.socket] = {}
+        self._guards: set[int] = set()
+        self._is_pinned = False
+        self._is_ending = False
+        self._namespaces = self._open_namespaces(is_user=bool(view["user"]))
+        self._last = time.monotonic()
+
+    @staticmethod
+    def _open_namespaces(*, is_user: bool) -> tuple[int, ...]:
+        names = ("user", "mnt") if is_user else ("mnt",)
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        return tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
+
+    def serve(self) -> None:
+        """Until told to end, or idle for long enough."""
+        self._loop.catch_signals()
+        self._loop.watch(self._listener.fileno(), READ, self._accept)
+        while not self._is_ending:
+            self._loop.turn(self._wait_s())
+            if self._loop.children_changed:
+                self._loop.children_changed = False
+                self._bury()
+            if self._loop.stop_is_asked or self._is_idle():
+                self._is_ending = True
+        wire.remove(self._directory, asking.SOCKET)
+        if self._is_idle():
+            self._sync()
+
+    def _sync(self) -> None:
+        """Nobody waits for it now, and what was written in the view then lives through a crash."""
+        calls.sync_filesystem(self._pool)
+        try:
+            with open(os.path.join(self._directory, WRITTEN), "w", encoding="ascii") as file:
+                file.write(SYNCED)
+        except OSError:  # the capsule is being removed
+            return
+
+    def _wait_s(self) -> float | None:
+        if self._guards or self._is_pinned:
+            return None
+        return max(0.0, self._last + self._idle_s - time.monotonic())
+
+    def _is_idle(self) -> bool:
+        return self._wait_s() == 0.0
+
+    def _bury(self) -> None:
+        gone = {child.pid for child in tree.reap()[0]}
+        if gone & self._guards:
+            self._guards -= gone
+            self._last = time.monotonic()
+
+    def _accept(self, _events: int) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        if wire.peer_uid(client) not in (os.geteuid(), 0):
+            client.close()
+            return
+        self._clients[client.fileno()] = client
+        self._loop.watch(client.fileno(), READ, lambda _: self._answer(client))
+
+    def _answer(self, client: socket.socket) -> None:
+        self._last = time.monotonic()
+        fds: list[int] = []
+        try:
+            request, fds = asking.receive(client)
+            reply, given = self._serve(request, fds)
+            asking.send(client, reply, given)
+        except (EOFError, OSError, wire.WireError):
+            self._loop.forget(client.fileno())
+            del self._clients[client.fileno()]
+            client.close()
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _serve(
+        self, request: dict[str, object], fds: list[int]
+    ) -> tuple[dict[str, object], tuple[int, ...]]:
+        match request:
+            case {"start": str(run_dir)} if len(fds) == 2:
+                self._guards.add(fork_guard(run_dir, fds[0], fds[1], is_held=True))
+                return {}, ()
+            case {"join": _}:
+                return {}, (self._lock_fd, *self._namespaces)
+            case {"ping": _}:
+                return {"pid": os.getpid(), "runs": len(self._guards)}, ()
+            case {"pin": _}:
+                self._is_pinned = True
+                return {"pid": os.getpid()}, ()
+            case {"end": _}:
+                self._bury()
+                self._is_ending = not self._guards
+                return {"runs": len(self._guards)}, ()
+        raise wire.WireError("no such request")
