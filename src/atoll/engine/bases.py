@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.drivers.layers import carried, probes
-from atoll.drivers.layers.carried import Carried, Tell
-from atoll.drivers.layers.commit import Builder, find_commit_layer, freeze_commit_layer
-from atoll.drivers.layers.pool import Layer, Pool
+from atoll.drivers.layers import probes
+from atoll.drivers.layers.carried import Carried, find_fresh
+from atoll.drivers.layers.commit import Builder, Committed, find_committed, freeze_commit
+from atoll.drivers.layers.pool import Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer, load_refs
 from atoll.engine.session import Session
 from atoll.host import git
@@ -30,7 +30,7 @@ __all__ = ["Base", "Tell", "ensure_base", "grounded"]
 class Base(NamedTuple):
     """What capsules of one commit start from."""
 
-    commit: Layer
+    commit: Committed
     git: Layer
     carried: Carried
     dirty: Layer | None = None
@@ -90,22 +90,29 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         commit=commit,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
-    builder = _builder(session, pool)
-    found = find_commit_layer(pool, source)
-    layer = found or freeze_commit_layer(builder, source, git_layer)
-    fresh = None if thorough else carried.find_fresh(pool, project.root, ground)
-    dependencies = fresh or carried.freeze_carried(
-        pool, project.root, ground,
-        deltas=builder.way is not None, tell=tell, thorough=thorough,
-    )  # fmt: skip
-    dirty = carried.freeze_dirty(pool, project.root, commit, ground) if ground.dirty else None
-    return Base(commit=layer, git=git_layer, carried=dependencies, dirty=dirty)
+    builder = _builder(session, pool, tell)
+    commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
+    fresh = None if thorough else find_fresh(pool, project.root, ground)
+    base = Base(commit=commit_layers, git=git_layer, carried=fresh or Carried())
+    if fresh is not None and not ground.dirty:
+        return base
+    from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
+
+    if fresh is None:
+        deltas = builder.way is not None
+        made = freezing.freeze_carried(
+            pool, project.root, ground, deltas=deltas, tell=tell, thorough=thorough
+        )
+        base = base._replace(carried=made)
+    if ground.dirty:
+        base = base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
+    return base
 
 
-def _builder(session: Session, pool: Pool) -> Builder:
+def _builder(session: Session, pool: Pool, tell: Tell | None) -> Builder:
     name, _ = probes.find_overlay(session.home)
     way = None if name is None else probes.overlay_way(name)
-    return Builder(pool=pool, nursery=session.nursery, way=way)
+    return Builder(pool=pool, nursery=session.nursery, way=way, tell=tell)
 
 
 def _own_git_dir(project: state.Project) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from atoll.engine import exports, ports, removal, runs, snapshots, timeline, upkeep, views
+from atoll.engine import chores, exports, ports, removal, runs, snapshots, timeline, views
 from atoll.engine.session import Session
 from atoll.engine.timeline import Moment
 from atoll.keeper.log import Entry
@@ -194,7 +194,7 @@ class Capsule:
                 self._require_expendable(keep_branch=keep_branch)
             removal.announce(self.session, self.record, keep_branch=keep_branch)
             point = removal.remove(self.session, self.record)
-        upkeep.start(self.session)
+        chores.start(self.session)
         return point
 
     def export(self, *, everything: bool = False) -> exports.Exported:
@@ -206,7 +206,7 @@ class Capsule:
         """Makes a point to which the whole capsule can return."""
         with self._alone():
             made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
-        upkeep.start(self.session)
+        chores.start(self.session)
         return made
 
     def snapshots(self) -> list[Snapshot]:
@@ -225,7 +225,7 @@ class Capsule:
         chosen = target or self.require_snapshot()
         with self._alone():
             made = snapshots.roll_back(self.session, self.record, chosen)
-        upkeep.start(self.session)
+        chores.start(self.session)
         return made
 
     def require_expendable(self, *, keep_branch: bool = False) -> None:

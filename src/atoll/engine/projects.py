@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import bases, layers, making, planning, reaper, trust
+from atoll.engine import planning, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
 from atoll.engine.session import Listener, Session, Warn, open_session
@@ -19,6 +19,9 @@ from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
+
+if TYPE_CHECKING:
+    from atoll.engine import bases, layers
 
 
 class CapsuleSpec(NamedTuple):
@@ -97,6 +100,8 @@ class Project:
         tell: bases.Tell | None = None,
     ) -> list[Capsule]:
         """Carries plans out; `tell` hears how far a first copy of the project is."""
+        from atoll.engine import making  # noqa: PLC0415 - only for those who make something
+
         if plans[0].project != self.name:
             self.session.store.remember_project(self.record._replace(name=plans[0].project))
         records = making.make_capsules(self.session, self.record, plans, point=point, tell=tell)
@@ -104,6 +109,8 @@ class Project:
 
     def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
         """A new capsule from a point of another, or from how that is now. They share layers."""
+        from atoll.engine import making  # noqa: PLC0415 - only for those who make something
+
         chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
         plan = self.plan(name, CapsuleSpec(level=origin.record.level))
         record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen.layers)
@@ -111,6 +118,8 @@ class Project:
 
     def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:
         """Freezes, ahead of time, what the next capsule starts from."""
+        from atoll.engine import bases  # noqa: PLC0415 - only for those who make something
+
         config = self.config()
         found = planning.survey(self.record, config)
         ground = planning.ground_of(config)
@@ -122,6 +131,8 @@ class Project:
 
     def base(self) -> layers.Frozen | None:
         """What was frozen last of this project; None when nothing was."""
+        from atoll.engine import layers  # noqa: PLC0415 - for one verb
+
         return layers.find_frozen(self.session, self.record)
 
     def capsules(self) -> list[Capsule]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.drivers.layers.workbench import holding
-from atoll.engine import removal, runs, upkeep
+from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
 from atoll.host import files, git, views
@@ -98,6 +97,8 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
 
 def _collect_layers(session: Session, *, dry_run: bool) -> list[str]:
     """Layers that nothing needs, and what was thrown away before."""
+    from atoll.engine import upkeep  # noqa: PLC0415 - every command settles, few collect
+
     if not dry_run:
         return [f"layer {name}" for name in upkeep.work(session).layers]
     return [
@@ -179,6 +180,8 @@ def _entered(session: Session, directory: Path, plan: WorkspacePlan) -> Iterator
     if not plan.pool:
         yield inside
         return
+    from atoll.drivers.layers.workbench import holding  # noqa: PLC0415 - after a lost store only
+
     views.ask(str(directory), {"end": True})
     view = registry.layered_driver(plan.driver).view(plan)
     with holding(session.nursery, view, directory) as held:

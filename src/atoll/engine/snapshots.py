@@ -17,7 +17,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine import freezer, removal, runs, views
 from atoll.engine.leases import isolation_plan, note_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.keeper.holder import WRITTEN
+from atoll.keeper.asking import WRITTEN
 from atoll.model.errors import StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import CapsulePlan, WorkspacePlan

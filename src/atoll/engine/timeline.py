@@ -8,7 +8,6 @@ from typing import NamedTuple
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.engine.session import Session
 from atoll.engine.snapshots import require_layers
-from atoll.host import overlays
 from atoll.model.state import Capsule, Snapshot
 
 
@@ -39,6 +38,8 @@ def moments(session: Session, capsule: Capsule, *, count: int | None = None) -> 
 
 
 def _moment(snapshot: Snapshot, trees: list[Path]) -> Moment:
+    from atoll.host import overlays  # noqa: PLC0415 - only for this one verb
+
     changes = [overlays.changes(tree) for tree in trees if tree.is_dir()]
     paths = [path for change in changes for path in change.paths]
     inner = [path.removeprefix(f"{WORKSPACE}/") for path in paths]

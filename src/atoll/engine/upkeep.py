@@ -16,10 +16,10 @@ from atoll.drivers.layers import repository
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
+from atoll.engine.chores import chores_lock
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.host import files, kernel, overlays
-from atoll.host.process import own_environment
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, Project
@@ -33,30 +33,15 @@ class Reclaimed(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
-def start(session: Session) -> None:
-    """Has the work done in the background, unless somebody is at it."""
-    if files.is_locked(_lock(session).path):
-        return
-    root = str(Path(__file__).parents[2])
-    program = f"import sys; sys.path.append({root!r}); from atoll.engine.upkeep import main; main()"
-    argv = [sys.executable, "-I", "-c", program, str(session.home)]
-    # There is no such lock, so it starts at once; the nursery leaves no zombie behind.
-    session.nursery.watch(str(session.home / "locks" / "none"), argv, own_environment())
-
-
 def main() -> None:
     session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
-    lock = _lock(session)
+    lock = chores_lock(session)
     # Whoever comes while we are busy leaves it to us, so we look again after each round.
     while lock.acquire():
         with lock:
             _work(session)
         if not _is_wanted(session):
             return
-
-
-def _lock(session: Session) -> files.Lock:
-    return files.Lock(session.home / "locks" / "upkeep")
 
 
 def _is_wanted(session: Session) -> bool:
@@ -70,7 +55,7 @@ def _trash(session: Session) -> Iterator[Path]:
 
 def work(session: Session) -> Reclaimed:
     """All of it, once, after whoever is at it."""
-    lock = _lock(session)
+    lock = chores_lock(session)
     lock.acquire(wait=True)
     with lock:
         return _work(session)

@@ -16,7 +16,7 @@ from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files, views
 from atoll.host.process import wait_until
-from atoll.keeper.holder import SYNCED, WRITTEN
+from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule

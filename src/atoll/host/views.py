@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from atoll.keeper import asking, calls
+from atoll.keeper import asking
 from atoll.model.errors import StateError
 
 _PATIENCE_S = 20.0
@@ -25,6 +25,7 @@ class Borrowed(NamedTuple):
 
     def entering(self, cwd: str | None) -> Callable[[], None]:
         """For the child, between fork and exec."""
+        from atoll.keeper import calls  # noqa: PLC0415 - libc is not for every command
 
         def enter() -> None:
             for namespace in self.namespaces:

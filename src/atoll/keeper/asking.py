@@ -9,6 +9,9 @@ import socket
 from atoll.keeper.wire import WireError, parse_json, socket_in
 
 SOCKET = "keeper"
+WRITTEN = "written"
+"""A file beside the socket: holds the boot in which the view was last written, or `SYNCED`."""
+SYNCED = "synced"
 MAX_BYTES = 128 * 1024
 _MAX_FDS = 8
 

@@ -17,9 +17,6 @@ from atoll.keeper import asking, calls, mounts, tree, wire
 from atoll.keeper.guard import fork_guard, leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 
-WRITTEN = "written"
-"""A file beside the socket: holds the boot in which the view was last written, or `SYNCED`."""
-SYNCED = "synced"
 _BUILD_FAILED = 1
 
 
@@ -92,8 +89,8 @@ class Holder:
         """Nobody waits for it now, and what was written in the view then lives through a crash."""
         calls.sync_filesystem(self._pool)
         try:
-            with open(os.path.join(self._directory, WRITTEN), "w", encoding="ascii") as file:
-                file.write(SYNCED)
+            with open(os.path.join(self._directory, asking.WRITTEN), "w", encoding="ascii") as file:
+                file.write(asking.SYNCED)
         except OSError:  # the capsule is being removed
             return
 

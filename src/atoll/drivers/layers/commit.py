@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
+from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
+from atoll.drivers.layers.submodules import freeze_submodules, parse_links
 from atoll.drivers.layers.workbench import OverlayWay, open_bench
 from atoll.host import files, git
 from atoll.host.nursery import Nursery
@@ -25,6 +26,7 @@ from atoll.model.plan import Enclosure
 
 _DEEPEST = 8
 """Deltas are stacked this high; then the tree is checked out whole again."""
+_PORTION = 1000
 _SETTLED_NS = 2_000_000_000
 """Git does not trust the stat data of a file that is as young as its index."""
 
@@ -36,78 +38,147 @@ class Builder(NamedTuple):
     nursery: Nursery
     way: OverlayWay | None
     """None where overlays cannot be mounted: then nothing is built by delta."""
+    tell: Tell | None = None
 
 
-def find_commit_layer(pool: Pool, source: Source) -> Layer | None:
-    """The layer of a commit that was frozen before. Starts nothing."""
+class Committed(NamedTuple):
+    """A commit as layers."""
+
+    layer: Layer
+    submodules: Layer | None = None
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        more = () if self.submodules is None else (self.submodules.id,)
+        return (*self.layer.stack, *more)
+
+
+def find_committed(pool: Pool, source: Source) -> Committed | None:
+    """The layers of a commit that was frozen before. Starts nothing."""
     content = files.read_regular(_note(pool, source), limit_bytes=1 << 10)
-    return pool.find(content.decode()) if content is not None else None
+    if content is None:
+        return None
+    names = content.decode().split()
+    found = [layer for name in names if (layer := pool.find(name)) is not None]
+    return Committed(*found) if found and len(found) == len(names) else None
 
 
 def _note(pool: Pool, source: Source) -> Path:
-    sparse = hashlib.blake2b(_sparse(source), digest_size=4).hexdigest()
-    return pool.root / "commits" / f"{source.commit}-{sparse}"
+    return pool.root / "commits" / f"{source.commit}-{_recipe(source)}"
+
+
+def _recipe(source: Source) -> str:
+    """How a commit becomes files: with other sparse patterns it is another tree."""
+    return hashlib.blake2b(_sparse(source), digest_size=4).hexdigest()
 
 
 def _sparse(source: Source) -> bytes:
-    """Patterns of a sparse checkout: with others, the same commit is another tree."""
     path = Path(source.git_dir, "info/sparse-checkout")
     return files.read_regular(path, limit_bytes=1 << 24) or b""
 
 
-def freeze_commit_layer(builder: Builder, source: Source, git_layer: Layer) -> Layer:
+def freeze_commit(builder: Builder, source: Source, git_layer: Layer) -> Committed:
     pool = builder.pool
-    found = find_commit_layer(pool, source)
+    found = find_committed(pool, source)
     if found is not None:
         return found
     tree = git.git("rev-parse", f"{source.commit}^{{tree}}", cwd=source.repository).text.strip()
     key = hashlib.blake2b(f"{tree}\0".encode() + _sparse(source), digest_size=8).hexdigest()
     layer = pool.find(f"c{key}") or _build(builder, source, git_layer, f"c{key}")
+    listing = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository).text
+    submodules = freeze_submodules(pool, source, parse_links(listing))
+    made = Committed(layer, submodules)
+    names = [layer.id] if submodules is None else [layer.id, submodules.id]
     files.make_private_directory(pool.root / "commits")
-    files.write_atomic(_note(pool, source), layer.id.encode())
-    files.write_atomic(pool.root / "latest", f"{layer.id} {source.commit}".encode())
-    return layer
+    files.write_atomic(_note(pool, source), " ".join(names).encode())
+    latest = f"{layer.id} {source.commit} {_recipe(source)}"
+    files.write_atomic(pool.root / "latest", latest.encode())
+    return made
 
 
-def _latest(builder: Builder) -> tuple[Layer, str] | None:
+def _latest(builder: Builder, source: Source) -> tuple[Layer, str] | None:
     """The layer to build a delta on, and its commit."""
-    pool = builder.pool
-    content = files.read_regular(pool.root / "latest", limit_bytes=1 << 10)
+    content = files.read_regular(builder.pool.root / "latest", limit_bytes=1 << 10)
     if content is None or builder.way is None:
         return None
-    layer, _, commit = content.decode().partition(" ")
-    found = pool.find(layer)
-    return (found, commit) if found is not None and len(found.below) < _DEEPEST else None
+    name, commit, recipe = content.decode().split()
+    layer = builder.pool.find(name)
+    if layer is None or recipe != _recipe(source) or len(layer.below) >= _DEEPEST:
+        return None
+    # The owner may have dropped the commit since, and collected it.
+    is_there = git.find_commit(commit, cwd=source.repository) is not None
+    return (layer, commit) if is_there else None
 
 
 def current_layers(pool: Pool) -> tuple[str, ...]:
     """What the next capsule will probably start from: the commit and the refs frozen last."""
     content = files.read_regular(pool.root / "latest", limit_bytes=1 << 10)
-    found = None if content is None else pool.find(content.decode().partition(" ")[0])
+    found = None if content is None else pool.find(content.decode().split()[0])
     refs = [name for name in pool.all() if name.startswith("g")]
     refs.sort(key=lambda name: (pool.layers / name).stat().st_mtime_ns)
-    return (*(found.stack if found is not None else ()), *refs[-1:])
+    modules = [name for name in pool.all() if name.startswith("m")]
+    return (*(found.stack if found is not None else ()), *refs[-1:], *modules[-1:])
 
 
 def _build(builder: Builder, source: Source, git_layer: Layer, name: str) -> Layer:
     pool = builder.pool
-    before = _latest(builder)
+    before = _latest(builder, source)
     below = before[0].stack if before is not None else ()
     changed = _changed(source, before[1] if before is not None else None)
     started_ns = time.time_ns()
     with pool.building() as place:
         with _open(builder, place, below) as inside:
-            trees = [before[1], source.commit] if before is not None else [source.commit]
-            how = "-m" if before is not None else "--reset"
             Path(inside.cwd, ".git").mkdir(parents=True, exist_ok=True)
-            _git(pool, source, git_layer, inside, "read-tree", how, "-u", *trees)
+            scene = _Scene(pool, source, git_layer, inside)
+            if before is not None:
+                scene.git("read-tree", "-m", "-u", before[1], source.commit)
+            else:
+                _check_out(builder, scene, changed)
         _keep_times(source, place / "tree" / WORKSPACE, changed, before_ns=started_ns)
         with _open(builder, place, below) as inside:
             # What has changed since it was refreshed is told by exit code 1.
-            _git(pool, source, git_layer, inside, "update-index", "-q", "--refresh")
+            _Scene(pool, source, git_layer, inside).git("update-index", "-q", "--refresh")
         about = f"commit {source.commit[:10]}"
         layer = Layer(id=name, kind="commit", below=below, files=len(changed), about=about)
         return pool.freeze(place, layer)
+
+
+class _Scene(NamedTuple):
+    """Where git makes the files of a layer."""
+
+    pool: Pool
+    source: Source
+    git_layer: Layer
+    inside: Enclosure
+
+    def git(self, *args: str, stdin: bytes | None = None) -> None:
+        place = self.inside.cwd
+        env = {
+            "GIT_DIR": str(self.pool.tree(self.git_layer.id) / WORKSPACE / ".git"),
+            "GIT_WORK_TREE": place,
+            "GIT_INDEX_FILE": f"{place}/.git/index",
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{self.source.repository}/objects"),
+        }
+        git.git(*args, cwd=place, within=self.inside, env=env, stdin=stdin)
+
+
+def _check_out(builder: Builder, scene: _Scene, paths: dict[str, int]) -> None:
+    """All files of a commit, in portions, so that it can be told how far it is."""
+    if _sparse(scene.source):
+        scene.git("read-tree", "--reset", "-u", scene.source.commit)
+        return
+    scene.git("read-tree", "--reset", scene.source.commit)
+    names, size = list(paths), sum(paths.values())
+    portion = max(_PORTION, len(names) // 20)
+    done = done_bytes = 0
+    for start in range(0, len(names), portion):
+        chosen = names[start : start + portion]
+        fed = os.fsencode("".join(f"{name}\0" for name in chosen))
+        scene.git("checkout-index", "-q", "-z", "--stdin", stdin=fed)
+        done += len(chosen)
+        done_bytes += sum(paths[name] for name in chosen)
+        if builder.tell is not None:
+            builder.tell("tracked files", done, len(names), done_bytes, size)
 
 
 @contextmanager
@@ -119,29 +190,23 @@ def _open(builder: Builder, place: Path, below: tuple[str, ...]) -> Iterator[Enc
         yield inside._replace(cwd=f"{inside.cwd}/{WORKSPACE}")
 
 
-def _git(pool: Pool, source: Source, git_layer: Layer, inside: Enclosure, *args: str) -> None:
-    env = {
-        "GIT_DIR": str(pool.tree(git_layer.id) / WORKSPACE / ".git"),
-        "GIT_WORK_TREE": inside.cwd,
-        "GIT_INDEX_FILE": f"{inside.cwd}/.git/index",
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{source.repository}/objects"),
-    }
-    git.git(*args, cwd=inside.cwd, within=inside, env=env)
-
-
-def _changed(source: Source, before: str | None) -> list[str]:
-    """The files that a delta from `before` holds; all of the commit's when there is none."""
-    if before is None:
-        answer = git.git("ls-tree", "-r", "-z", "--name-only", source.commit, cwd=source.repository)
-    else:
+def _changed(source: Source, before: str | None) -> dict[str, int]:
+    """The files that a delta from `before` holds, all of the commit's when there is none; with
+    their sizes, as far as they are told.
+    """
+    if before is not None:
         answer = git.git(
             "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=d",
             before, source.commit, cwd=source.repository,
         )  # fmt: skip
-    return [path for path in answer.text.split("\0") if path]
+        return {path: 0 for path in answer.text.split("\0") if path}
+    answer = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository)
+    rows = [entry.partition("\t") for entry in answer.text.split("\0") if entry]
+    sizes = [(path, head.split()[3]) for head, _, path in rows]
+    return {path: int(size) if size.isdigit() else 0 for path, size in sizes}
 
 
-def _keep_times(source: Source, tree: Path, changed: list[str], *, before_ns: int) -> None:
+def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns: int) -> None:
     """Files that the owner's checkout holds unchanged get the owner's times."""
     other = git.git(
         "diff-index", "-z", "--name-only", "--no-renames", "--no-ext-diff", source.commit, "--",

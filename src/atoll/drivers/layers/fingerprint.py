@@ -21,7 +21,7 @@ _MARKERS = (
     ".rustc_info.json", "CMakeCache.txt", ".ninja_log", "build.ninja", "composer/installed.json",
 )  # fmt: skip
 """Files that installers and build tools write last."""
-_LOCKS = re.compile(
+_LOCKS = (
     r"package-lock\.json|npm-shrinkwrap\.json|yarn\.lock|pnpm-lock\.yaml|bun\.lockb?|deno\.lock"
     r"|(?:uv|pdm|poetry|Pipfile|Cargo|Gemfile|composer|mix|pubspec|flake|pixi)\.lock"
     r"|requirements.*\.txt|go\.sum|gradle\.lockfile|packages\.lock\.json|\.gitignore"
@@ -36,7 +36,7 @@ def fingerprint(checkout: str, directories: Sequence[str], rest: Sequence[str]) 
     An added, removed or replaced package changes one; a file edited in place, or an ignored entry
     that appears below a directory with none before, may not. For those there is `find_carried`.
     """
-    locks = [entry.path for entry in _entries(checkout) if _LOCKS.fullmatch(entry.name)]
+    locks = [entry.path for entry in _entries(checkout) if re.fullmatch(_LOCKS, entry.name)]
     stamps = {ROOT: _digest(map(_stats, [checkout, *locks]))}
     for name in directories:
         stamps[name] = _digest(_tree_stats(f"{checkout}/{name}", _SAMPLE))

@@ -14,17 +14,23 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from atoll.host import contents, files, kernel, trees
+from atoll.host import files
 from atoll.model.errors import PrerequisiteError, StateError
+
+if TYPE_CHECKING:
+    from atoll.host.trees import Manifest
 
 _BUILDING = ".new-"
 _DIGESTS = "digests.json"
 WORKSPACE = "workspace"
+
+Tell = Callable[[str, int, int, int, int], None]
+"""Hears (what is frozen, files done, files in all, bytes done, bytes in all)."""
 
 
 class Layer(NamedTuple):
@@ -120,7 +126,7 @@ class Pool:
         content = json.dumps(digests).encode(errors="surrogatepass")
         (place / _DIGESTS).write_bytes(content)
         files.write_atomic(place / "layer.json", json.dumps(layer._asdict()).encode())
-        kernel.sync_filesystem(place)
+        sync(place)
         try:
             os.rename(place, self.layers / layer.id)
         except OSError:
@@ -143,7 +149,9 @@ class Pool:
 
     @staticmethod
     def _digests(root: Path) -> dict[str, str]:
-        return contents.digest_entries(root, _scan(root)) if root.is_dir() else {}
+        from atoll.host.contents import digest_entries  # noqa: PLC0415 - only to freeze or check
+
+        return digest_entries(root, _scan(root)) if root.is_dir() else {}
 
     def damage(self, layer: Layer) -> list[str]:
         """What in a layer is not as it was frozen: paths, empty when all is well."""
@@ -177,8 +185,17 @@ class Pool:
         return shutil.disk_usage(self.layers).free
 
 
-def _scan(root: Path) -> trees.Manifest:
+def sync(place: Path) -> None:
+    """Has everything on the filesystem of a directory written to its disk."""
+    from atoll.host import kernel  # noqa: PLC0415 - libc is not for every command
+
+    kernel.sync_filesystem(place)
+
+
+def _scan(root: Path) -> Manifest:
     """The regular files of a tree."""
+    from atoll.host import trees  # noqa: PLC0415 - only to freeze or check
+
     found = trees.scan(root).entries if root.is_dir() else {}
     return {path: stamp for path, stamp in found.items() if stamp.is_file}
 

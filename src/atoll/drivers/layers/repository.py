@@ -28,7 +28,7 @@ _FILE_LIMIT_BYTES = 16 << 20
 _WATCHED = ("config", "shallow", "info/exclude", "info/sparse-checkout", "info/attributes", "hooks")
 """What the layer is made of besides refs, as paths in the owner's git directory."""
 
-_KEPT_SETTINGS = re.compile(
+_KEPT_SETTINGS = (
     r"core\.(autocrlf|eol|safecrlf|filemode|symlinks|ignorecase|precomposeunicode|quotepath"
     r"|whitespace|sparsecheckout|sparsecheckoutcone|hookspath|commentchar|abbrev)"
     r"|extensions\.objectformat"
@@ -36,8 +36,7 @@ _KEPT_SETTINGS = re.compile(
     r"|(remote|branch)\..+\.(url|fetch|remote|merge|rebase|tagopt)"
     r"|submodule\..+\.(url|active|branch)"
     r"|filter\.lfs\.(clean|smudge|process|required)"
-    r"|(diff|merge|pull|rebase|fetch|push)\.[a-z]+",
-    re.IGNORECASE,
+    r"|(diff|merge|pull|rebase|fetch|push)\.[a-z]+"
 )
 """Settings that say how the project is worked on. Nothing here is a credential or a program of
 the owner's, but for git-lfs, without which such a project cannot be checked out."""
@@ -228,7 +227,7 @@ def _quoted_path(path: str) -> str:
 
 def _render_settings(settings: list[tuple[str, str]]) -> str:
     """The private config: the format of the repository, and what is kept of the owner's."""
-    kept = [(key, _without_password(value)) for key, value in settings if _is_kept(key, value)]
+    kept = [(key, without_password(value)) for key, value in settings if _is_kept(key, value)]
     is_plain = not any(key.lower() == "extensions.objectformat" for key, _ in kept)
     lines = ["[core]", f"\trepositoryformatversion = {0 if is_plain else 1}", "\tbare = false"]
     lines += ["\tlogallrefupdates = true"]
@@ -241,13 +240,13 @@ def _render_settings(settings: list[tuple[str, str]]) -> str:
 
 
 def _is_kept(key: str, value: str) -> bool:
-    if not _KEPT_SETTINGS.fullmatch(key):
+    if not re.fullmatch(_KEPT_SETTINGS, key, re.IGNORECASE):
         return False
     # A hook directory of the owner's own machine is no part of the project.
     return key.lower() != "core.hookspath" or not value.startswith(("/", "~"))
 
 
-def _without_password(value: str) -> str:
+def without_password(value: str) -> str:
     return re.sub(r"^(\w[\w+.-]*://)[^/@]*@", r"\1", value)
 
 

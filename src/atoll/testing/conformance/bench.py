@@ -22,7 +22,9 @@ from typing import ClassVar, NamedTuple
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.engine.runs import RunSpec
+from atoll.engine.session import Session
 from atoll.host import files, git
+from atoll.model.errors import AtollError
 from atoll.model.state import Run
 from atoll.testing.conformance.workspace import IDENTITY, write_files
 
@@ -170,7 +172,7 @@ class Entry(NamedTuple):
 def survey(root: Path) -> dict[str, Entry]:
     """The owner's checkout to the last bit; of git's own files only what is not Atoll's to write."""
     found = {".": _entry(root)}
-    kept = {f"{root}/.git/{name}" for name in ("HEAD", "index", "config", "hooks", "info")}
+    kept = {f"{root}/.git/{name}" for name in ("HEAD", "index", "hooks", "info")}
     for directory, directories, names in os.walk(root):
         for name in (*directories, *names):
             path = Path(directory, name)
@@ -227,13 +229,19 @@ class Bench:
         """The same in the background."""
         return capsule.start(RunSpec(argv=(*_python(script), *args), background=True))
 
+    @property
+    def session(self) -> Session:
+        return self.project.session
+
     def close(self) -> None:
         """Removes the capsules, and with them whatever holds their views."""
-        for capsule in self.project.capsules():
-            capsule.stop()
-            capsule.remove(force=True)
-        self.project.session.nursery.close()
-        self.project.session.store.close()
+        try:
+            for capsule in self.project.capsules():
+                capsule.stop()
+                capsule.remove(force=True)
+        finally:
+            self.session.nursery.close()
+            self.session.store.close()
 
     def require_owner_untouched(self) -> None:
         now = survey(self.root)
@@ -282,8 +290,11 @@ class BenchSuite:
         made = Bench(place, self.driver, home=home, name=name)
         try:
             yield made
-        finally:
-            made.close()
+        except BaseException:
+            with contextlib.suppress(AtollError):
+                made.close()
+            raise
+        made.close()
 
     def inside(self, script: str, *args: str) -> str:
         """Runs a Python program in the shared capsule; the owner must not notice."""

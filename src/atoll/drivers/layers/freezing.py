@@ -1,0 +1,182 @@
+"""Makes dependency layers and dirty layers: walks, copies what changed, and only that."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers.carried import (
+    Carried,
+    Part,
+    ground_key,
+    is_whole,
+    load_carried,
+    save_carried,
+)
+from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
+from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
+from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
+from atoll.host import copying, trees
+from atoll.host.trees import Manifest
+from atoll.model.plan import Ground
+
+_DEEPEST = 6
+"""Deltas are stacked this high; then the directory is copied whole again."""
+_WHOLE = 0.5
+"""A delta that holds more of the files than this is no delta any more."""
+
+
+def freeze_carried(
+    pool: Pool,
+    checkout: str,
+    ground: Ground,
+    *,
+    deltas: bool,
+    tell: Tell | None = None,
+    thorough: bool = False,
+) -> Carried:
+    """Brings the layers up to date. `thorough` walks also where the stamps say that all is well."""
+    home = str(pool.root.parents[1])
+    before = load_carried(pool)
+    found = find_carried(checkout, carry=ground.carry, never=ground.never, home=home)
+    stamps = fingerprint(checkout, found.directories, found.rest)
+    skip = skipper(checkout, carry=ground.carry, never=ground.never, home=home)
+    is_same = before is not None and before.ground == ground_key(ground)
+    known = {part.name: part for part in before.parts} if before is not None and is_same else {}
+    wanted: dict[str, tuple[str, ...]] = {name: (name,) for name in found.directories}
+    wanted |= {REST: found.rest} if found.rest else {}
+    left_out, parts = list(found.left_out), []
+    for name, below in wanted.items():
+        old = known.get(name)
+        if old is not None and not thorough and old.stamp == stamps[name] and is_whole(pool, old):
+            parts.append(old)
+            left_out += [e for e in (before.left_out if before else ()) if _lies(e.path, below)]
+            continue
+        scan = trees.scan(Path(checkout), below=below, skip=skip)
+        left_out += scan.left_out
+        layers = _freeze_part(_Job(pool, checkout, deltas, tell), name, scan.entries, old)
+        parts.append(Part(name=name, layers=layers, stamp=stamps[name]))
+    made = Carried(
+        ground=ground_key(ground),
+        root=stamps[ROOT],
+        parts=tuple(parts),
+        rest=found.rest,
+        left_out=tuple(dict.fromkeys(left_out)),
+    )
+    save_carried(pool, made)
+    return made
+
+
+def freeze_dirty(pool: Pool, checkout: str, commit: str, ground: Ground) -> Layer | None:
+    """The owner's uncommitted and untracked changes; None when there are none."""
+    home = str(pool.root.parents[1])
+    dirty = dirty_paths(checkout, commit, carry=ground.carry, never=ground.never, home=home)
+    if not dirty.changed and not dirty.removed:
+        return None
+    parents = {"/".join(path.split("/")[:-1]) for path in dirty.removed}
+    scan = trees.scan(Path(checkout), below=[*dirty.changed, *sorted(parents - {""})])
+    wanted = set(dirty.changed)
+    entries = {p: s for p, s in scan.entries.items() if s.is_directory or p in wanted}
+    changes = trees.Difference(changed=[p for p in dirty.changed if p in entries],
+                               removed=list(dirty.removed))  # fmt: skip
+    with pool.building() as place:
+        _make_room(place)
+        report = copying.copy_changes(Path(checkout), place / "tree" / WORKSPACE, changes, entries)
+        about = f"{len(changes.changed)} changed, {len(changes.removed)} removed"
+        layer = _describe(f"x{_content(report, changes, ())}", "dirty", report, about=about)
+        return pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
+
+
+def _lies(path: str, below: tuple[str, ...]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in below)
+
+
+class _Job(NamedTuple):
+    """What it takes to freeze a part."""
+
+    pool: Pool
+    checkout: str
+    deltas: bool
+    tell: Tell | None
+
+
+def _freeze_part(job: _Job, name: str, entries: Manifest, old: Part | None) -> tuple[str, ...]:
+    pool, checkout, deltas, tell = job
+    about = "other ignored files" if name == REST else name
+    changes = None
+    if old is not None and is_whole(pool, old):
+        changes = trees.difference(trees.load_manifest(_manifest(pool, old.layers[-1])), entries)
+        if not changes.changed and not changes.removed:
+            return old.layers
+        many = len(changes.changed) > _WHOLE * len(entries)
+        if many or not deltas or len(old.layers) > _DEEPEST:
+            changes = None
+    below = old.layers if old is not None and changes is not None else ()
+    chosen = entries if changes is None else {p: entries[p] for p in changes.changed}
+    files_all = sum(1 for stamp in chosen.values() if not stamp.is_directory)
+    bytes_all = sum(stamp.size for stamp in chosen.values() if stamp.is_file)
+
+    def progress(files_done: int, bytes_done: int) -> None:
+        if tell is not None:
+            tell(about, files_done, files_all, bytes_done, bytes_all)
+
+    with pool.building() as place:
+        _make_room(place)
+        target, source = place / "tree" / WORKSPACE, Path(checkout)
+        if changes is None:
+            report = copying.copy_entries(source, target, entries, progress=progress)
+            whole = report.manifest
+        else:
+            report = copying.copy_changes(source, target, changes, entries, progress=progress)
+            whole = {**entries, **report.manifest}
+            whole = {p: s for p, s in whole.items() if p not in set(report.vanished)}
+        trees.save_manifest(place / "manifest", whole)
+        digest = _content(report, changes, below)
+        layer = _describe(f"d{digest}", "dependencies", report, about=about, below=below)
+        made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
+    return made.stack
+
+
+def _make_room(place: Path) -> None:
+    """Copying makes its target itself, so that it gets the mode and times of the source."""
+    (place / "tree").mkdir(exist_ok=True)
+
+
+def _manifest(pool: Pool, layer: str) -> Path:
+    return pool.layers / layer / "manifest"
+
+
+def _content(
+    report: copying.CopyReport, changes: trees.Difference | None, below: tuple[str, ...]
+) -> str:
+    """A name that says what the layer holds."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path, stamp in sorted(report.manifest.items()):
+        said = report.digests.get(path) or stamp.target or ""
+        digest.update(
+            f"{path}\0{stamp.mode}\0{stamp.mtime_ns}\0{said}\n".encode(errors="surrogateescape")
+        )
+    for path in changes.removed if changes is not None else ():
+        digest.update(f"-{path}\n".encode(errors="surrogateescape"))
+    digest.update(" ".join(below).encode())
+    return digest.hexdigest()
+
+
+def _describe(
+    name: str,
+    kind: str,
+    report: copying.CopyReport,
+    *,
+    about: str,
+    below: tuple[str, ...] = (),
+) -> Layer:
+    stamps = report.manifest.values()
+    return Layer(
+        id=name,
+        kind=kind,
+        below=below,
+        files=sum(1 for stamp in stamps if not stamp.is_directory),
+        bytes=sum(stamp.size for stamp in stamps if stamp.is_file),
+        about=about,
+    )

@@ -1,0 +1,25 @@
+"""Has the work of `upkeep` done by a process of its own, after a command that left such work."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from atoll.engine.session import Session
+from atoll.host import files
+from atoll.host.process import own_environment
+
+
+def start(session: Session) -> None:
+    """Has the work done in the background, unless somebody is at it."""
+    if files.is_locked(chores_lock(session).path):
+        return
+    root = str(Path(__file__).parents[2])
+    program = f"import sys; sys.path.append({root!r}); from atoll.engine.upkeep import main; main()"
+    argv = [sys.executable, "-I", "-c", program, str(session.home)]
+    # There is no such lock, so it starts at once; the nursery leaves no zombie behind.
+    session.nursery.watch(str(session.home / "locks" / "none"), argv, own_environment())
+
+
+def chores_lock(session: Session) -> files.Lock:
+    return files.Lock(session.home / "locks" / "upkeep")
