@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from atoll.host import views
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -197,6 +199,7 @@ def no_process_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
     yield
     if "atoll_home" in request.fixturenames:
         check_nothing_runs_in(tmp_path)
+        end_views(tmp_path / "atoll-home")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -204,6 +207,12 @@ def no_process_left_at_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The same for homes that a test made without `atoll_home`."""
     yield
     check_nothing_runs_in(tmp_path_factory.getbasetemp())
+
+
+def end_views(home: Path) -> None:
+    """Views end by themselves after a while; no test shall need to know how long that is."""
+    for path in home.glob("projects/*/*/keeper"):
+        views.ask(str(path.parent), {"end": True})
 
 
 def check_nothing_runs_in(directory: Path) -> None:

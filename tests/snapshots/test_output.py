@@ -169,7 +169,6 @@ def mistaken_project_file(tell, repo, git):
 @scene
 def parts_that_do_not_work_yet(tell, repo, git):
     for text in (
-        '[capsule]\nlevel = "clone"\n',
         '[capsule]\nnetwork = "allow"\nlimits = { memory = "1G" }\n',
         '[capsule]\nsetup_network = "none"\n',
         '[tools]\nuse = "mise"\n',
@@ -179,6 +178,39 @@ def parts_that_do_not_work_yet(tell, repo, git):
         (repo / "atoll.toml").write_text(text)
         tell("trust", cwd=repo, shown=False)
         tell("new", "c", cwd=repo)
+
+
+@scene
+def time_travel(tell, repo, git):
+    tell("new", "x", "--level", "clone", cwd=repo)
+    tell("run", "x", "--", "sh", "-c", "echo one > new.txt; pwd", cwd=repo)
+    tell("snapshot", "x", "-m", "first", cwd=repo)
+    tell("run", "x", "--", "sh", "-c", "echo two > new.txt", cwd=repo)
+    tell("diff", "x", "1", cwd=repo)
+    tell("rollback", "x", cwd=repo)
+    tell("run", "x", "--", "cat", "new.txt", cwd=repo)
+    tell("rollback", "x", "7", cwd=repo)
+    tell("snapshot", "x", "--auto", cwd=repo)
+    tell("fork", "x", "y", "--at", "1", cwd=repo)
+    tell("fork", "x", "y", cwd=repo)
+    tell("run", "y", "-d", "--", "sleep", "100", cwd=repo)
+    tell("snapshot", "y", cwd=repo)
+    tell("rollback", "y", cwd=repo)
+    tell("rollback", "y", "--stop", cwd=repo)
+    tell("rm", "x", cwd=repo)
+
+
+@scene
+def work_comes_out(tell, repo, git):
+    tell("new", "x", "--level", "clone", cwd=repo, shown=False)
+    tell("export", "x", cwd=repo)
+    tell("run", "x", "--", "sh", "-c", "echo one > new.txt", cwd=repo)
+    tell("export", "x", "--all", cwd=repo)
+    tell("warm", cwd=repo)
+    tell("warm", "--check", cwd=repo)
+    git("checkout", "--quiet", "-b", "mine", cwd=repo)
+    git("branch", "--force", "atoll/x", "mine", cwd=repo)
+    tell("export", "x", "--all", cwd=repo)
 
 
 @scene

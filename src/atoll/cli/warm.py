@@ -25,7 +25,7 @@ def command(frame: Frame, *, check: bool) -> int:
     frame.output.answer("layers", [shapes.layer(layer) for layer in found], "")
     frame.output.note(
         f"{len(found)} layers hold {sum(layer.files for layer in found):,} files; "
-        f"up to date after {time.monotonic() - started:.2f} s\nhint: atoll show --base"
+        f"up to date in {time.monotonic() - started:.2f} s\nhint: atoll show --base"
     )
     return 0
 

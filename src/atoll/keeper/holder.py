@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 
@@ -21,15 +22,21 @@ _BUILD_FAILED = 1
 
 
 def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
-    """Start a holder; `view["directory"]` is where its socket is. Returns its process id."""
+    """Start a holder; `view["directory"]` is where its socket is. Returns its process id.
+
+    One that `is_bound` ends with the nursery, and so with the command that it serves.
+    """
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         directory = str(view["directory"])
-        run_process(directory, lambda: _hold(view, lock_fd, ready_fd))
+        run_process(directory, lambda: _hold(view, lock_fd, ready_fd, parent))
     return pid
 
 
-def _hold(view: dict[str, object], lock_fd: int, news: int) -> int:
+def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
+    if view.get("is_bound") and not calls.die_with_parent(signal.SIGTERM, parent):
+        return _BUILD_FAILED
     os.setsid()
     leave_everything({lock_fd, news})
     calls.name_process("atoll-keeper")

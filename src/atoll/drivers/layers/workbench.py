@@ -73,7 +73,7 @@ def holding(nursery: Nursery, view: View, place: Path) -> Iterator[Enclosure]:
     """A view that lasts as long as the context does; its holder listens in `place`."""
     lock = files.Lock(place / "lock")
     lock.acquire()
-    held = {**view._asdict(), "directory": str(place), "idle_s": _IDLE_S}
+    held = {**view._asdict(), "directory": str(place), "idle_s": _IDLE_S, "is_bound": True}
     try:
         nursery.hold(held, lock.fd)
     finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar, NamedTuple
 
+from atoll.engine import views
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.engine.runs import RunSpec
@@ -155,9 +156,9 @@ def plant_ignored(root: Path) -> None:
     os.symlink("plain", deps / "link")
     os.symlink("nowhere", deps / "dangling")
     os.symlink(deps / "plain", deps / "absolute")
-    for name in ODD_NAMES:
-        (deps / "odd" / os.fsdecode(name)).mkdir(parents=True)
-        (deps / "odd" / os.fsdecode(name) / "file").write_bytes(name)
+    for odd in ODD_NAMES:
+        (deps / "odd" / os.fsdecode(odd)).mkdir(parents=True)
+        (deps / "odd" / os.fsdecode(odd) / "file").write_bytes(odd)
     os.mkfifo(deps / "fifo")
     with contextlib.chdir(deps), socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
@@ -170,7 +171,7 @@ class Entry(NamedTuple):
 
 
 def survey(root: Path) -> dict[str, Entry]:
-    """The owner's checkout to the last bit; of git's own files only what is not Atoll's to write."""
+    """The owner's checkout to the last bit; of git's own files those that Atoll never writes."""
     found = {".": _entry(root)}
     kept = {f"{root}/.git/{name}" for name in ("HEAD", "index", "hooks", "info")}
     for directory, directories, names in os.walk(root):
@@ -201,9 +202,7 @@ class Bench:
         if not self.root.exists():
             plant_project(self.root)
         self.warnings: list[str] = []
-        self.project: Project = open_project(
-            self.root, home=self.home, warn=self.warnings.append
-        )
+        self.project: Project = open_project(self.root, home=self.home, warn=self.warnings.append)
         self.before = survey(self.root)
 
     def new(self, name: str, *, dirty: bool = False) -> Capsule:
@@ -234,11 +233,11 @@ class Bench:
         return self.project.session
 
     def close(self) -> None:
-        """Removes the capsules, and with them whatever holds their views."""
+        """Ends all that runs, and whatever holds a view; files are for whoever gave the place."""
         try:
-            for capsule in self.project.capsules():
-                capsule.stop()
-                capsule.remove(force=True)
+            for record in self.session.store.capsules():
+                Capsule(session=self.session, record=record).stop()
+                views.end_view(self.session, record)
         finally:
             self.session.nursery.close()
             self.session.store.close()

@@ -9,13 +9,7 @@ from __future__ import annotations
 import json
 
 from atoll.host.process import wait_until
-from atoll.testing.conformance.bench import (
-    DEEP,
-    LONGEST,
-    ODD_NAMES,
-    TRACKED,
-    BenchSuite,
-)
+from atoll.testing.conformance.bench import DEEP, LONGEST, ODD_NAMES, TRACKED, BenchSuite
 
 
 class FilesSuite(BenchSuite):
@@ -292,9 +286,8 @@ class FilesSuite(BenchSuite):
             write("made-odd/" + "m" * 255)
             refused(errno.ENAMETOOLONG, write, "made-odd/" + "m" * 256)
             """,
-            listed,
-            LONGEST,
-        )
+            listed, LONGEST,
+        )  # fmt: skip
 
     def test_deep_trees(self) -> None:
         self.inside(

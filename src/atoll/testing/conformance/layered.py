@@ -57,11 +57,13 @@ class ContractSuite(BenchSuite):
         return set(Pool(self.bench.session.pool(self.bench.project.record.id)).all())
 
     def test_check_is_content_and_changes_nothing(self) -> None:
-        home = self.bench.home
+        home = self.bench.root.parent / "empty"
+        home.mkdir()
         assert self.made.check(home) == []
         before = look(home)
         assert self.made.check(home) == []
         assert look(home) == before
+        assert len(before) <= 1, "more than a note of what was found"
 
     def test_planning_is_pure(self) -> None:
         plan = self.fresh_plan("pure")
@@ -138,7 +140,9 @@ class ContractSuite(BenchSuite):
     def test_commits_are_brought_out_however_git_keeps_its_refs(self) -> None:
         """Packed, a ref is no file any more; what lies in lower layers is then out of date."""
         capsule = self.bench.new("packed")
-        script = "echo $1 > t; git add t; git commit -qm $1; git pack-refs --all; git rev-parse HEAD"
+        script = (
+            "echo $1 > t; git add t; git commit -qm $1; git pack-refs --all; git rev-parse HEAD"
+        )
         for word in ("one", "two", "three"):
             tip = self.bench.sh(capsule, script, word).strip()
             assert self.made.tip(self.plan_of(capsule)) in (None, tip)
@@ -200,7 +204,8 @@ class ContractSuite(BenchSuite):
         capsule.remove(force=True)
         upkeep.work(self.bench.session)
         assert plan.upper not in self.layers()
-        assert list((self.bench.home / "trash").iterdir()) == []
+        trash = self.bench.home / "trash"
+        assert not trash.exists() or list(trash.iterdir()) == []
         assert not Path(capsule.record.directory).exists()
 
 
@@ -218,6 +223,8 @@ class OwnerSuite(BenchSuite):
 
     def require_new(self, bench: Bench, old: Capsule) -> None:
         """A new capsule has what was committed and what is ignored; with `dirty` the rest, too."""
+        # Only a walk notices that a file was changed in place; `warm` is the verb for it.
+        bench.project.warm()
         plain, dirty = bench.new("plain"), bench.new("dirty", dirty=True)
         assert bench.sh(plain, "cat deps/plain; git status --porcelain") == "d"
         said = bench.sh(dirty, "cat README.md deps/plain; echo; git status --porcelain")
@@ -230,7 +237,11 @@ class OwnerSuite(BenchSuite):
             for number in range(3):
                 write_files(
                     bench.root,
-                    {f"new-{number}": b"n", "src/calc.py": b"%d\n" % number, "deps/n": b"%d" % number},
+                    {
+                        f"new-{number}": b"n",
+                        "src/calc.py": b"%d\n" % number,
+                        "deps/n": b"%d" % number,
+                    },
                 )
                 (bench.root / "deps" / "many" / f"{number:04}").unlink()
                 (bench.root / "moving" / "many-1" / "a").unlink(missing_ok=True)
@@ -263,14 +274,16 @@ class OwnerSuite(BenchSuite):
             capsule.remove()
             upkeep.work(bench.session)
             after = git.git(*asked, cwd=str(bench.root)).text.splitlines()
-            assert [line for line in after if " refs/atoll/pins/" not in line] == before.splitlines()
+            assert [
+                line for line in after if " refs/atoll/pins/" not in line
+            ] == before.splitlines()
 
     def test_odd_places(self) -> None:
         """Characters that mean something to mount options, paths in lists, shells and git."""
         name = "a b,c:d\\e=f é'$x\"[y]"
         with self.own_bench("p" + name, home="h" + name) as bench:
             capsule = bench.new("odd")
-            bench.sh(capsule, "test -z \"$(git status --porcelain)\"; echo x > x; git add x")
+            bench.sh(capsule, 'test -z "$(git status --porcelain)"; echo x > x; git add x')
             bench.sh(capsule, "git commit -qm x; git mv moving/git moving/moved; git fsck --full")
             snapshot = capsule.snapshot("odd")
             bench.sh(capsule, "rm x")

@@ -129,7 +129,9 @@ class MomentsSuite(BenchSuite):
         self.require_state(capsule, "two")
         self.require_state(now, "two")
         for made in (now, then):
-            said = self.bench.run(made, "git", "branch", "--format=%(refname:short)", "--list", "a*")
+            said = self.bench.run(
+                made, "git", "branch", "--format=%(refname:short)", "--list", "a*"
+            )
             assert said.split() == [f"atoll/{made.name}"]
         again = self.bench.project.fork(then, "fork-again")
         capsule.remove(force=True)
