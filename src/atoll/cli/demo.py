@@ -46,7 +46,7 @@ def command(frame: Frame, keep: str | None) -> int:
 
 def _show(output: Output, place: Path) -> int:
     root = demo.make_sample(place)
-    project = open_project(root, home=place / "home")
+    project = open_project(root, home=place / "home", background=False)
     before = demo.owner_state(root)
     output.note(f"1. a sample project with a failing test: {root}")
     capsules = _make_capsules(project, output)

@@ -11,7 +11,14 @@ from atoll.host.process import own_environment
 
 
 def start(session: Session) -> None:
-    """Has the work done in the background, unless somebody is at it."""
+    """Has the work done in the background, unless somebody is at it; or here and now, for a
+    session whose home shall not be touched after its end.
+    """
+    if not session.background:
+        from atoll.engine import upkeep  # noqa: PLC0415 - the work itself is not for all
+
+        upkeep.work(session)
+        return
     if files.is_locked(chores_lock(session).path):
         return
     root = str(Path(__file__).parents[2])

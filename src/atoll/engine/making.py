@@ -35,7 +35,7 @@ def make_capsules(
         for plan in plans:
             session.reach("new.planned", plan.name)
             locks[plan.name] = stack.enter_context(_locked(session, project, plan.name))
-        _require_free(session, project, plans)
+        require_free(session, project, plans)
         with bases.grounded(session, project, plans, tell=tell) as grounded:
             session.reach("new.frozen", grounded[0].name)
             made = ports.lease_with_ports(
@@ -69,7 +69,7 @@ def _locked(session: Session, project: state.Project, name: str) -> files.Lock:
     return lock
 
 
-def _require_free(session: Session, project: state.Project, plans: Sequence[CapsulePlan]) -> None:
+def require_free(session: Session, project: state.Project, plans: Sequence[CapsulePlan]) -> None:
     taken = {capsule.name for capsule in session.store.capsules(project.id)}
     for plan in plans:
         if plan.name in taken:
@@ -123,7 +123,7 @@ def fork_capsule(
 ) -> state.Capsule:
     """Makes a capsule that starts from a point of another. What fails on the way is undone."""
     with _locked(session, project, plan.name):
-        _require_free(session, project, [plan])
+        require_free(session, project, [plan])
         with Pool(session.pool(project.id)).turn(shared=True):
             forked = snapshots.fork_plan(session, origin, plan, layers)
             capsule = ports.lease_with_ports(

@@ -111,8 +111,9 @@ class Project:
         """A new capsule from a point of another, or from how that is now. They share layers."""
         from atoll.engine import making  # noqa: PLC0415 - only for those who make something
 
-        chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
         plan = self.plan(name, CapsuleSpec(level=origin.record.level))
+        making.require_free(self.session, self.record, [plan])
+        chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
         record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen.layers)
         return Capsule(session=self.session, record=record)
 
@@ -208,14 +209,18 @@ def open_project(
     home: str | os.PathLike[str] | None = None,
     listen: Listener | None = None,
     warn: Warn | None = None,
+    background: bool = True,
 ) -> Project:
     """Opens the project that holds `path`, after putting right what a crash has left.
+
+    Without `background` nothing touches the home once a call has returned, but for the views of
+    capsules that are still there.
 
     Raises StateError when there is no usable repository, PrerequisiteError when Atoll's home
     cannot be used.
     """
     place = Path(home).absolute() if home is not None else None
-    session = open_session(home=place, listen=listen, warn=warn)
+    session = open_session(home=place, listen=listen, warn=warn, background=background)
     reaper.settle(session)
     return project_at(session, os.path.abspath(path))
 

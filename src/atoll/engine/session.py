@@ -55,6 +55,7 @@ class Session:
         owner: Mapping[str, str] | None = None,
         listen: Listener | None = None,
         warn: Warn | None = None,
+        background: bool = True,
     ) -> None:
         self.home = home
         self.store = store
@@ -62,6 +63,8 @@ class Session:
         self.listen = listen or _silent
         self.warn = warn or _warn
         self.nursery = Nursery(str(home))
+        self.background = background
+        """Whether upkeep may go on after a command; otherwise the command waits for it."""
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")
@@ -96,7 +99,11 @@ def home_path(owner: Mapping[str, str]) -> Path:
 
 
 def open_session(
-    *, home: Path | None = None, listen: Listener | None = None, warn: Warn | None = None
+    *,
+    home: Path | None = None,
+    listen: Listener | None = None,
+    warn: Warn | None = None,
+    background: bool = True,
 ) -> Session:
     """Raises PrerequisiteError when the home cannot be used, StateError when its state cannot."""
     place = home if home is not None else home_path(os.environ)
@@ -108,4 +115,4 @@ def open_session(
         )
     files.require_own_directory(place)
     files.make_private_directory(place / "locks")
-    return Session(home=place, store=Store(place), listen=listen, warn=warn)
+    return Session(home=place, store=Store(place), listen=listen, warn=warn, background=background)

@@ -9,6 +9,7 @@ from pathlib import Path
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.workbench import holding
+from atoll.engine import exports
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import workspace_plan
 from atoll.host import git
@@ -88,6 +89,7 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
         "commit", "--quiet", *flags, "--file=-",
         cwd=record.workspace, within=inside, stdin=os.fsencode(message), safe=False,
     )  # fmt: skip
+    exports.export_after_run(capsule.session, record)
     return git.git("rev-parse", "HEAD", cwd=record.workspace, within=inside).text.strip()
 
 

@@ -35,8 +35,6 @@ def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
 
 
 def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
-    if view.get("is_bound") and not calls.die_with_parent(signal.SIGTERM, parent):
-        return _BUILD_FAILED
     os.setsid()
     leave_everything({lock_fd, news})
     calls.name_process("atoll-keeper")
@@ -48,6 +46,9 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     except (OSError, mounts.ViewError) as error:
         wire.remove(directory, asking.SOCKET)
         os.write(news, json.dumps({"error": str(error)}).encode() + b"\n")
+        return _BUILD_FAILED
+    # After the namespaces: a change of credentials would take the wish back.
+    if view.get("is_bound") and not calls.die_with_parent(signal.SIGTERM, parent):
         return _BUILD_FAILED
     holder = Holder(view, listener, lock_fd)
     os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")

@@ -179,7 +179,11 @@ class Pool:
 
     def remains(self) -> list[Path]:
         """What builders that were killed left. Only to be asked when the pool's turn is ours."""
-        return [path for path in self.layers.iterdir() if path.name.startswith(_BUILDING)]
+        places = (self.layers, self.root, *(self.root / name for name in ("commits", "pins")))
+        # Nothing else here has a hidden name.
+        return [
+            p for place in places if place.is_dir() for p in place.iterdir() if p.name[0] == "."
+        ]
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.layers).free

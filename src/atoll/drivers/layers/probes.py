@@ -5,10 +5,12 @@ An answer holds for one place, user, kernel and boot; it is kept in Atoll's home
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from atoll.host.process import run
 from atoll.model.errors import AtollError
 
 _FILE = "probes.json"
+_TRIAL = ".probe-"
 _WAYS = {"privileged": PRIVILEGED, "rootless": ROOTLESS}
 
 
@@ -50,24 +53,49 @@ def _remembered(
     home: Path, name: str, probe: Callable[[Path], tuple[str | None, str]]
 ) -> tuple[str | None, str]:
     circumstances = [boot_id(), os.geteuid(), os.stat(home).st_dev, os.uname().release]
-    known = _load(home)
-    if known.get("circumstances") != circumstances:
-        known = {"circumstances": circumstances}
+    known = _load(home, circumstances)
     if name not in known:
-        with tempfile.TemporaryDirectory(prefix=".probe-", dir=home) as place:
-            known[name] = probe(Path(place))
-        files.write_atomic(home / _FILE, json.dumps(known).encode())
+        with _turn(home):
+            # Somebody else may have found out meanwhile.
+            known = _load(home, circumstances)
+            if name not in known:
+                with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=home) as place:
+                    known[name] = probe(Path(place))
+                files.write_atomic(home / _FILE, json.dumps(known).encode())
     way, reason = known[name]
     return way, reason
 
 
-def _load(home: Path) -> dict[str, Any]:
+@contextmanager
+def _turn(home: Path) -> Iterator[None]:
+    """One at a time. The lock is on the directory itself and leaves nothing."""
+    handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def sweep(home: Path, *, dry_run: bool = False) -> list[Path]:
+    """Removes what probes that were killed left; returns it."""
+    with _turn(home):
+        found = [*home.glob(f"{_TRIAL}*"), *home.glob(f".{_FILE}.*")]
+        for path in [] if dry_run else found:
+            files.remove_tree(path, within=home)
+    return found
+
+
+def _load(home: Path, circumstances: list[object]) -> dict[str, Any]:
+    """What is known under these circumstances."""
     content = files.read_regular(home / _FILE, limit_bytes=1 << 16)
     try:
         known = json.loads(content or b"{}")
     except ValueError:
-        return {}
-    return known if isinstance(known, dict) else {}
+        known = {}
+    if not isinstance(known, dict) or known.get("circumstances") != circumstances:
+        return {"circumstances": circumstances}
+    return known
 
 
 def _try_overlay(place: Path) -> tuple[str | None, str]:
