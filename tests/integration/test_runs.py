@@ -172,7 +172,7 @@ def test_what_a_command_leaves_behind_ends_with_it(atoll, repo, processes_with):
 
 def test_a_background_run_outlives_its_cli_and_is_found_again(atoll, repo):
     atoll("new", "x", cwd=repo)
-    label = atoll("run", "-d", "x", "--", "sh", "-c", "echo one; sleep 0.5; exit 3", cwd=repo)
+    label = atoll("run", "-d", "x", "--", "sh", "-c", "echo one; sleep 4; exit 3", cwd=repo)
     assert label.stdout == "x.1\n"
     assert answer(atoll("ls", "--json", cwd=repo))[0]["runs"][0]["state"] == "running"
     assert atoll("logs", "x", "-f", cwd=repo).stdout == "one\n"

@@ -18,6 +18,7 @@ from atoll.host import git
 from atoll.host.process import own_environment
 from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import printable
+from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, Run
 
 
@@ -40,14 +41,26 @@ def export_after_run(session: Session, capsule: Capsule) -> None:
         if not plan.pool:
             return
         now = session.store.require_capsule(capsule.project_id, capsule.name)
-        # Two of them: an export was killed before it could tell whether the branch was moved.
-        before = now.exported or (plan.base_commit,)
-        if (registry.layered_driver(plan.driver).tip(plan),) == before:
+        tip = registry.layered_driver(plan.driver).tip(plan)
+        if tip is not None and _is_out(now, tip, plan):
             return
         export(session, now)
     except AtollError as error:
         hint = f"; {error.hint}" if error.hint else ""
         session.warn(f"the work of `{capsule.name}` was not brought out: {error.message}{hint}")
+
+
+def _is_out(capsule: Capsule, tip: str, plan: WorkspacePlan) -> bool:
+    """Whether the branch holds a commit. It never goes back by itself: it may hold more than the
+    capsule does, such as what was not committed there, or what a rollback or a crash took away.
+    """
+    if not capsule.exported:
+        return tip == plan.base_commit
+    if len(capsule.exported) > 1:
+        # An export was killed before it could tell whether it had moved the branch.
+        return False
+    last = capsule.exported[0]
+    return tip == last or git.is_ancestor(tip, last, cwd=plan.repository)
 
 
 def export_when_over(session: Session, capsule: Capsule, run: Run) -> None:
@@ -112,9 +125,13 @@ def _move(session: Session, capsule: Capsule, branch: str, tip: str, *, reposito
     ref = f"refs/heads/{branch}"
     stands = git.find_ref(ref, cwd=repository)
     now = session.store.require_capsule(capsule.project_id, capsule.name)
-    if stands is not None and stands != tip and stands not in now.exported:
+    if stands not in (None, tip, *now.exported) and not (
+        # Nothing is known of it after a crash; but to go forward can do no harm.
+        not now.exported and git.is_ancestor(str(stands), tip, cwd=repository)
+    ):
         raise StateError(
-            f"the branch `{branch}` was moved to {stands[:10]} by somebody else: not overwritten",
+            f"the branch `{branch}` was moved to {str(stands)[:10]} by somebody else: "
+            "not overwritten",
             hint=f"git branch -m {branch} {branch}-mine, then: atoll export {capsule.name}",
         )
     if stands != tip and (place := git.checked_out_at(branch, cwd=repository)) is not None:
@@ -123,7 +140,6 @@ def _move(session: Session, capsule: Capsule, branch: str, tip: str, *, reposito
             hint=f"git switch there to another branch, then: atoll export {capsule.name}",
         )
     session.store.set_exported(capsule, [stands or "", tip])
-
     session.reach("export.announced", capsule.name)
     if stands != tip:
         try:

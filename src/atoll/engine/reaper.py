@@ -81,6 +81,7 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
             kept = _remove_unclaimed(session, directory)
             recovered += [kept] if kept is not None else []
     removed += _collect_layers(session, dry_run=dry_run)
+    removed += _collect_trials(session, dry_run=dry_run)
     for lock in _dead_locks(session):
         removed.append(str(lock.path))
         if not dry_run:
@@ -106,6 +107,17 @@ def _collect_layers(session: Session, *, dry_run: bool) -> list[str]:
         for project in session.store.projects()
         for layer in upkeep.collect(session, project, dry_run=True)
     ]
+
+
+def _collect_trials(session: Session, *, dry_run: bool) -> list[str]:
+    """What killed commands left that belongs to no capsule and no layer."""
+    from atoll.drivers.layers import probes  # noqa: PLC0415 - as above
+    from atoll.host import quarantine  # noqa: PLC0415
+
+    for project in [] if dry_run else session.store.projects():
+        if os.path.isdir(project.git_dir):
+            quarantine.sweep(project.git_dir)
+    return [str(path) for path in probes.sweep(session.home, dry_run=dry_run)]
 
 
 def _unsettled(session: Session) -> Collected:
@@ -224,7 +236,7 @@ def _dead_locks(session: Session) -> list[files.Lock]:
     """Lock files whose holder died; returned locked, so that nobody takes them meanwhile."""
     living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
     found = []
-    for path in sorted((session.home / "locks").iterdir()):
+    for path in sorted([*session.home.glob("*.lock"), *(session.home / "locks").iterdir()]):
         lock = files.Lock(path)
         if path.name not in living and lock.acquire():
             found.append(lock)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.engine.session import Session
+from atoll.engine.views import open_view
 from atoll.host import files, procfs, views
 from atoll.host.nursery import await_ready
 from atoll.host.process import pause, wait_until
@@ -82,7 +83,7 @@ def start(
         files.make_private_directory(Path(run.directory))
         payload = keeper_spec(token, inside, spec, ports=tuple(capsule.ports.values()))
         session.reach("run.prepared", run.label)
-        launch_keeper(session, run.directory, payload, lock, holder=inside.holder)
+        _launch(session, capsule, run, payload, lock, holder=inside.holder)
         session.reach("run.launched", run.label)
         session.store.set_running(run)
     finally:
@@ -115,25 +116,43 @@ def keeper_spec(
     }
 
 
-def launch_keeper(
+def _launch(
     session: Session,
-    directory: str,
+    capsule: Capsule,
+    run: Run,
     payload: dict[str, object],
     lock: files.Lock,
     *,
-    holder: str = "",
+    holder: str,
 ) -> None:
-    """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
-    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode(), durable=False)
+    """Starts a run's keeper, in the capsule's view where that has one."""
     if not holder:
-        session.nursery.start_run(directory, lock.fd)
+        launch_keeper(session, run.directory, payload, lock)
         return
+    _write_spec(run.directory, payload)
 
     def begin(ready: int) -> None:
-        if views.ask(holder, {"start": directory}, (lock.fd, ready)) is None:
-            raise DriverError(f"nobody holds the view in `{holder}`")
+        def is_asked() -> bool:
+            # It may have ended since it was opened: nobody used it, or a snapshot was taken.
+            open_view(session, capsule)
+            return views.ask(holder, {"start": run.directory}, (lock.fd, ready)) is not None
 
-    await_ready(begin, directory)
+        if not wait_until(is_asked, timeout_s=_STARTED_S):
+            raise DriverError(f"nobody holds the view of `{capsule.name}`", hint="try again")
+
+    await_ready(begin, run.directory)
+
+
+def launch_keeper(
+    session: Session, directory: str, payload: dict[str, object], lock: files.Lock
+) -> None:
+    """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
+    _write_spec(directory, payload)
+    session.nursery.start_run(directory, lock.fd)
+
+
+def _write_spec(directory: str, payload: dict[str, object]) -> None:
+    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode(), durable=False)
 
 
 def end_keeper(directory: str, *, grace_s: float) -> None:

@@ -62,7 +62,7 @@ class Session:
         self.owner = os.environ if owner is None else owner
         self.listen = listen or _silent
         self.warn = warn or _warn
-        self.nursery = Nursery(str(home))
+        self.nursery = Nursery(f"{home}/")
         self.background = background
         """Whether upkeep may go on after a command; otherwise the command waits for it."""
 

@@ -69,6 +69,8 @@ def _look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None
     """Before a view is written again: tells of a crash, and makes up for what one took."""
     if is_unclean(capsule):
         session.warn(unclean_message(session, capsule))
+        # What it had brought out may be more than what it still has: not to be overwritten.
+        session.store.set_exported(capsule, ())
     if _written(capsule) is None:
         # Never opened yet. New capsules do not wait for the disk, so a power cut may have taken
         # what is the same for all of them.

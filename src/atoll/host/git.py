@@ -37,6 +37,7 @@ _ABSENT = 128
 _HALF_MADE = b"/commondir: "
 """Git gives up when it meets the record of a worktree that another git is making right now."""
 _HALF_MADE_S = 2.0
+_STALE_S = 2.0
 
 
 class Checkout(NamedTuple):
@@ -179,14 +180,25 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
 
     `cwd` is the repository itself. What this has done lives through a power cut.
     """
+    remove_stale_lock(Path(cwd, f"{ref}.lock"))
     git(*DURABLE, "update-ref", ref, commit, old or "0" * len(commit), cwd=cwd)
     _sync_ref(ref, cwd=cwd)
 
 
 def set_ref(ref: str, commit: str, *, cwd: str) -> None:
     """As `move_ref`, from wherever it stands."""
+    remove_stale_lock(Path(cwd, f"{ref}.lock"))
     git(*DURABLE, "update-ref", ref, commit, cwd=cwd)
     _sync_ref(ref, cwd=cwd)
+
+
+def remove_stale_lock(path: Path) -> None:
+    """Git holds a ref's lock for an instant; one that stays is a killed git's.
+
+    Only for refs that are Atoll's own.
+    """
+    if path.exists() and not wait_until(lambda: not path.exists(), timeout_s=_STALE_S):
+        path.unlink(missing_ok=True)
 
 
 def _sync_ref(ref: str, *, cwd: str) -> None:
@@ -194,6 +206,12 @@ def _sync_ref(ref: str, *, cwd: str) -> None:
     place = Path(cwd, ref).parent
     if place.is_dir():
         files.sync_directory(place)
+
+
+def is_ancestor(commit: str, of: str, *, cwd: str) -> bool:
+    """Whether a commit is part of the history of another; False when either is not there."""
+    answer = git("merge-base", "--is-ancestor", commit, of, cwd=cwd, allowed=(0, 1, _ABSENT))
+    return answer.code == 0
 
 
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:

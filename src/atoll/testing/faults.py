@@ -148,7 +148,8 @@ def find_leftovers(
 
     What was thrown away may take its time, but not for ever.
     """
-    process.wait_until(lambda: not (home / "trash").exists(), timeout_s=_RECLAIMED_S)
+    busy = (home / "trash", home / "locks" / "upkeep")
+    process.wait_until(lambda: not any(map(Path.exists, busy)), timeout_s=_RECLAIMED_S)
     return [
         *_stray_files(home, living=set(living), tokens=set(tokens)),
         *_stray_git(home, checkout, living=set(living)),

@@ -175,8 +175,10 @@ def unpin_unused(pool: Pool, repository: str) -> None:
     """Removes the pins of layers that are not there. Only when the pool's turn is ours alone."""
     places = (pool.root / _PINS).iterdir() if (pool.root / _PINS).is_dir() else ()
     for note in [path for path in places if not (pool.layers / path.name).exists()]:
-        if git.find_ref(PIN_PREFIX + note.name, cwd=repository) is not None:
-            git.git("update-ref", "-d", PIN_PREFIX + note.name, cwd=repository)
+        ref = PIN_PREFIX + note.name
+        git.remove_stale_lock(Path(repository, f"{ref}.lock"))
+        if git.find_ref(ref, cwd=repository) is not None:
+            git.git("update-ref", "-d", ref, cwd=repository)
         note.unlink()
 
 

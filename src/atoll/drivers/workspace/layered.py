@@ -75,7 +75,7 @@ class LayeredWorkspace:
         """The mount that shows all that the capsule may write."""
 
     @abstractmethod
-    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None: ...
+    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None: ...
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         del lock
@@ -178,7 +178,7 @@ class LayeredWorkspace:
         return comparing.compare(before, after, place=place, stat=stat)
 
     def _site(self, plan: WorkspacePlan, inside: Enclosure) -> PrivateSite:
-        return PrivateSite(plan, inside, lambda aside: self._set_aside(plan, aside))
+        return PrivateSite(plan, inside, lambda aside: self._set_aside(plan, inside, aside))
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
         del plan

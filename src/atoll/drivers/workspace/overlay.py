@@ -13,7 +13,8 @@ from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
 from atoll.host import files, overlays
 from atoll.host.process import run
-from atoll.model.plan import WorkspacePlan
+from atoll.model.errors import StateError
+from atoll.model.plan import Enclosure, WorkspacePlan
 
 
 class OverlayWorkspace(LayeredWorkspace):
@@ -76,11 +77,21 @@ class OverlayWorkspace(LayeredWorkspace):
             # What cannot be listed may hold anything.
             return False
 
-    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
+    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
+        """What the capsule has changed, as files; all that it shows where that cannot be told."""
         pool = Pool(plan.pool)
         files.make_private_directory(aside)
         trees = [pool.tree(layer) for layer in own_layers(plan)]
-        overlays.compose(trees, aside / "changes", whiteouts=True)
+        try:
+            overlays.compose(trees, aside / "changes", whiteouts=True)
+        except StateError:
+            # A directory was moved: its layer only says from where.
+            files.remove_tree(aside / "changes", within=aside)
+            run(
+                ("cp", "-a", "--reflink=auto", "--", f"{plan.path}/.", str(aside / "workspace")),
+                within=inside,
+                cwd="/",
+            )
 
 
 def _holds_only(root: Path, files_in_it: dict[str, str], directories: set[str]) -> bool:

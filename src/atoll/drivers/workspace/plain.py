@@ -15,7 +15,7 @@ from atoll.drivers.layers import probes, volumes
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.drivers.workspace.layered import LayeredWorkspace
 from atoll.host import files, kernel, overlays
-from atoll.model.plan import WorkspacePlan
+from atoll.model.plan import Enclosure, WorkspacePlan
 
 _TRUST_LESS = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"
 """A copy has other inodes and other times of inode change than the index of its layer tells."""
@@ -38,7 +38,8 @@ class CopyWorkspace(LayeredWorkspace):
         place = pool.layers / plan.upper
         if place.exists():
             return
-        with pool.building() as building:
+        # A collection takes what is half built for a dead builder's.
+        with pool.turn(shared=True), pool.building() as building:
             self._materialise(pool, plan.layers, building)
             config = building / "tree" / WORKSPACE / ".git" / "config"
             if config.is_file() and _TRUST_LESS not in config.read_text(errors="replace"):
@@ -64,7 +65,8 @@ class CopyWorkspace(LayeredWorkspace):
     def place(self, plan: WorkspacePlan) -> Path | None:
         return Pool(plan.pool).tree(plan.upper) / WORKSPACE
 
-    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
+    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
+        del inside
         files.move(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")
 
 

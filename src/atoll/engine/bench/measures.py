@@ -69,7 +69,9 @@ class Subject:
         self.place = place
         self.repeat = repeat
         self.quick = quick
-        self.floor_samples: list[float] = []
+        self.floor: tuple[float, ...] = ()
+        self.lowest: tuple[float, ...] = ()
+        """The floor with vfork."""
         self.few = min(repeat, _FEW)
         self.skipped: list[str] = []
         self._made = 0
@@ -111,10 +113,10 @@ class Subject:
         found = Clones([], [], [], [])
         self._clone(Clones([], [], [], []))
         # The machine may get busier meanwhile: half of the floor is measured before, half after.
-        self.floor_samples += self._floor()
+        self._measure_floor()
         for _ in range(self.repeat):
             self._clone(found)
-        self.floor_samples += self._floor()
+        self._measure_floor()
         return found
 
     def _clone(self, found: Clones) -> None:
@@ -125,13 +127,15 @@ class Subject:
         found.removal.append(timed(capsule.remove))
         self.rest()
 
-    def _floor(self) -> list[float]:
+    def _measure_floor(self) -> None:
         if self.plan.driver != "overlay":
-            return []
+            return
         base = self.project.warm(thorough=False)
         count = max(1, self.repeat // 2)
         # The first one finds directories of the base that nobody has looked at yet.
-        return peers.floor(self.pool, base.layers, self.plan.way, self.place, count + 1)[1:]
+        forked, spawned = peers.floor(self.pool, base.layers, self.plan.way, self.place, count + 1)
+        self.floor += tuple(forked[1:])
+        self.lowest += tuple(spawned[1:])
 
 
 def _require_good(capsule: Capsule) -> None:
@@ -143,28 +147,39 @@ def _require_good(capsule: Capsule) -> None:
 def clone(subject: Subject) -> Iterator[Row]:
     """A capsule from a warm engine, with durable state and its first command."""
     clones = subject.clones
-    floor = tuple(subject.floor_samples)
-    rows = peers.durable_rows(subject.place, subject.repeat)
+    floor = subject.floor
+    rows, stored = _durable_rows(subject)
     both = tuple(sample + statistics.median(rows) for sample in floor)
     bare = "bare unshare + overlay + fork + exec"
     whole = tuple(clones.whole)
     size = subject.size
     if not floor:
         subject.skip(f"the floor: driver `{subject.plan.driver}` mounts no overlay")
+    else:
+        yield Row(size, bare, floor, "the same with vfork", subject.lowest)
     yield Row(size, "clone + first command", whole, bare, floor, at_most_times(3))
     yield Row(size, "clone + first command", whole, f"{bare} + 2 durable rows", both)
     yield Row(size, "clone + first command, in all", whole, aim=at_most(0.025))
     yield Row(size, "  of which: new", tuple(clones.new))
     yield Row(size, "  of which: first command", tuple(clones.first_run))
     yield Row(size, "second command", tuple(clones.second_run), bare, floor)
+    yield Row(size, "2 rows in the store", stored, "2 x append + fdatasync", rows)
+
+
+def _durable_rows(subject: Subject) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Bare ones and the store's, in turns: a disk is busy by the moment."""
     store = subject.project.session.store
+    bare, stored = [], []
 
     def write() -> None:
         store.set_trusted("/bench", "0")
         store.forget_trust("/bench")
 
-    stored = tuple(timed(write) for _ in range(subject.repeat))
-    yield Row(size, "2 rows in the store", stored, "2 x append + fdatasync", tuple(rows))
+    with peers.durable_rows(subject.place) as append:
+        for _ in range(subject.repeat):
+            bare.append(timed(append))
+            stored.append(timed(write))
+    return tuple(bare), tuple(stored)
 
 
 def removal(subject: Subject) -> Iterator[Row]:

@@ -54,7 +54,9 @@ def clocked(argv: tuple[str, ...], *, cwd: str, within: Enclosure | None = None)
     return float(run((*clock, *argv), cwd=cwd, within=within).text)
 
 
-def floor(pool: Pool, layers: tuple[str, ...], way: str, place: Path, count: int) -> list[float]:
+def floor(
+    pool: Pool, layers: tuple[str, ...], way: str, place: Path, count: int
+) -> tuple[list[float], list[float]]:
     """The bare system calls over a frozen base; see `atoll.engine.bench.floor`."""
     scratch = place / "floor"
     scratch.mkdir()
@@ -75,14 +77,15 @@ def floor(pool: Pool, layers: tuple[str, ...], way: str, place: Path, count: int
     }
     try:
         answer = run((sys.executable, "-I", "-S", "-c", program), stdin=json.dumps(told).encode())
-        samples: list[float] = json.loads(answer.stdout)
+        forked, spawned = json.loads(answer.stdout)
     finally:
         files.remove_tree(scratch, within=place)
-    return samples
+    return forked, spawned
 
 
-def durable_rows(place: Path, count: int) -> list[float]:
-    """Two records that are on the disk before one goes on: the least that crash safety costs."""
+@contextmanager
+def durable_rows(place: Path) -> Iterator[Callable[[], None]]:
+    """Writes two records, each on the disk before it goes on: the least of crash safety."""
     path = place / "rows"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
@@ -93,7 +96,7 @@ def durable_rows(place: Path, count: int) -> list[float]:
 
     try:
         write()
-        return [timed(write) for _ in range(count)]
+        yield write
     finally:
         os.close(handle)
         path.unlink()

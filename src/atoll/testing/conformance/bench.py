@@ -136,6 +136,7 @@ def plant_ignored(root: Path) -> None:
             "hard/one": b"hard\n",
             "modes/private": b"private\n",
             "modes/program": b"#!/bin/sh\necho program\n",
+            "modes/sealed": b"#!/bin/sh\n",
             "sparse": b"",
             "marked": b"marked\n",
             f"long/{LONGEST}": b"long\n",
@@ -144,7 +145,7 @@ def plant_ignored(root: Path) -> None:
     )
     write_files(root, {"src/trace.log": b"log\n", f"cache/{DEEP}/end": b"deep\n"})
     os.link(deps / "hard" / "one", deps / "hard" / "two")
-    for name, mode in {"private": 0o400, "program": 0o555}.items():
+    for name, mode in {"private": 0o400, "program": 0o555, "sealed": 0o111}.items():
         (deps / "modes" / name).chmod(mode)
     (deps / "modes" / "shared").mkdir()
     (deps / "modes" / "shared").chmod(0o2775)

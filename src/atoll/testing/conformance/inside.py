@@ -7,8 +7,8 @@ Each test works on entries of its own, which `bench.TRACKED` and `bench.plant_ig
 from __future__ import annotations
 
 import json
+import os
 
-from atoll.host.process import wait_until
 from atoll.testing.conformance.bench import DEEP, LONGEST, ODD_NAMES, TRACKED, BenchSuite
 
 
@@ -145,39 +145,6 @@ class FilesSuite(BenchSuite):
                 assert read(path)[100:105] == b"hello" and read(path)[200:205] == b"child"
         """)
 
-    def test_locks_hold_between_runs(self) -> None:
-        """Both kinds, on a file of the base and on a new one."""
-        capsule, bench = self.shared, self.bench
-        holder = """
-            held = []
-            for path in ("data/locked", "locked"):
-                for how in (fcntl.flock, fcntl.lockf):
-                    held.append(open(path, "a+b"))
-                    how(held[-1], fcntl.LOCK_EX)
-            write("holding")
-            while not os.path.exists("let-go"):
-                time.sleep(0.01)
-        """
-        tester = """
-            for path in ("data/locked", "locked"):
-                for how in (fcntl.flock, fcntl.lockf):
-                    with open(path, "r+b") as stream:
-                        try:
-                            how(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                            print("free", end=" ")
-                        except BlockingIOError:
-                            print("held", end=" ")
-        """
-        run = bench.start(capsule, holder)
-        try:
-            there = ("test", "-e", "holding")
-            assert wait_until(lambda: capsule.run(there).exit_code == 0, timeout_s=20)
-            assert bench.python(capsule, tester).split() == ["held"] * 4
-        finally:
-            bench.run(capsule, "touch", "let-go")
-            capsule.wait(run, timeout_s=20)
-        assert bench.python(capsule, tester).split() == ["free"] * 4
-
     def test_changes_are_announced(self) -> None:
         """Inotify on a directory and on a file of the base, of changes by another process."""
         self.inside("""
@@ -234,6 +201,7 @@ class FilesSuite(BenchSuite):
             assert mode("deps/modes/program") == "0o555"
             assert mode("deps/modes/shared") == "0o2775"
             assert mode("tool") == "0o755" and mode("README.md") == "0o644"
+            assert os.geteuid() or mode("deps/modes/sealed") == "0o111"
             assert subprocess.check_output(["deps/modes/program"]) == b"program\\n"
             if os.geteuid():
                 refused(errno.EACCES, write, "deps/modes/private")
@@ -316,10 +284,13 @@ class FilesSuite(BenchSuite):
             assert names("deps/empty") == []
         """)
 
-    def test_sockets_and_fifos_are_not_carried_and_are_told(self) -> None:
+    def test_what_cannot_be_carried_is_told(self) -> None:
         told = dict(self.bench.project.warm().carried.left_out)
+        is_sealed = told.pop("deps/modes/sealed", None) == "it cannot be read"
+        assert is_sealed == (not os.access(self.bench.root / "deps/modes/sealed", os.R_OK))
         assert told == {"deps/fifo": "a fifo", "deps/socket": "a socket"}
         self.inside("""
+            assert os.path.exists("deps/modes/sealed") == (os.geteuid() == 0)
             assert not os.path.lexists("deps/fifo") and not os.path.lexists("deps/socket")
             os.mkfifo("pipe")
             child = os.fork()

@@ -20,6 +20,7 @@ from atoll.engine import upkeep
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import workspace_plan
 from atoll.host import git
+from atoll.host.process import wait_until
 from atoll.model.plan import Lease, WorkspacePlan
 from atoll.testing.conformance.bench import Bench, BenchSuite, commit_all
 from atoll.testing.conformance.history import GitMvSuite, PrivateGitSuite
@@ -170,6 +171,39 @@ class ContractSuite(BenchSuite):
             assert said == f"{self.bench.root}\n{capsule.name}\n"
         self.bench.require_owner_untouched()
 
+    def test_locks_hold_between_runs(self) -> None:
+        """Both kinds, on a file of the base and on a new one."""
+        capsule, bench = self.shared, self.bench
+        holder = """
+            held = []
+            for path in ("data/locked", "locked"):
+                for how in (fcntl.flock, fcntl.lockf):
+                    held.append(open(path, "a+b"))
+                    how(held[-1], fcntl.LOCK_EX)
+            write("holding")
+            while not os.path.exists("let-go"):
+                time.sleep(0.01)
+        """
+        tester = """
+            for path in ("data/locked", "locked"):
+                for how in (fcntl.flock, fcntl.lockf):
+                    with open(path, "r+b") as stream:
+                        try:
+                            how(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                            print("free", end=" ")
+                        except BlockingIOError:
+                            print("held", end=" ")
+        """
+        run = bench.start(capsule, holder)
+        try:
+            there = ("test", "-e", "holding")
+            assert wait_until(lambda: capsule.run(there).exit_code == 0, timeout_s=20)
+            assert bench.python(capsule, tester).split() == ["held"] * 4
+        finally:
+            bench.run(capsule, "touch", "let-go")
+            capsule.wait(run, timeout_s=20)
+        assert bench.python(capsule, tester).split() == ["free"] * 4
+
     def test_work_is_kept_when_the_capsule_goes(self) -> None:
         capsule = self.bench.new("kept")
         self.bench.sh(
@@ -189,6 +223,21 @@ class ContractSuite(BenchSuite):
         again = self.bench.project.recover(point, "kept-again")
         assert self.bench.run(again, *asked) == status
         assert self.bench.run(again, "cat", "c", "s", "u v") == "committed\nstaged\nuntracked\n"
+
+    def test_work_behind_a_closed_door_is_kept(self) -> None:
+        """Or the removal is refused; git itself passes over what it may not open."""
+        capsule = self.bench.new("closed")
+        self.bench.sh(capsule, "mkdir -p door/inner; echo precious > door/inner/f; chmod 000 door")
+        assert capsule.work().any
+        point = capsule.remove(force=True)
+        assert point is not None
+        if point.files is None:
+            again = self.bench.project.recover(point, "closed-again")
+            assert self.bench.sh(again, "chmod 700 door; cat door/inner/f") == "precious\n"
+            return
+        kept = next(Path(point.files).rglob("door"))
+        kept.chmod(0o700)
+        assert (kept / "inner" / "f").read_text() == "precious\n"
 
     def test_nothing_is_left_of_a_removed_capsule(self) -> None:
         capsule = self.bench.new("traceless")
