@@ -17,7 +17,7 @@ from atoll.drivers.layers import probes
 from atoll.drivers.layers.carried import Carried, find_fresh
 from atoll.drivers.layers.commit import Builder, Committed, find_committed, freeze_commit
 from atoll.drivers.layers.pool import Layer, Pool, Tell
-from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer, load_refs
+from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer
 from atoll.engine.session import Session
 from atoll.host import git
 from atoll.model import state
@@ -86,7 +86,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         checkout=project.root,
         repository=project.git_dir,
         git_dir=_own_git_dir(project),
-        refs=refs or load_refs(project.root),
+        refs=refs or session.acquaintance.refs(project),
         commit=commit,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)

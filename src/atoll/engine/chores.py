@@ -19,14 +19,10 @@ def start(session: Session) -> None:
 
         upkeep.work(session)
         return
-    if files.is_locked(chores_lock(session).path):
+    if files.is_locked(session.upkeep_lock().path):
         return
     root = str(Path(__file__).parents[2])
     program = f"import sys; sys.path.append({root!r}); from atoll.engine.upkeep import main; main()"
     argv = [sys.executable, "-I", "-c", program, str(session.home)]
     # There is no such lock, so it starts at once; the nursery leaves no zombie behind.
     session.nursery.watch(str(session.home / "locks" / "none"), argv, own_environment())
-
-
-def chores_lock(session: Session) -> files.Lock:
-    return files.Lock(session.home / "locks" / "upkeep")

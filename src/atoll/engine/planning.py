@@ -13,7 +13,6 @@ from typing import NamedTuple
 from atoll.drivers import registry
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool
-from atoll.drivers.layers.repository import load_refs
 from atoll.engine import levels, trust
 from atoll.engine.config import Config
 from atoll.engine.session import Session
@@ -36,10 +35,10 @@ class Survey(NamedTuple):
     email: str
 
 
-def survey(project: state.Project, config: Config) -> Survey:
-    refs = load_refs(project.root)
+def survey(session: Session, project: state.Project, config: Config) -> Survey:
+    refs = session.acquaintance.refs(project)
     base_ref, commit = _require_base(project, refs, config.settings.value("project.base"))
-    author, email = git.identity(cwd=project.root)
+    author, email = session.acquaintance.identity(project)
     return Survey(refs=refs, base_ref=base_ref, commit=commit, author=author, email=email)
 
 
@@ -58,7 +57,7 @@ def plan_capsules(
     level = levels.require_level(config.settings.value("capsule.level"), session.home)
     _require_walls(names[0], config, level)
     _require_parts(config, level, dirty=dirty)
-    found = survey(project, config)
+    found = survey(session, project, config)
     planner = _Planner(session, project, config, level, found)
     return [planner.plan(name, dirty=dirty) for name in names]
 

@@ -190,7 +190,7 @@ def settle(session: Session, run: Run) -> Run:
     session.run_lock(run.token).path.unlink(missing_ok=True)
     ended = run._replace(state=RunState.ENDED, outcome=outcome, ended_at=ended_at)
     # The row has gone with its capsule when somebody has removed that meanwhile.
-    return next((r for r in session.store.runs() if r.id == run.id), ended)
+    return session.store.find_run(run.id) or ended
 
 
 def _status(run: Run) -> Status | None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
 from atoll.host import files
 from atoll.host.nursery import Nursery
@@ -63,6 +64,7 @@ class Session:
         self.listen = listen or _silent
         self.warn = warn or _warn
         self.nursery = Nursery(f"{home}/")
+        self.acquaintance = Acquaintance()
         self.background = background
         """Whether upkeep may go on after a command; otherwise the command waits for it."""
 
@@ -79,6 +81,9 @@ class Session:
 
     def view_lock(self, capsule: Capsule) -> files.Lock:
         return files.Lock(self.home / "locks" / f"view-{capsule.id}")
+
+    def upkeep_lock(self) -> files.Lock:
+        return files.Lock(self.home / "locks" / "upkeep")
 
     def run_lock(self, token: str) -> files.Lock:
         return files.Lock(self.home / "locks" / f"run-{token}")

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.drivers.layers import probes
 from atoll.drivers.layers.pool import Pool
 from atoll.engine import freezer, removal, runs, views
 from atoll.engine.leases import isolation_plan, note_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.keeper.asking import WRITTEN
 from atoll.model.errors import StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import CapsulePlan, WorkspacePlan
@@ -31,6 +28,8 @@ def take(
     pool = Pool(require_layers(session, capsule).pool)
     with pool.turn(shared=True), _held_still(session, capsule) as busy:
         plan = workspace_plan(session, capsule)
+        if not busy:
+            views.look_after(session, capsule, plan)
         sealed = registry.layered_driver(plan.driver).seal(plan, busy=busy)
         session.reach("snapshot.sealed", capsule.name)
         made = session.store.add_snapshot(
@@ -51,6 +50,7 @@ def roll_back(session: Session, capsule: Capsule, target: Snapshot) -> Snapshot:
     with pool.turn(shared=True), views.kept_closed(session, capsule):
         plan = workspace_plan(session, capsule)
         driver = registry.layered_driver(plan.driver)
+        views.look_after(session, capsule, plan)
         sealed = driver.seal(plan, busy=False)
         session.reach("rollback.sealed", capsule.name)
         after = driver.on(plan, target.layers)
@@ -95,7 +95,7 @@ def begin_fork(session: Session, made: Capsule, *, former: str) -> None:
     driver.prepare(plan)
     session.reach("fork.prepared", made.name)
     note_plan(made, plan)
-    Path(made.directory, WRITTEN).write_text(probes.boot_id())
+    views.note_use(made)
     inside = removal.enclosure(session, made)
     driver.rename(plan, inside, former=former)
     session.reach("fork.renamed", made.name)

@@ -261,7 +261,7 @@ class Store:
                 ),
             )  # fmt: skip
             run_id = cursor.lastrowid
-        return next(run for run in self.runs(capsule) if run.id == run_id)
+        return self._select_runs("runs.id = ?", run_id)[0]
 
     def set_running(self, run: Run) -> None:
         with self._write(durable=False) as db:
@@ -278,16 +278,23 @@ class Store:
             )
 
     def runs(self, capsule: Capsule | None = None) -> list[Run]:
-        rows = self._rows(
-            "SELECT runs.*, capsules.name AS capsule_name FROM runs "
-            "JOIN capsules ON capsules.id = capsule_id "
-            "WHERE coalesce(?, capsule_id) = capsule_id ORDER BY runs.id",
-            capsule.id if capsule is not None else None,
-        )
-        return [run_of(dict(row)) for row in rows]
+        if capsule is None:
+            return self._select_runs("1 = 1")
+        return self._select_runs("capsule_id = ?", capsule.id)
+
+    def find_run(self, run_id: int) -> Run | None:
+        return next(iter(self._select_runs("runs.id = ?", run_id)), None)
 
     def unfinished_runs(self) -> list[Run]:
-        return [run for run in self.runs() if run.state is not RunState.ENDED]
+        return self._select_runs("runs.state <> ?", RunState.ENDED)
+
+    def _select_runs(self, condition: str, *values: object) -> list[Run]:
+        rows = self._rows(
+            "SELECT runs.*, capsules.name AS capsule_name FROM runs "  # noqa: S608 - our own words
+            f"JOIN capsules ON capsules.id = capsule_id WHERE {condition} ORDER BY runs.id",
+            *values,
+        )
+        return [run_of(dict(row)) for row in rows]
 
     # Snapshots
 

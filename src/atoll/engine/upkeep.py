@@ -16,7 +16,6 @@ from atoll.drivers.layers import repository
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
-from atoll.engine.chores import chores_lock
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.host import files, kernel, overlays
@@ -35,7 +34,7 @@ class Reclaimed(NamedTuple):
 
 def main() -> None:
     session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
-    lock = chores_lock(session)
+    lock = session.upkeep_lock()
     # Whoever comes while we are busy leaves it to us, so we look again after each round.
     while lock.acquire():
         with lock:
@@ -55,7 +54,7 @@ def _trash(session: Session) -> Iterator[Path]:
 
 def work(session: Session) -> Reclaimed:
     """All of it, once, after whoever is at it."""
-    lock = chores_lock(session)
+    lock = session.upkeep_lock()
     lock.acquire(wait=True)
     with lock:
         return _work(session)

@@ -52,9 +52,9 @@ def _start_holder(session: Session, capsule: Capsule, lock: files.Lock) -> None:
     # Read under the lock: a snapshot or a rollback may have changed it until now.
     plan = workspace_plan(session, capsule)
     driver = registry.layered_driver(plan.driver)
-    _look_after(session, capsule, plan)
+    look_after(session, capsule, plan)
     view = driver.view(plan)
-    Path(capsule.directory, WRITTEN).write_text(probes.boot_id())
+    note_use(capsule)
     try:
         session.nursery.hold(
             {**view._asdict(), "directory": capsule.directory, "idle_s": IDLE_S}, lock.fd
@@ -65,19 +65,39 @@ def _start_holder(session: Session, capsule: Capsule, lock: files.Lock) -> None:
         ) from error
 
 
-def _look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:
-    """Before a view is written again: tells of a crash, and makes up for what one took."""
-    if is_unclean(capsule):
+def look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:
+    """Before a view is used again: tells of a crash, once, and makes up for what one took.
+
+    The view's lock is ours.
+    """
+    is_new, is_first = _written(capsule) is None, not own_layers(plan)
+    # One that starts from a point of another was noted as used when it was made.
+    unclean = is_unclean(capsule) or (is_new and not is_first)
+    if unclean:
         session.warn(unclean_message(session, capsule))
+        now = session.store.require_capsule(capsule.project_id, capsule.name)
+        plan = plan._replace(base_commit=[plan.base_commit, *filter(None, now.exported)][-1])
         # What it had brought out may be more than what it still has: not to be overwritten.
         session.store.set_exported(capsule, ())
-    if _written(capsule) is None:
-        # Never opened yet. New capsules do not wait for the disk, so a power cut may have taken
-        # what is the same for all of them.
-        files.make_private_directory(Path(capsule.directory))
+    if is_first and (is_new or unclean):
+        # New capsules do not wait for the disk, so a power cut before or during their first use
+        # may have taken what is the same for all of them.
         registry.layered_driver(plan.driver).apply(plan, lock=-1)
         isolation = isolation_plan(session, capsule)
         registry.isolation_driver(isolation.driver).apply(isolation)
+    if is_new or unclean:
+        note_use(capsule)
+
+
+def own_layers(plan: WorkspacePlan) -> list[str]:
+    """Those that hold what the capsule has changed, the lowest first."""
+    return [layer for layer in plan.layers if layer[0] in "us"]
+
+
+def note_use(capsule: Capsule) -> None:
+    """Writes down that the workspace is written in this boot."""
+    files.make_private_directory(Path(capsule.directory))
+    Path(capsule.directory, WRITTEN).write_text(probes.boot_id())
 
 
 def _written(capsule: Capsule) -> str | None:
@@ -97,6 +117,8 @@ def unclean_message(session: Session, capsule: Capsule) -> str:
         "(the last point that is known to be on disk)"
         if synced
         else f"; what was committed before is in the branch `{capsule.branch}`"
+        if capsule.exported
+        else ""
     )
     return (
         f"`{capsule.name}` was in use when the machine went down: what was written last may be "

@@ -321,7 +321,8 @@ class _Copy:
         if first is None:
             return False
         try:
-            os.link(self._target / first, name, dst_dir_fd=place.target, follow_symlinks=False)
+            copied = f"{self._target}/{first}"
+            os.link(copied, name, dst_dir_fd=place.target, follow_symlinks=False)
         except OSError as error:
             if error.errno in {errno.EMLINK, errno.EPERM}:
                 return False

@@ -250,7 +250,11 @@ class Root:
             self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise unreadable(path, error) from error
-        self._real = _place_of(self.handle).rstrip("/")
+        try:
+            self._real = os.readlink(f"/proc/self/fd/{self.handle}").rstrip("/")
+        except OSError as error:
+            os.close(self.handle)
+            raise PrerequisiteError(f"`/proc` cannot be read: {error.strerror}") from error
 
     def find(self, directory: str) -> int | None:
         """A new descriptor, or None when the directory is gone or behind a link by now."""
@@ -262,7 +266,12 @@ class Root:
             if is_gone(error):
                 return None
             raise unreadable(self.path / directory, error) from error
-        if _place_of(handle) == f"{self._real}/{directory}":
+        try:
+            place = os.readlink(f"/proc/self/fd/{handle}")
+        except OSError as error:
+            os.close(handle)
+            raise unreadable(self.path / directory, error) from error
+        if place == f"{self._real}/{directory}":
             return handle
         os.close(handle)
         return None
@@ -272,16 +281,6 @@ class Root:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.handle)
-
-
-def _place_of(handle: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{handle}")
-    except OSError as error:
-        os.close(handle)
-        raise PrerequisiteError(
-            f"`/proc` does not tell where a directory lies: {error.strerror}"
-        ) from error
 
 
 def difference(old: Manifest, new: Manifest) -> Difference:
@@ -386,7 +385,7 @@ def _statuses(directory: str, limit: int) -> list[tuple[str, os.stat_result]]:
     try:
         with os.scandir(handle) as listing:
             for entry in islice(listing, limit):
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, PermissionError):
                     found.append((entry.name, entry.stat(follow_symlinks=False)))
     finally:
         os.close(handle)

@@ -174,6 +174,8 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
     `refs` are those that the owner's repository should have, Atoll's pins aside.
     """
     session = open_session(home=home)
+    # Whatever works in the background may just have begun.
+    wait_until(lambda: not _background(home), timeout_s=_ENDED_S)
     problems = [
         f"in home: {path.name}" for path in home.iterdir() if path.name not in _HOME_ENTRIES
     ]
@@ -191,6 +193,10 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
             problems += damage_of_repository(project.root, Path(project.git_dir))
     session.nursery.close()
     return problems
+
+
+def _background(home: Path) -> list[Keeper]:
+    return [keeper for keeper in keepers_of(home) if not keeper.name.startswith("atoll-")]
 
 
 def _stray_processes(session: Session) -> list[str]:

@@ -28,8 +28,10 @@ class NamespaceProcess(ScrubbedProcess):
     def apply(self, plan: IsolationPlan) -> None:
         home = Path(plan.seed, "home")
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Without waiting for the disk: what a power cut takes is written again at first use.
-        (home / ".gitconfig").write_text(render_git_config(plan))
+        config = home / ".gitconfig"
+        # Without waiting for the disk: what a power cut takes is written again at next use.
+        if not config.exists() or config.stat().st_size == 0:
+            config.write_text(render_git_config(plan))
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         # The private places are part of the workspace's upper layer, and go with it.

@@ -54,7 +54,10 @@ class OverlayWorkspace(LayeredWorkspace):
         with pool.building() as place:
             # Word by word, with all marks of the kernel's: this layer takes the other's place.
             source = pool.tree(plan.upper)
-            run(("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(place / "tree")))
+            copy = ("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(place / "tree"))
+            # In a namespace where the user is root, what the modes forbid can be read, too.
+            over = ("unshare", "--user", "--map-root-user", "--") if self._is_user(plan) else ()
+            run((*over, *copy))
             layer = pool.freeze_moment(place)
         return Sealed(layers=(*plan.layers, layer.id), plan=plan)
 

@@ -29,6 +29,8 @@ from atoll.testing.conformance.moments import MomentsSuite
 from atoll.testing.conformance.witness import look, release_elsewhere
 from atoll.testing.conformance.workspace import write_files
 
+_ODD = "a b,c:d\\e=f é'$x\"[y]|&;*"
+
 
 class ContractSuite(BenchSuite):
     """The verbs of the contract, each by itself."""
@@ -224,6 +226,24 @@ class ContractSuite(BenchSuite):
         assert self.bench.run(again, *asked) == status
         assert self.bench.run(again, "cat", "c", "s", "u v") == "committed\nstaged\nuntracked\n"
 
+    def test_what_git_cannot_store_is_kept_as_files(self) -> None:
+        capsule = self.bench.new("nested")
+        self.bench.sh(
+            capsule,
+            """
+            mv moving/program moving/elsewhere; rm -r moving/git
+            mkdir -p vendor/lib; cd vendor/lib; git init -q; echo code > code.c
+            git add code.c; git commit -qm nested
+            """,
+        )
+        assert capsule.work().nested == ("vendor/lib/",)
+        point = capsule.remove(force=True)
+        assert point is not None
+        assert point.files is not None
+        found = {path.name: path.read_text() for path in Path(point.files).rglob("code.c")}
+        assert found == {"code.c": "code\n"}
+        assert any("elsewhere" in path.parts for path in Path(point.files).rglob("*"))
+
     def test_work_behind_a_closed_door_is_kept(self) -> None:
         """Or the removal is refused; git itself passes over what it may not open."""
         capsule = self.bench.new("closed")
@@ -329,16 +349,20 @@ class OwnerSuite(BenchSuite):
 
     def test_odd_places(self) -> None:
         """Characters that mean something to mount options, paths in lists, shells and git."""
-        name = "a b,c:d\\e=f é'$x\"[y]"
-        with self.own_bench("p" + name, home="h" + name) as bench:
+        with self.own_bench("p" + _ODD, home="h" + _ODD) as bench:
             capsule = bench.new("odd")
             bench.sh(capsule, 'test -z "$(git status --porcelain)"; echo x > x; git add x')
-            bench.sh(capsule, "git commit -qm x; git mv moving/git moving/moved; git fsck --full")
+            bench.sh(capsule, "git commit -qm x; git fsck --full")
+            assert git.find_ref("refs/heads/atoll/odd", cwd=str(bench.root)) is not None
             snapshot = capsule.snapshot("odd")
             bench.sh(capsule, "rm x")
             capsule.rollback(snapshot)
             bench.sh(bench.project.fork(capsule, "odd-fork"), "test -e x; git stash -q")
             bench.require_owner_untouched()
+
+    def test_git_mv_in_odd_places(self) -> None:
+        with self.own_bench("m" + _ODD, home="h" + _ODD) as bench:
+            bench.sh(bench.new("odd"), "git mv moving/git moving/moved; test -e moving/moved/sub/b")
 
 
 class LayeredSuite(
