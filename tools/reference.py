@@ -47,11 +47,19 @@ COMMON = ("as_json", "project", "quiet", "verbose")
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
+    "bench": (
+        "atoll bench workspace",
+        "atoll bench workspace --size S --quick",
+        "atoll bench workspace --size all --repeat 50 --json",
+    ),
     "commit": ('atoll commit fix-auth -m "auth: refuse empty tokens"',),
     "completion": ("atoll completion bash", "atoll completion fish"),
     "demo": ("atoll demo", "atoll demo --keep demo-place"),
-    "diff": ("atoll diff fix-auth", "atoll diff fix-auth --stat"),
+    "diff": ("atoll diff fix-auth", "atoll diff fix-auth --stat", "atoll diff fix-auth 3"),
     "doctor": ("atoll doctor",),
+    "edit": ("atoll edit fix-auth -- vim src", "atoll edit fix-auth -- code --wait --new-window ."),
+    "export": ("atoll export fix-auth", "atoll export fix-auth --all"),
+    "fork": ("atoll fork fix-auth second-try", "atoll fork fix-auth second-try --at 3"),
     "gc": ("atoll gc --dry-run", "atoll gc", "atoll gc --gone"),
     "init": ("atoll init --dry-run", "atoll init"),
     "levels": ("atoll levels",),
@@ -61,6 +69,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll new fix-auth",
         "atoll new fix-auth --from v1.2 --limit time=2h",
         "atoll new try -n 3",
+        "atoll new fix-auth --dirty",
+        "atoll new fix-auth --workspace copy",
         "atoll new fix-auth --dry-run",
     ),
     "path": ("atoll path fix-auth",),
@@ -77,6 +87,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll rm fix-auth --keep-branch",
         "atoll rm fix-auth --force",
     ),
+    "rollback": ("atoll rollback fix-auth", "atoll rollback fix-auth 3 --stop"),
     "run": (
         "atoll run fix-auth -- make test",
         "atoll run fix-auth -d -- npm run dev",
@@ -84,11 +95,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "schema": ("atoll schema",),
     "shell": ("atoll shell fix-auth",),
-    "show": ("atoll show fix-auth", "atoll show --config"),
+    "show": ("atoll show fix-auth", "atoll show --config", "atoll show --base"),
+    "snapshot": (
+        'atoll snapshot fix-auth -m "before the migration"',
+        "atoll snapshot fix-auth --auto",
+        "atoll snapshot fix-auth --no-auto",
+    ),
+    "snapshots": ("atoll snapshots fix-auth", "atoll snapshots fix-auth -n 0"),
     "stop": ("atoll stop fix-auth", "atoll stop fix-auth 2 --grace 1"),
     "trust": ("atoll trust",),
     "untrust": ("atoll untrust",),
     "wait": ("atoll wait fix-auth", "atoll wait fix-auth 2 --timeout 60"),
+    "warm": ("atoll warm", "atoll warm --check"),
 }
 """Parsed by the verb itself before it is printed, so that none can be out of date."""
 
@@ -101,9 +119,9 @@ NOT_STARTED = "read and checked; services are not started yet"
 TODAY: dict[str, str] = {
     "project.name": YES,
     "project.base": YES,
-    "project.carry": NO_PART,
-    "project.never": "yes: no ignored file is carried at all yet",
-    "capsule.level": "`none` and `worktree`; the others are refused (exit 6)",
+    "project.carry": "refused at `none` and `worktree` (exit 3); at `clone` only what is listed",
+    "project.never": "yes: at `clone`, the one level that carries ignored files",
+    "capsule.level": "`none`, `worktree` and `clone`; the others are refused (exit 6)",
     "capsule.network": "`open` only; the others are refused (exit 6)",
     "capsule.allow": NO_LIMIT,
     "capsule.limits.time": YES,
@@ -130,6 +148,9 @@ TODAY: dict[str, str] = {
         for key in ("checks", "branch", "merge", "run", "approve", "undo")
     },
 }
+
+SPOKEN = {"project.name": "the directory's name", "project.carry": "all that git ignores"}
+"""Defaults that are no value."""
 
 Schema = Mapping[str, Any]
 
@@ -317,8 +338,8 @@ def described_as(schema: Schema, field: Schema) -> str:
 def _default(path: str, field: Schema, known: Mapping[str, str], *, required: bool) -> str:
     if required:
         return "required"
-    if path == "project.name":
-        return "the directory's name"
+    if path in SPOKEN:
+        return SPOKEN[path]
     if path in known:
         return f'`"{known[path]}"`'
     value = field.get("default")
@@ -336,21 +357,24 @@ def render_settings() -> str:
         "project.base": "`new --from REF`",
         "capsule.level": "`new --level LEVEL`",
         "capsule.network": "`new --network MODE`",
+        "capsule.workspace": "`new --workspace DRIVER`",
     }
     known = defaults()
     rows = []
-    for path, _, _ in fields(project_schema(), project_schema(), ""):
-        key = path.removeprefix(".")
+    paths = [path for path, _, _ in fields(project_schema(), project_schema(), "")]
+    in_files = {path.removeprefix(".") for path in paths}
+    # What says how this machine works, and nothing of the project, stands in no file.
+    for key in [*(path.removeprefix(".") for path in paths), *sorted(set(variables) - in_files)]:
         section, _, name = key.partition(".")
         if section not in ("project", "capsule", "tools"):
             continue
         limit = name.removeprefix("limits.") if name.startswith("limits.") else None
         variable = f"ATOLL_LIMIT_{limit.upper()}" if limit else variables.get(key, "")
         option = f"`new --limit {limit}=VALUE`" if limit else options.get(key, "")
-        in_user_file = section != "project" and key != "capsule.setup"
-        default = "the directory's name" if key == "project.name" else known.get(key, "none")
+        in_user_file = section != "project" and key != "capsule.setup" and key in in_files
+        default = SPOKEN.get(key) or known.get(key, "none")
         rows.append(
-            (f"`{key}`", default, "yes" if in_user_file else "", "yes",
+            (f"`{key}`", default, "yes" if in_user_file else "", "yes" if key in in_files else "",
              f"`{variable}`" if variable else "", option)
         )  # fmt: skip
     columns = ("setting", "default", "user file", "atoll.toml", "environment", "command line")
