@@ -30,9 +30,9 @@ class TestWorktree(GitWorkspaceSuite):
     def driver(self):
         return workspace_driver("worktree")
 
-    def test_the_driver_is_the_one_of_the_registry(self):
+    def test_the_driver_is_the_one_of_the_registry(self, tmp_path):
         assert isinstance(self.driver(), WorktreeWorkspace)
-        assert self.driver().check() == []
+        assert self.driver().check(tmp_path) == []
 
     def test_stillborn_record_is_removed(self, tmp_path):
         """`git worktree add` was killed after it made its record and before it named the place."""

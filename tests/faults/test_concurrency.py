@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,67 +15,11 @@ import atoll as library
 from atoll.testing.faults import find_leftovers, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 MANY = 50
 SOME = 20
 DEADLINE_S = 240
-
-
-class Done(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def is_clean(self) -> bool:
-        """It said what was wrong in words of its own."""
-        return self.code == 4 and self.stderr.startswith("error: ") and "bug" not in self.stderr
-
-
-@pytest.fixture
-def at_once(atoll_home: Path, repo: Path, tmp_path: Path) -> Callable[..., list[Done]]:
-    """`at_once(["new", "a"], ["new", "b"])`: real processes that all begin at the same moment.
-
-    Each waits, with its interpreter started, until the last one is there.
-    """
-    program = (
-        "import os, runpy, sys; os.read(int(sys.argv[1]), 1); sys.argv[:2] = ['atoll']; "
-        "runpy.run_module('atoll', run_name='__main__', alter_sys=True)"
-    )
-
-    def run(*commands: Sequence[str], cwd: Path = repo) -> list[Done]:
-        gate, opener = os.pipe()
-        with ExitStack() as stack:
-            children = []
-            for number, command in enumerate(commands):
-                # Files, not pipes: nobody has to read along while fifty talk.
-                out, err = (
-                    stack.enter_context((tmp_path / f"{stream}-{number}").open("w+"))
-                    for stream in ("out", "err")
-                )
-                child = subprocess.Popen(
-                    [sys.executable, "-c", program, str(gate), *command],
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    pass_fds=(gate,),
-                )
-                stack.callback(child.kill)
-                children.append((child, out, err))
-            os.close(gate)
-            # Closing the other end wakes all who wait.
-            os.close(opener)
-            found = []
-            for child, out, err in children:
-                code = child.wait(timeout=DEADLINE_S)
-                out.seek(0)
-                err.seek(0)
-                found.append(Done(code, out.read(), err.read()))
-        return found
-
-    return run
 
 
 @pytest.fixture

@@ -66,4 +66,5 @@ def _acts(capsule: Capsule, *, keep_branch: bool) -> list[str]:
     if capsule.record.branch is None:
         return [f"forget it; the checkout {capsule.record.workspace} stays as it is"]
     fate = "keep" if keep_branch else "remove"
-    return [f"remove {capsule.record.workspace}", f"{fate} the branch {capsule.record.branch}"]
+    what = "remove its private copy" if capsule.is_view else f"remove {capsule.record.workspace}"
+    return [what, f"{fate} the branch {capsule.record.branch}"]

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.engine import chores, exports, ports, removal, runs, snapshots, timeline, views
+from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.timeline import Moment
+from atoll.host import files
+from atoll.host.process import wait_until
 from atoll.keeper.log import Entry
 from atoll.model import state
 from atoll.model.errors import StateError
@@ -60,6 +63,11 @@ class Capsule:
     def path(self) -> Path:
         """Where the workspace can be opened on the host. One in a view is held from now on."""
         return views.host_path(self.session, self.record)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its workspace lies at the project's own path, where only it can see it."""
+        return bool(workspace_plan(self.session, self.record).pool)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -206,6 +214,7 @@ class Capsule:
         """Makes a point to which the whole capsule can return."""
         with self._alone():
             made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
+        chores.relieve(self.session, self.record)
         chores.start(self.session)
         return made
 
@@ -239,7 +248,9 @@ class Capsule:
         when one has removed it.
         """
         lock = self.session.lock_of(self.record)
-        if not lock.acquire():
+        # Upkeep holds it for a moment now and then, which is no reason to give up.
+        patience_s = 5.0 if files.is_locked(self.session.upkeep_lock().path) else 0.0
+        if not wait_until(lock.acquire, timeout_s=patience_s):
             raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
         with lock:
             now = self.session.store.require_capsule(self.record.project_id, self.name)

@@ -122,6 +122,7 @@ class Project:
         from atoll.engine import bases  # noqa: PLC0415 - only for those who make something
 
         config = self.config()
+        trust.require_trust(self.session, config)
         found = planning.survey(self.session, self.record, config)
         ground = planning.ground_of(config)
         with Pool(self.session.pool(self.record.id)).turn(shared=True):

@@ -232,12 +232,12 @@ def _plan_of_unclaimed(directory: Path) -> WorkspacePlan | None:
     )
 
 
-def _dead_locks(session: Session) -> list[files.Lock]:
-    """Lock files whose holder died; returned locked, so that nobody takes them meanwhile."""
+def _dead_locks(session: Session) -> Iterator[files.Lock]:
+    """Lock files whose holder died; each is locked until the next one, for no longer: somebody
+    may just have made it and want it.
+    """
     living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
-    found = []
     for path in sorted([*session.home.glob("*.lock"), *(session.home / "locks").iterdir()]):
         lock = files.Lock(path)
         if path.name not in living and lock.acquire():
-            found.append(lock)
-    return found
+            yield lock

@@ -152,7 +152,8 @@ def launch_keeper(
 
 
 def _write_spec(directory: str, payload: dict[str, object]) -> None:
-    files.write_atomic(Path(directory, "spec.json"), json.dumps(payload).encode(), durable=False)
+    # The keeper reads it once, when it is whole.
+    Path(directory, "spec.json").write_bytes(json.dumps(payload).encode())
 
 
 def end_keeper(directory: str, *, grace_s: float) -> None:

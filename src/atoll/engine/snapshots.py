@@ -144,7 +144,7 @@ def _require_quiet(session: Session, capsule: Capsule) -> None:
     if living:
         raise StateError(
             f"`{capsule.name}` is still running " + ", ".join(f"`{r.label}`" for r in living),
-            hint=f"atoll stop {capsule.name}, or atoll rollback {capsule.name} --stop",
+            hint=f"atoll stop {capsule.name}, or say --stop",
         )
 
 

@@ -330,13 +330,6 @@ class Store:
         )
         return [snapshot_of(dict(row)) for row in rows]
 
-    def set_layers(self, snapshot: Snapshot, layers: Sequence[str]) -> None:
-        with self._write() as db:
-            db.execute(
-                "UPDATE snapshots SET layers = ? WHERE id = ?",
-                (json.dumps(list(layers)), snapshot.id),
-            )
-
     def set_synced(self, snapshots: Sequence[Snapshot]) -> None:
         with self._write() as db:
             db.executemany(

@@ -18,6 +18,7 @@ from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
+from atoll.engine.views import own_layers
 from atoll.host import files, kernel, overlays
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
@@ -33,13 +34,15 @@ class Reclaimed(NamedTuple):
 
 
 def main() -> None:
+    """`HOME LOCK_FD`: works as long as there is something to do, with a lock that was given."""
     session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
     lock = session.upkeep_lock()
-    # Whoever comes while we are busy leaves it to us, so we look again after each round.
-    while lock.acquire():
+    lock.fd = int(sys.argv[2])
+    while lock.fd >= 0:
         with lock:
             _work(session)
-        if not _is_wanted(session):
+        # Whoever came while we were busy has left it to us.
+        if not _is_wanted(session) or not lock.acquire():
             return
 
 
@@ -130,7 +133,7 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
         return []
     with pool.turn(shared=False):
         used = used_layers(session, project)
-        found = {name: pool.find(name) for name in pool.all()}
+        found = {name: _find(pool, name) for name in pool.all()}
         composed = {
             n for n, layer in found.items() if layer is not None and layer.kind == "composed"
         }
@@ -147,11 +150,33 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
     return doomed
 
 
+def _find(pool: Pool, name: str) -> Layer | None:
+    with contextlib.suppress(StateError):
+        return pool.find(name)
+    # Torn by a power cut: no reason to keep all others, and needed if some point needs it.
+    return None
+
+
 def flatten(session: Session, capsule: Capsule) -> bool:
-    """Makes one layer of the many that a capsule with many snapshots lies on."""
+    """Makes few layers of the many that a capsule with many snapshots lies on."""
     plan = plan_of(session, capsule)
-    if plan is None or len(_own(plan)) <= DEEP:
+    if plan is None or len(own_layers(plan)) <= DEEP:
         return False
+    if files.is_locked(session.view_lock(capsule).path):
+        return False
+    pool, own = Pool(plan.pool), own_layers(plan)
+    with pool.turn(shared=True):
+        # The layers are nobody's to write, so that nobody has to wait while they are merged.
+        flat = [
+            name
+            for group in _groups(pool, own)
+            for name in _merge(pool, group, _below(pool, plan, group[0]))
+        ]
+        return len(flat) < len(own) and _replace(session, capsule, own, flat)
+
+
+def _replace(session: Session, capsule: Capsule, own: list[str], flat: list[str]) -> bool:
+    """Puts a capsule on other layers that show the same, unless it is in use."""
     capsule_lock, view_lock = session.lock_of(capsule), session.view_lock(capsule)
     if not capsule_lock.acquire():
         return False
@@ -160,12 +185,11 @@ def flatten(session: Session, capsule: Capsule) -> bool:
             return False
         try:
             plan = plan_of(session, capsule)
-            if plan is None:
+            if plan is None or own_layers(plan)[: len(own)] != own:
                 return False
-            own = _own(plan)
-            flat = _merge(Pool(plan.pool), own)
-            kept = tuple(layer for layer in plan.layers if layer not in own)
-            after = plan._replace(layers=(*kept, flat.id))
+            at = plan.layers.index(own[0])
+            layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
+            after = plan._replace(layers=layers)
             session.store.set_plan(capsule, after)
             note_plan(capsule, after)
         finally:
@@ -173,12 +197,27 @@ def flatten(session: Session, capsule: Capsule) -> bool:
     return True
 
 
-def _own(plan: WorkspacePlan) -> list[str]:
-    return [layer for layer in plan.layers if layer[0] in "us"]
+def _groups(pool: Pool, layers: list[str]) -> list[list[str]]:
+    """Neighbours that can be merged; one that says where the kernel moved a directory cannot."""
+    groups: list[list[str]] = [[]]
+    for name in layers:
+        if overlays.can_merge(pool.tree(name)):
+            groups[-1].append(name)
+        else:
+            groups += [[name], []]
+    return [group for group in groups if group]
 
 
-def _merge(pool: Pool, layers: list[str]) -> Layer:
-    with pool.turn(shared=True), pool.building() as place:
-        overlays.compose([pool.tree(name) for name in layers], place / "tree", whiteouts=True)
-        kernel.sync_filesystem(place)
-        return pool.freeze_moment(place, about=f"{len(layers)} points as one")
+def _below(pool: Pool, plan: WorkspacePlan, layer: str) -> list[Path]:
+    return [pool.tree(name) for name in plan.layers[: plan.layers.index(layer)]]
+
+
+def _merge(pool: Pool, layers: list[str], below: list[Path]) -> list[str]:
+    if len(layers) == 1:
+        return layers
+    trees = [pool.tree(name) for name in layers]
+    with pool.building() as place:
+        overlays.compose(trees, place / "tree", whiteouts=True, below=below)
+        layer = pool.freeze_moment(place, about=f"{len(layers)} points as one")
+    kernel.sync_filesystem(pool.layers)
+    return [layer.id]

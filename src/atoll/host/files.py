@@ -113,6 +113,35 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
         return stream.read(limit_bytes)
 
 
+def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = False) -> None:
+    """Writes a file below `root`, which somebody hostile may have written to before.
+
+    Directories that are missing are made. Raises StateError where a link or anything else is in
+    the way: nothing outside of `root` is ever written.
+    """
+    *parents, name = relative.split("/")
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    how = os.O_APPEND if append else os.O_TRUNC
+    try:
+        for parent in parents:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(parent, 0o755, dir_fd=handle)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(parent, flags, dir_fd=handle)
+            os.close(handle)
+            handle = below
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | how
+        leaf = os.open(name, flags, 0o644, dir_fd=handle)
+    except OSError as error:
+        raise StateError(f"`{root / relative}` cannot be written: {error.strerror}") from error
+    finally:
+        os.close(handle)
+    with os.fdopen(leaf, "wb") as stream:
+        if not stat.S_ISREG(os.fstat(leaf).st_mode):
+            raise StateError(f"`{root / relative}` is not a regular file")
+        stream.write(data)
+
+
 def require_own_directory(path: Path) -> None:
     """Makes Atoll's home if it is missing, and refuses one that others control."""
     try:

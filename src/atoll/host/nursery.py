@@ -39,9 +39,19 @@ class Nursery:
         news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
         return int(str(news["pid"]))
 
-    def watch(self, lock_path: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Has a command started as soon as nobody holds a lock any more, whoever lives by then."""
-        self._ask({"watch": lock_path, "argv": list(argv), "env": dict(env)}, ())
+    def watch(
+        self,
+        lock_path: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        keep: tuple[int, ...] = (),
+    ) -> None:
+        """Has a command started as soon as nobody holds a lock any more, whoever lives by then.
+
+        It gets the descriptors `keep`; their numbers there are its last arguments.
+        """
+        self._ask({"watch": lock_path, "argv": list(argv), "env": dict(env)}, keep)
 
     def thaw_if_killed(self, key: str, pids: Sequence[int]) -> None:
         """Has stopped processes go on if this one dies first; `pids` replace those of before."""

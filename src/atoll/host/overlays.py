@@ -102,6 +102,15 @@ def compose(  # noqa: PLR0913 - one door, and every caller names what it needs
     return Composition(report.method, report.manifest, merge.left_out)
 
 
+def can_merge(layer: Path, *, namespaces: Sequence[str] = _BOTH) -> bool:
+    """Whether `compose` takes a layer: not if it has a mark of redirect, metacopy or unknown."""
+    try:
+        _Merge(namespaces, limit_entries=5_000_000).add(layer)
+    except StateError:
+        return False
+    return True
+
+
 def _vanished(path: str) -> StateError:
     return StateError(f"`{printable(path)}` vanished while its layer was being merged")
 

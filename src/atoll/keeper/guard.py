@@ -19,7 +19,7 @@ import time
 
 from atoll.keeper import calls, tree, wire
 from atoll.keeper.ending import Ending, survivors_message
-from atoll.keeper.loop import STOP_SIGNALS, Loop
+from atoll.keeper.loop import HANDLED_SIGNALS, Loop
 from atoll.keeper.minder import Minder
 from atoll.keeper.spec import load_spec
 from atoll.keeper.status import Status, find_error, load_status, record_error, write_status
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CRASHED = 70
-
-_CAUGHT = STOP_SIGNALS | {signal.SIGCHLD}
 
 
 def run_process(run_dir: str, body: Callable[[], int]) -> None:
@@ -68,7 +66,7 @@ def fork_guard(run_dir: str, lock_fd: int, ready_fd: int, *, is_held: bool = Fal
 
 
 def _guard(run_dir: str, lock_fd: int, news: int, holder: int | None) -> int:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     os.setsid()
     leave_everything({lock_fd, news})
     calls.become_subreaper()
@@ -131,7 +129,7 @@ def _tell(news: int, value: dict[str, object]) -> None:
 def _watch_minder(minder: int, holder: int | None) -> int:
     """The minder's wait status. Until then, pass on to it what asks us to stop."""
     while True:
-        number = signal.sigwait(_CAUGHT)
+        number = signal.sigwait(HANDLED_SIGNALS)
         if number != signal.SIGCHLD:
             # Without its holder the view that the run lives in has nobody who may end it.
             is_lost = holder is not None and os.getppid() != holder

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+HANDLED_SIGNALS = STOP_SIGNALS | {signal.SIGCHLD}
 
 
 class Loop:

@@ -25,7 +25,8 @@ def main() -> None:
 
     `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard;
     `{"hold": VIEW}` with (lock, ready) a holder; news come through the ready descriptor.
-    `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command once the lock is free.
+    `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command once the lock is free; it gets
+    the descriptors that come with it, and their numbers as its last arguments.
     `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they go on, the
     last one first, if whoever stopped them dies before it has named none.
     """
@@ -69,7 +70,7 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
         case {"watch": str(path), "argv": list(argv), "env": dict(env)}:
             if os.fork() == 0:
                 try:
-                    _watch(path, argv, env)
+                    _watch(path, argv, env, fds)
                 finally:
                     os._exit(1)
             return
@@ -83,10 +84,10 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
         fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd)
 
 
-def _watch(path: str, argv: list[str], env: dict[str, str]) -> None:
-    """Become a command as soon as the lock is free."""
+def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> None:
+    """Become a command as soon as the lock is free; it is told the descriptors that it gets."""
     os.setsid()
-    leave_everything(set())
+    leave_everything(set(kept))
     calls.name_process("atoll-watch")
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -97,4 +98,6 @@ def _watch(path: str, argv: list[str], env: dict[str, str]) -> None:
         os.close(lock)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.execve(argv[0], argv, env)  # noqa: S606  this is a spawner
+    for fd in kept:
+        os.set_inheritable(fd, True)  # noqa: FBT003
+    os.execve(argv[0], [*argv, *map(str, kept)], env)  # noqa: S606  this is a spawner

@@ -11,6 +11,7 @@ import struct
 import termios
 
 from atoll.keeper import calls
+from atoll.keeper.loop import HANDLED_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def start_command(spec: Spec, size: tuple[int, int]) -> Child:
         raise StartError(NOT_EXECUTABLE, f"no pipes or terminal: {error.strerror}") from error
     keeper = os.getpid()
     # The keeper's handlers must not run in the child.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
         pid = os.fork()
         if pid == 0:
@@ -179,8 +180,12 @@ def _enter(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
 
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    # Plain numbers: the module's own set of names takes longer to make than a process.
+    for number in range(1, signal.NSIG):
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):  # SIGKILL, SIGSTOP, and those that libc keeps for itself
+            continue
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

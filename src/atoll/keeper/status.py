@@ -12,7 +12,8 @@ import os
 STATUS = "status.json"
 ERRORS = "keeper.err"
 
-_SPARES = ("status.spare-1", "status.spare-2")  # for the start and for the end
+_SPARE = "status.spare"
+_NEXT = "status.new"
 _RESERVE_BYTES = 16 * 1024
 _ERRORS_LIMIT_BYTES = 64 * 1024
 _MESSAGE_LIMIT = 2000
@@ -118,39 +119,38 @@ def write_status(run_dir: str, status: Status, *, is_durable: bool = False) -> N
     whoever waits for the end writes it down.
     """
     content = json.dumps(status.render()).encode("ascii") + b"\n"
-    spares = [os.path.join(run_dir, name) for name in _SPARES]
-    path = next((spare for spare in spares if os.path.exists(spare)), spares[0])
+    spare = os.path.join(run_dir, _SPARE)
+    path = spare
+    if status.state == "ended":
+        # Blanks up to what was set aside: to give blocks back would cost more than to keep them.
+        content = content.ljust(_RESERVE_BYTES)
+    else:
+        path = os.path.join(run_dir, _NEXT)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         written = 0
         while written < len(content):
             written += os.pwrite(fd, content[written:], written)
-        os.ftruncate(fd, len(content))
         if is_durable:
             os.fsync(fd)
     finally:
         os.close(fd)
     os.replace(path, os.path.join(run_dir, STATUS))
-    if status.state == "ended":
-        for spare in spares:
-            if os.path.exists(spare):
-                os.unlink(spare)
 
 
 def reserve_status(run_dir: str) -> None:
-    """Set room aside for two `write_status`; on a disk that is full already, do without."""
-    for name in _SPARES:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            fd = os.open(os.path.join(run_dir, name), flags, 0o600)
-        except OSError:
-            return
-        try:
-            os.posix_fallocate(fd, 0, _RESERVE_BYTES)
-        except OSError:
-            return
-        finally:
-            os.close(fd)
+    """Set room aside for the final `write_status`; on a disk that is full already, do without."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(os.path.join(run_dir, _SPARE), flags, 0o600)
+    except OSError:
+        return
+    try:
+        os.posix_fallocate(fd, 0, _RESERVE_BYTES)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
 
 
 def record_error(run_dir: str, text: str) -> None:

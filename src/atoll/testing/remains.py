@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -142,11 +143,9 @@ def keepers_of(home: Path) -> list[Keeper]:
     """Every process that serves this home: nurseries, holders, guards, upkeep and exports."""
     label = os.fsencode(home)
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+    for entry in _processes():
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            words = [word.rstrip(b"/") for word in (entry / "cmdline").read_bytes().split(b"\0")]
             name = (entry / "comm").read_text().strip()
         except OSError:
             continue
@@ -155,16 +154,31 @@ def keepers_of(home: Path) -> list[Keeper]:
     return sorted(found)
 
 
+def runs_of(home: Path) -> list[int]:
+    """Every process that a run of this home has started."""
+    place = os.fsencode(home) + b"/"
+    found = []
+    for entry in _processes():
+        with contextlib.suppress(OSError):
+            environment = (entry / "environ").read_bytes()
+            if b"ATOLL_RUN=" in environment and place in environment:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def _processes() -> Iterator[Path]:
+    own = str(os.getpid())
+    return (e for e in Path("/proc").iterdir() if e.name.isdigit() and e.name != own)
+
+
 def views_of(home: Path) -> list[int]:
     """Every process that sees something mounted in this home."""
     place = os.fsencode(home) + b"/"
     found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and place in (entry / "mountinfo").read_bytes():
+    for entry in _processes():
+        with contextlib.suppress(OSError):
+            if place in (entry / "mountinfo").read_bytes():
                 found.append(int(entry.name))
-        except OSError:
-            continue
     return found
 
 

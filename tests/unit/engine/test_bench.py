@@ -183,16 +183,18 @@ def test_place_goes_away_also_on_failure(tmp_path):
 
 
 def test_what_a_killed_bench_left_is_removed_by_the_next(tmp_path):
-    stale = tmp_path / "atoll-bench-stale"
-    living = tmp_path / "atoll-bench-living"
-    foreign = tmp_path / "atoll-bench-of-mine"
+    names = ("atoll-bench-stale", "atoll-bench-living", "atoll-bench-of-mine")
+    stale, living, foreign = (tmp_path / name for name in names)
     for made in (stale, living, foreign):
-        made.mkdir()
-    (stale / "lock").touch()
-    lock = files.Lock(living / "lock")
+        (made / "home").mkdir(parents=True)
+    stale.with_suffix(".lock").touch()
+    lock = files.Lock(living.with_suffix(".lock"))
     lock.acquire()
     with place.throwaway(tmp_path):
         assert not stale.exists()
-    assert living.exists()
-    assert foreign.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "atoll-bench-living",
+        "atoll-bench-living.lock",
+        "atoll-bench-of-mine",
+    }
     lock.release()

@@ -16,6 +16,7 @@ from contextlib import suppress
 import pytest
 
 from atoll.host.copying import copy_changes, copy_entries
+from atoll.host.files import remove_tree
 from atoll.host.kernel import CLONE_NEWNS, unshare
 from atoll.host.overlays import changes, compose, is_whiteout, shows
 from atoll.host.trees import LeftOut, difference, scan
@@ -59,7 +60,8 @@ def dump(root):
                 if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                     linked.setdefault(status.st_ino, set()).add(path)
     for group in linked.values():
-        for path in group:
+        # A name that another layer hides is none.
+        for path in group if len(group) > 1 else ():
             found[path] = (*found[path], sorted(group))
     return found
 
@@ -299,6 +301,22 @@ def test_number_of_entries_is_bounded(bottom, top, target):
     with pytest.raises(StateError, match="more than 5 entries"):
         compose([bottom, top], target, whiteouts=False, limit_entries=5)
     assert not target.exists()
+
+
+def test_layer_that_is_too_deep(bottom, top, target, tmp_path):
+    handle = os.open(top, os.O_RDONLY)
+    for _ in range(25):
+        os.mkdir("d" * 200, dir_fd=handle)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(handle)
+    try:
+        with pytest.raises(StateError, match="deeper than a path can name"):
+            compose([bottom, top], target, whiteouts=False)
+        assert changes(top).files == 0
+    finally:
+        remove_tree(top, within=tmp_path)
 
 
 def test_layer_has_to_be_there(bottom, target, tmp_path):

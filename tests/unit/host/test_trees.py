@@ -400,8 +400,12 @@ def test_usage_does_not_fail_on_what_is_closed(ordinary_user, open_place):
     def check():
         (open_place / "file").write_text("x")
         (open_place / "closed").mkdir(mode=0)
+        (open_place / "listed").mkdir()
+        (open_place / "listed" / "file").touch()
+        os.chmod(open_place / "listed", 0o400)
         assert usage(open_place).files == 1
-        os.chmod(open_place / "closed", 0o700)
+        for name in ("closed", "listed"):
+            os.chmod(open_place / name, 0o700)
 
     ordinary_user(check)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest
 from atoll.drivers.isolation.process import ScrubbedProcess, render_git_config
+from atoll.host import files
 from atoll.model.plan import Enclosure, IsolationPlan
 
 
@@ -26,12 +27,10 @@ class NamespaceProcess(ScrubbedProcess):
         )
 
     def apply(self, plan: IsolationPlan) -> None:
-        home = Path(plan.seed, "home")
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        config = home / ".gitconfig"
+        path = "home/.gitconfig"
         # Without waiting for the disk: what a power cut takes is written again at next use.
-        if not config.exists() or config.stat().st_size == 0:
-            config.write_text(render_git_config(plan))
+        if not files.read_beneath(Path(plan.seed), path, limit_bytes=1 << 24):
+            files.write_beneath(Path(plan.seed), path, render_git_config(plan).encode())
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         # The private places are part of the workspace's upper layer, and go with it.

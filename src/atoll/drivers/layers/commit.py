@@ -58,7 +58,11 @@ def find_committed(pool: Pool, source: Source) -> Committed | None:
     content = files.read_regular(_note(pool, source), limit_bytes=1 << 10)
     if content is None:
         return None
-    names = content.decode().split()
+    first, *missing = content.decode(errors="surrogateescape").split("\0")
+    if any(os.path.lexists(os.path.join(source.checkout, path, ".git")) for path in missing):
+        # A submodule that was not checked out then is now.
+        return None
+    names = first.split()
     found = [layer for name in names if (layer := pool.find(name)) is not None]
     return Committed(*found) if found and len(found) == len(names) else None
 
@@ -86,11 +90,14 @@ def freeze_commit(builder: Builder, source: Source, git_layer: Layer) -> Committ
     key = hashlib.blake2b(f"{tree}\0".encode() + _sparse(source), digest_size=8).hexdigest()
     layer = pool.find(f"c{key}") or _build(builder, source, git_layer, f"c{key}")
     listing = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository).text
-    submodules = freeze_submodules(pool, source, parse_links(listing))
+    links = parse_links(listing)
+    submodules = freeze_submodules(pool, source, links)
+    missing = [p for p, _ in links if not os.path.lexists(f"{source.checkout}/{p}/.git")]
     made = Committed(layer, submodules)
     names = [layer.id] if submodules is None else [layer.id, submodules.id]
     files.make_private_directory(pool.root / "commits")
-    files.write_atomic(_note(pool, source), " ".join(names).encode())
+    note = "\0".join([" ".join(names), *missing])
+    files.write_atomic(_note(pool, source), note.encode(errors="surrogateescape"))
     latest = f"{layer.id} {source.commit} {_recipe(source)}"
     files.write_atomic(pool.root / "latest", latest.encode())
     return made
@@ -101,7 +108,11 @@ def _latest(builder: Builder, source: Source) -> tuple[Layer, str] | None:
     content = files.read_regular(builder.pool.root / "latest", limit_bytes=1 << 10)
     if content is None or builder.way is None:
         return None
-    name, commit, recipe = content.decode().split()
+    try:
+        name, commit, recipe = content.decode().split()
+    except ValueError:
+        # Torn, or of another version: then the tree is checked out whole.
+        return None
     layer = builder.pool.find(name)
     if layer is None or recipe != _recipe(source) or len(layer.below) >= _DEEPEST:
         return None
@@ -113,7 +124,8 @@ def _latest(builder: Builder, source: Source) -> tuple[Layer, str] | None:
 def current_layers(pool: Pool) -> tuple[str, ...]:
     """What the next capsule will probably start from: the commit and the refs frozen last."""
     content = files.read_regular(pool.root / "latest", limit_bytes=1 << 10)
-    found = None if content is None else pool.find(content.decode().split()[0])
+    names = [] if content is None else content.decode(errors="replace").split()
+    found = pool.find(names[0]) if names else None
     refs = [name for name in pool.all() if name.startswith("g")]
     refs.sort(key=lambda name: (pool.layers / name).stat().st_mtime_ns)
     modules = [name for name in pool.all() if name.startswith("m")]

@@ -75,7 +75,10 @@ def freeze_dirty(pool: Pool, checkout: str, commit: str, ground: Ground) -> Laye
     if not dirty.changed and not dirty.removed:
         return None
     parents = {"/".join(path.split("/")[:-1]) for path in dirty.removed}
-    scan = trees.scan(Path(checkout), below=[*dirty.changed, *sorted(parents - {""})])
+    # Nothing below is wanted: changed paths are files, and of the rest only the directories.
+    scan = trees.scan(
+        Path(checkout), below=[*dirty.changed, *sorted(parents - {""})], skip=lambda *_: "unwanted"
+    )
     wanted = set(dirty.changed)
     entries = {p: s for p, s in scan.entries.items() if s.is_directory or p in wanted}
     changes = trees.Difference(changed=[p for p in dirty.changed if p in entries],

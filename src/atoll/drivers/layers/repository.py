@@ -23,7 +23,7 @@ _PINS = "pins"
 """In the pool: a file for every pin that was made for it. Other pools have theirs."""
 UNBORN_HEAD = "ref: refs/heads/atoll/unborn\n"
 """What HEAD says in the layer: every capsule has its own above it."""
-_REFS_LIMIT = 20_000
+_REFS_LIMIT = 100_000
 _FILE_LIMIT_BYTES = 16 << 20
 _WATCHED = ("config", "shallow", "info/exclude", "info/sparse-checkout", "info/attributes", "hooks")
 """What the layer is made of besides refs, as paths in the owner's git directory."""
@@ -100,7 +100,13 @@ def freeze_git_layer(pool: Pool, source: Source) -> Layer:
         return found
     settings = _load_settings(source)
     _require_whole(settings)
-    visible = _visible(source.refs)[:_REFS_LIMIT]
+    visible = _visible(source.refs)
+    if len(visible) > _REFS_LIMIT:
+        raise StateError(
+            f"the repository has {len(visible):,} refs, more than the {_REFS_LIMIT:,} that a "
+            "capsule can be given",
+            hint="atoll new NAME --level worktree",
+        )
     names = _resolve(source, visible)
     # Known before it is done, so that the pin of a layer that is never finished can go, too.
     files.make_private_directory(pool.root / _PINS)
@@ -116,7 +122,7 @@ def freeze_git_layer(pool: Pool, source: Source) -> Layer:
 
 def _require_whole(settings: list[tuple[str, str]]) -> None:
     names = {key.lower() for key, _ in settings}
-    if "extensions.partialclone" in names:
+    if "extensions.partialclone" in names or any(n.endswith(".promisor") for n in names):
         raise StateError(
             "the repository is a partial clone: its missing objects cannot be fetched in a capsule",
             hint="git fetch --refetch --filter=blob:limit=1t, or atoll new NAME --level worktree",

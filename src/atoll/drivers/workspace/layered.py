@@ -81,21 +81,19 @@ class LayeredWorkspace:
         del lock
         self.prepare(plan)
         tree = Pool(plan.pool).tree(plan.upper)
-        private = tree / WORKSPACE / ".git"
         branch = _branch(plan)
-        ref = private / "refs" / "heads" / branch
-        for place in (ref.parent, tree / "home", tree / "tmp"):
-            place.mkdir(parents=True, exist_ok=True)
-        os.chmod(tree / WORKSPACE, os.stat(plan.checkout).st_mode & 0o777)
-        for place in (tree / "home", tree / "tmp"):
-            os.chmod(place, 0o700)
+        for name, mode in ((WORKSPACE, _mode(plan.checkout)), ("home", 0o700), ("tmp", 0o700)):
+            # Nobody but the keeper can put anything else there: these are mount points inside.
+            (tree / name).mkdir(exist_ok=True)
+            (tree / name).chmod(mode)
         for path, text in (
-            (ref, f"{plan.base_commit}\n"),
-            (private / "HEAD", f"ref: refs/heads/{branch}\n"),
+            (f"{WORKSPACE}/.git/refs/heads/{branch}", f"{plan.base_commit}\n"),
+            (f"{WORKSPACE}/.git/HEAD", f"ref: refs/heads/{branch}\n"),
         ):
             # Idempotent, and never over what a commit has changed meanwhile.
-            if not path.exists() or path.read_text() in ("", UNBORN_HEAD):
-                path.write_text(text)
+            said = files.read_beneath(tree, path, limit_bytes=1 << 16)
+            if said in (None, b"", UNBORN_HEAD.encode()):
+                files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
         files.discard(Pool(plan.pool).layers / plan.upper, home=home)
@@ -202,6 +200,10 @@ class LayeredWorkspace:
 
     def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
         points.drop(point, cwd=repository, home=home)
+
+
+def _mode(path: str) -> int:
+    return os.stat(path).st_mode & 0o777
 
 
 def _branch(plan: WorkspacePlan) -> str:

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 from atoll.drivers.contracts import Sealed
-from atoll.drivers.layers import probes
+from atoll.drivers.layers import probes, volumes
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
 from atoll.host import files, overlays
-from atoll.host.process import run
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 
@@ -53,11 +52,7 @@ class OverlayWorkspace(LayeredWorkspace):
         pool = Pool(plan.pool)
         with pool.building() as place:
             # Word by word, with all marks of the kernel's: this layer takes the other's place.
-            source = pool.tree(plan.upper)
-            copy = ("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(place / "tree"))
-            # In a namespace where the user is root, what the modes forbid can be read, too.
-            over = ("unshare", "--user", "--map-root-user", "--") if self._is_user(plan) else ()
-            run((*over, *copy))
+            volumes.copy_tree(pool.tree(plan.upper), place / "tree")
             layer = pool.freeze_moment(place)
         return Sealed(layers=(*plan.layers, layer.id), plan=plan)
 
@@ -88,13 +83,9 @@ class OverlayWorkspace(LayeredWorkspace):
         try:
             overlays.compose(trees, aside / "changes", whiteouts=True)
         except StateError:
-            # A directory was moved: its layer only says from where.
+            # A directory was moved, and its layer only says from where; or a file is closed to us.
             files.remove_tree(aside / "changes", within=aside)
-            run(
-                ("cp", "-a", "--reflink=auto", "--", f"{plan.path}/.", str(aside / "workspace")),
-                within=inside,
-                cwd="/",
-            )
+            volumes.copy_tree(plan.path, aside / "workspace", within=inside)
 
 
 def _holds_only(root: Path, files_in_it: dict[str, str], directories: set[str]) -> bool:

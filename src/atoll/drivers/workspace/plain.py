@@ -41,13 +41,22 @@ class CopyWorkspace(LayeredWorkspace):
         # A collection takes what is half built for a dead builder's.
         with pool.turn(shared=True), pool.building() as building:
             self._materialise(pool, plan.layers, building)
-            config = building / "tree" / WORKSPACE / ".git" / "config"
-            if config.is_file() and _TRUST_LESS not in config.read_text(errors="replace"):
-                with open(config, "a", encoding="utf-8") as stream:
-                    stream.write(_TRUST_LESS)
+            self._trust_less(building / "tree")
             os.rename(building, place)
 
+    @staticmethod
+    def _trust_less(tree: Path) -> None:
+        """In a copy of somebody's capsule: neither read nor written through a link."""
+        path = f"{WORKSPACE}/.git/config"
+        said = files.read_beneath(tree, path, limit_bytes=1 << 24)
+        if said is not None and _TRUST_LESS.encode() not in said:
+            files.write_beneath(tree, path, _TRUST_LESS.encode(), append=True)
+
     def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> None:
+        if len(layers) == 1:
+            # A moment: it is whole by itself, and may hold what its owner must not read.
+            volumes.copy_tree(pool.tree(layers[0]), building / "tree")
+            return
         overlays.compose([pool.tree(layer) for layer in layers], building / "tree", whiteouts=False)
 
     def _state(self, plan: WorkspacePlan) -> dict[str, object]:
@@ -92,6 +101,12 @@ class BtrfsWorkspace(CopyWorkspace):
             source = self._compose(pool, layers).id
         os.rmdir(building / "tree")
         volumes.snapshot(pool.tree(source), building / "tree")
+
+    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
+        del inside
+        files.make_private_directory(aside)
+        # Nothing can be moved out of a subvolume.
+        volumes.copy_tree(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")
 
     def _compose(self, pool: Pool, layers: tuple[str, ...]) -> Layer:
         key = hashlib.blake2b(" ".join(layers).encode(), digest_size=8).hexdigest()

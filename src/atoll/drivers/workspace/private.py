@@ -13,6 +13,7 @@ from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 
 _REFS_LIMIT = 1_000
+_GITLINK = "160000"
 _TEXT = "atoll: what was not committed"
 
 
@@ -50,15 +51,53 @@ class PrivateSite:
     def _own_tips(self) -> list[str]:
         """Where refs stand that are not as they were when the capsule was made."""
         answer = git.git(
-            "for-each-ref", f"--count={_REFS_LIMIT + 1}", "--format=%(objectname) %(refname)",
-            "refs/heads", "refs/stash",
+            "for-each-ref", "--format=%(objectname) %(refname)",
+            "refs/heads", "refs/stash", "refs/tags",
             cwd=self.plan.path, within=self.inside,
         )  # fmt: skip
+        # The newest stash is a ref; those below it are only in its log.
+        stashes = git.git(
+            "log", "--walk-reflogs", "--format=%H", "refs/stash", "--",
+            cwd=self.plan.path, within=self.inside, allowed=(0, 128),
+        ).text.split()  # fmt: skip
         at_first = self._first_refs()
         lines = [line for line in answer.text.splitlines() if line not in at_first]
-        if len(lines) > _REFS_LIMIT:
-            raise StateError(f"the capsule has more than {_REFS_LIMIT} branches of its own")
-        return [line.split(" ", 1)[0] for line in lines]
+        names = dict.fromkeys([*(line.split(" ", 1)[0] for line in lines), *stashes])
+        if len(names) > _REFS_LIMIT:
+            raise StateError(f"the capsule has more than {_REFS_LIMIT} refs of its own")
+        return self._commits(list(names))
+
+    def _commits(self, names: list[str]) -> list[str]:
+        """The commits that names stand for; a tag may stand for something else."""
+        answer = git.git(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            cwd=self.plan.path, within=self.inside,
+            stdin="".join(f"{name}^{{}}\n" for name in names).encode(),
+        )  # fmt: skip
+        rows = [line.split(" ") for line in answer.text.splitlines()]
+        return [row[0] for row in rows if row[1:] == ["commit"]]
+
+    def lost_submodules(self) -> list[str]:
+        """Submodules that the branch records at a commit which only the capsule has."""
+        answer = git.git(
+            "diff", "--raw", "-z", "--no-abbrev", "--no-renames", "--ignore-submodules=none",
+            self.plan.base_commit, "HEAD", "--",
+            cwd=self.plan.path, within=self.inside, allowed=(0, 128),
+        )  # fmt: skip
+        fields = answer.text.split("\0")
+        changed = [
+            (head.split(" "), path) for head, path in zip(fields[:-1:2], fields[1::2], strict=True)
+        ]
+        return [
+            path
+            for words, path in changed
+            if words[1] == _GITLINK and not self._owner_has(path, words[3])
+        ]
+
+    def _owner_has(self, path: str, commit: str) -> bool:
+        place = os.path.join(self.plan.checkout, path)
+        is_there = os.path.lexists(os.path.join(place, ".git"))
+        return is_there and git.find_commit(commit, cwd=place) is not None
 
     def _first_refs(self) -> set[str]:
         """From the frozen layer, which nobody writes."""

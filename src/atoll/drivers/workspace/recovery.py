@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from atoll.drivers.workspace.points import PREFIX, find_point
 from atoll.host import git
 from atoll.host.process import Completed
+from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
 
@@ -48,7 +49,10 @@ class Site(Protocol):
 
     def tips(self) -> list[str]:
         """HEAD first, then whatever else commits of the capsule hang on, as far as they are ours
-        to lose."""
+        to lose. Raises StateError when they cannot be taken over."""
+
+    def lost_submodules(self) -> list[str]:
+        """Submodules whose recorded commits would be lost, although nothing is uncommitted."""
 
     def deliver(self, commits: Sequence[str]) -> None:
         """Sees that the owner's repository has these commits."""
@@ -61,11 +65,14 @@ def find_work(site: Site) -> Work:
     plan = site.plan
     if not Path(plan.repository).is_dir():
         return Work(nested=(".",) if site.is_there() else ())
+    tips = _find_tips(site)
+    if tips is None:
+        return Work(nested=(".",))
+    commits = _lonely_commits(site, tips)
     if not site.is_there():
-        return Work(commits=_lonely_commits(site, site.tips()))
+        return Work(commits=commits)
     if not site.belongs():
-        return Work(commits=_lonely_commits(site, site.tips()), nested=(".",))
-    commits = _lonely_commits(site, site.tips())
+        return Work(commits=commits, nested=(".",))
     with _frank_index(site) as env:
         status = _git(
             site, "status", "--porcelain=v2", "-z", "--untracked-files=all",
@@ -74,7 +81,17 @@ def find_work(site: Site) -> Work:
         )  # fmt: skip
     if status.code != 0:
         return Work(commits=commits, nested=(".",))
-    return _parse_status(status.stdout, commits=commits)
+    found = _parse_status(status.stdout, commits=commits)
+    nested = dict.fromkeys([*found.nested, *site.lost_submodules()])
+    return found._replace(nested=tuple(nested))
+
+
+def _find_tips(site: Site) -> list[str] | None:
+    """None when what the capsule has committed is refused: then its files are kept as they are."""
+    try:
+        return site.tips()
+    except StateError:
+        return None
 
 
 @contextmanager
@@ -170,10 +187,12 @@ def save(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
         return _save_without_repository(site, point, home) if work.any else None
     if not work.any:
         return find_point(ref, cwd=plan.repository)
-    stored = find_trees(site) if site.is_there() and site.belongs() else None
+    tips = _find_tips(site)
+    is_sound = tips is not None and site.is_there() and site.belongs()
+    stored = find_trees(site) if is_sound else None
     lost_to_git = work.nested or (stored is None and (work.uncommitted or work.untracked))
     aside = home / "recovered" / point if lost_to_git else None
-    parents = list(dict.fromkeys(site.tips())) or [plan.base_commit]
+    parents = list(dict.fromkeys(tips or ())) or [plan.base_commit]
     before = find_point(ref, cwd=plan.repository)
     if before is None or not _is_current(before, parents[0], stored, cwd=plan.repository):
         # Work that came after an interrupted removal had saved: both states are kept.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,49 +19,70 @@ from atoll.engine.projects import Project
 from atoll.engine.session import Session
 from atoll.host import files, git, kernel, procfs
 from atoll.host.process import wait_until
-from atoll.model.errors import PrerequisiteError
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import BRANCH_PREFIX
 from atoll.model.units import render_size
 
 _PREFIX = "atoll-bench-"
-_LOCK = "lock"
+_LOCK = ".lock"
 _ENDED_S = 60.0
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_PATIENCE_S = 10.0
+"""What is left after so long is no longer waited for: none of it can lose anything."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def throwaway(parent: Path) -> Iterator[Path]:
-    """A directory below `parent`, which is gone afterwards. Its path says nothing of its end."""
+    """A directory below `parent`, which is gone afterwards. A lock beside it outlives it."""
     _remove_stale(parent)
-    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    lock = files.Lock(place / _LOCK)
-    lock.acquire()
+    place = parent / f"{_PREFIX}{os.urandom(6).hex()}"
+    lock = files.Lock(place.with_suffix(_LOCK))
+    if not lock.acquire():
+        raise StateError(f"`{lock.path}` is somebody else's")
     try:
+        place.mkdir(mode=0o700)
         yield place
     finally:
         with _undisturbed():
             end_processes(place)
-            lock.release()
             files.remove_tree(place, within=parent)
+            lock.release(remove=True)
 
 
 def _remove_stale(parent: Path) -> None:
-    """What a killed bench left: it had a lock, and nobody holds that any more."""
-    for place in parent.glob(f"{_PREFIX}*"):
-        lock = place / _LOCK
-        if lock.is_file() and place.stat().st_uid == os.geteuid() and not files.is_locked(lock):
+    """What a killed bench left: nobody holds its lock any more."""
+    for path in parent.glob(f"{_PREFIX}*{_LOCK}"):
+        lock = files.Lock(path)
+        if path.stat().st_uid == os.geteuid() and lock.acquire():
+            place = path.with_suffix("")
             end_processes(place, patience_s=0)
             files.remove_tree(place, within=parent)
+            lock.release(remove=True)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """An impatient second Ctrl-C waits until all is removed."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """An impatient second Ctrl-C waits until all is removed; then it counts.
+
+    By handlers and not by a mask: any thread may take a signal, and its handler runs in ours.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        del frame
+        heard.append(number)
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        signal.raise_signal(heard[0])
 
 
 @contextmanager
@@ -101,7 +122,7 @@ def await_rest(session: Session) -> None:
     wait_until(rests, timeout_s=_ENDED_S, interval_s=0.01)
 
 
-def end_processes(place: Path, *, patience_s: float = _ENDED_S) -> None:
+def end_processes(place: Path, *, patience_s: float = _PATIENCE_S) -> None:
     """Sees that nothing lives that was started for `place`: it would make its home again."""
 
     def living() -> list[int]:

@@ -245,19 +245,27 @@ class ContractSuite(BenchSuite):
         assert any("elsewhere" in path.parts for path in Path(point.files).rglob("*"))
 
     def test_work_behind_a_closed_door_is_kept(self) -> None:
-        """Or the removal is refused; git itself passes over what it may not open."""
-        capsule = self.bench.new("closed")
-        self.bench.sh(capsule, "mkdir -p door/inner; echo precious > door/inner/f; chmod 000 door")
+        """Git itself passes over a directory that it may not open."""
+        self.require_kept("closed", "mkdir door; echo precious > door/f; chmod 000 door", "door/f")
+
+    def test_file_that_cannot_be_read_is_kept(self) -> None:
+        self.require_kept("sealed", "echo precious > sealed; chmod 000 sealed", "sealed")
+
+    def require_kept(self, name: str, script: str, path: str) -> None:
+        """What is removed by force comes back, by git or as a file."""
+        capsule = self.bench.new(name)
+        self.bench.sh(capsule, script)
         assert capsule.work().any
         point = capsule.remove(force=True)
         assert point is not None
         if point.files is None:
-            again = self.bench.project.recover(point, "closed-again")
-            assert self.bench.sh(again, "chmod 700 door; cat door/inner/f") == "precious\n"
+            again = self.bench.project.recover(point, f"{name}-again")
+            assert self.bench.sh(again, f"cat {path}") == "precious\n"
             return
-        kept = next(Path(point.files).rglob("door"))
-        kept.chmod(0o700)
-        assert (kept / "inner" / "f").read_text() == "precious\n"
+        place = next(Path(point.files).rglob(path.partition("/")[0]))
+        place.chmod(0o700)
+        found = place / path.partition("/")[2] if "/" in path else place
+        assert found.read_text() == "precious\n"
 
     def test_nothing_is_left_of_a_removed_capsule(self) -> None:
         capsule = self.bench.new("traceless")
