@@ -14,6 +14,7 @@ from atoll.engine import upkeep
 from atoll.engine.session import Session
 from atoll.host import files
 from atoll.host.trees import LeftOut
+from atoll.model.errors import StateError
 from atoll.model.state import Project
 
 __all__ = ["Checked", "Frozen", "Layer", "check", "describe", "find_frozen"]
@@ -59,14 +60,22 @@ def check(session: Session, project: Project) -> list[Checked]:
     with pool.turn(shared=False):
         found = []
         for name in pool.all():
-            layer = pool.find(name)
-            damaged = pool.damage(layer) if layer is not None else []
+            layer, damaged = _read(pool, name)
             users = _users(session, project, name) if damaged else []
             if damaged and not users:
                 files.discard(pool.layers / name, home=session.home)
             if layer is not None:
                 found.append(Checked(layer, damaged, users))
     return found
+
+
+def _read(pool: Pool, name: str) -> tuple[Layer | None, list[str]]:
+    try:
+        layer = pool.find(name)
+    except StateError:
+        # Not even what it is can be read.
+        return Layer(id=name, kind="damaged"), ["layer.json"]
+    return layer, pool.damage(layer) if layer is not None else []
 
 
 def _users(session: Session, project: Project, layer: str) -> list[str]:

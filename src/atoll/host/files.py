@@ -52,6 +52,15 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def sync_file(path: Path) -> None:
+    """Has the content of a file written to its disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Creates `path`; never overwrites. Raises StateError when it exists."""
     try:

@@ -14,8 +14,10 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.host.trees import Manifest
 
 _BUILDING = ".new-"
+_FEW = 100
 _DIGESTS = "digests.json"
 WORKSPACE = "workspace"
 
@@ -190,10 +193,25 @@ class Pool:
 
 
 def sync(place: Path) -> None:
-    """Has everything on the filesystem of a directory written to its disk."""
-    from atoll.host import kernel  # noqa: PLC0415 - libc is not for every command
+    """Has a tree written to its disk: by name if it is small, else with all of its filesystem,
+    where others may have much more to write.
+    """
+    from atoll.host import kernel, trees  # noqa: PLC0415 - libc is not for every command
 
-    kernel.sync_filesystem(place)
+    found = list(islice(trees.walk(place), _FEW + 1))
+    if len(found) > _FEW:
+        kernel.sync_filesystem(place)
+        return
+    try:
+        for path, status in reversed(found):
+            if stat.S_ISREG(status.st_mode):
+                files.sync_file(place / path)
+            elif stat.S_ISDIR(status.st_mode):
+                files.sync_directory(place / path)
+        files.sync_directory(place)
+    except PermissionError:
+        # Something in it is closed to its owner, who cannot name it then.
+        kernel.sync_filesystem(place)
 
 
 def _scan(root: Path) -> Manifest:

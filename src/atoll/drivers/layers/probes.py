@@ -120,11 +120,13 @@ def _mount_one(pool: Pool, way: OverlayWay) -> None:
     (lower / "d").mkdir(parents=True)
     (lower / "d" / "f").write_text("lower")
     nursery = Nursery(str(pool.root))
-    with pool.building() as building:
-        with open_bench(pool, nursery, way, building, ["lower"]) as inside:
-            run(("sh", "-c", "test -s d/f && echo upper > d/f && mkdir e"), within=inside)
-        seen = (building / "tree" / "d" / "f").read_text().strip()
-    nursery.close()
+    try:
+        with pool.building() as building:
+            with open_bench(pool, nursery, way, building, ["lower"]) as inside:
+                run(("sh", "-c", "test -s d/f && echo upper > d/f && mkdir e"), within=inside)
+            seen = (building / "tree" / "d" / "f").read_text().strip()
+    finally:
+        nursery.close()
     if (lower / "d" / "f").read_text() != "lower" or seen != "upper":
         raise OSError("an overlay was mounted, but does not keep its layers apart")
 

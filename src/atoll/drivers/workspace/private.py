@@ -77,6 +77,13 @@ class PrivateSite:
         rows = [line.split(" ") for line in answer.text.splitlines()]
         return [row[0] for row in rows if row[1:] == ["commit"]]
 
+    def is_sound(self) -> bool:
+        answer = git.git(
+            "rev-list", "--objects", "--all", "--quiet",
+            cwd=self.plan.path, within=self.inside, allowed=range(256),
+        )  # fmt: skip
+        return answer.code == 0
+
     def lost_submodules(self) -> list[str]:
         """Submodules that the branch records at a commit which only the capsule has."""
         answer = git.git(

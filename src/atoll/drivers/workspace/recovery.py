@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from atoll.drivers.workspace.points import PREFIX, find_point
 from atoll.host import git
 from atoll.host.process import Completed
-from atoll.model.errors import StateError
+from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
 
@@ -50,6 +50,9 @@ class Site(Protocol):
     def tips(self) -> list[str]:
         """HEAD first, then whatever else commits of the capsule hang on, as far as they are ours
         to lose. Raises StateError when they cannot be taken over."""
+
+    def is_sound(self) -> bool:
+        """Whether git finds all that the workspace's refs name."""
 
     def lost_submodules(self) -> list[str]:
         """Submodules whose recorded commits would be lost, although nothing is uncommitted."""
@@ -87,10 +90,16 @@ def find_work(site: Site) -> Work:
 
 
 def _find_tips(site: Site) -> list[str] | None:
-    """None when what the capsule has committed is refused: then its files are kept as they are."""
+    """None when what the capsule has committed is refused or broken: then its files are kept as
+    they are.
+    """
     try:
         return site.tips()
     except StateError:
+        return None
+    except DriverError:
+        if site.is_sound():
+            raise
         return None
 
 
@@ -262,10 +271,11 @@ def find_trees(site: Site) -> Trees | None:
         staged = _git(site, "write-tree", env=env, allowed=(0, 128))
         _expose(site, env)
         added = _git(site, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
-        if added.code != 0:
+        written = _git(site, "write-tree", env=env, allowed=(0, 128))
+        if added.code != 0 or written.code != 0:
             return None
         return Trees(
-            everything=_git(site, "write-tree", env=env).text.strip(),
+            everything=written.text.strip(),
             staged=staged.text.strip() if staged.code == 0 else None,
         )
 

@@ -133,6 +133,10 @@ class _LinkedSite(NamedTuple):
             tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
         return [commit for commit in (head, tip) if commit is not None]
 
+    def is_sound(self) -> bool:
+        """What it has is the owner's, who would know."""
+        return True
+
     def lost_submodules(self) -> list[str]:
         # Git itself shows them as changed: a worktree has submodules of its own.
         return []
