@@ -333,10 +333,19 @@ def _empty(root: int, *, device: int) -> None:
     The lifting keeps the number of open descriptors and the length of paths constant.
     """
     counter = 0
-    while names := os.listdir(root):
+    while names := _names(root):
         for name in names:
             if not _unlink_plain(name, root):
                 counter = _dissolve(name, root, device=device, counter=counter)
+
+
+def _names(directory: int) -> list[str]:
+    """What is in a directory now: on btrfs an open one does not show what came later."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return os.listdir(handle)
+    finally:
+        os.close(handle)
 
 
 def _unlink_plain(name: str, parent: int) -> bool:
@@ -355,7 +364,7 @@ def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
             # Nothing is mounted here, so it is a volume of the same filesystem, from which nothing
             # can be lifted out.
             _empty(handle, device=own)
-        for child in os.listdir(handle):
+        for child in _names(handle):
             if _unlink_plain(child, handle):
                 continue
             # A directory can only be moved when it may be written itself: its `..` changes.

@@ -192,6 +192,13 @@ def set_ref(ref: str, commit: str, *, cwd: str) -> None:
     _sync_ref(ref, cwd=cwd)
 
 
+def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
+    """Deletes one of Atoll's own refs, if it is at `old` where that is given."""
+    remove_stale_lock(Path(cwd, f"{ref}.lock"))
+    # Where refs are packed, git writes all of them anew: a power cut must find the file whole.
+    git(*DURABLE, "update-ref", "-d", ref, *([] if old is None else [old]), cwd=cwd)
+
+
 def remove_stale_lock(path: Path) -> None:
     """Git holds a ref's lock for an instant; one that stays is a killed git's.
 

@@ -159,7 +159,7 @@ def _resolve(source: Source, visible: list[tuple[str, str]]) -> _Names:
 
 def _pin(source: Source, layer: str, commits: tuple[str, ...]) -> None:
     """One commit that has all that the layer names as parents keeps it all from `git gc`."""
-    tree = git.git(*git.DURABLE, "mktree", cwd=source.repository, stdin=b"").text.strip()
+    tree = _store(source, "tree", b"")
     lines = [
         f"tree {tree}",
         *(f"parent {commit}" for commit in commits),
@@ -169,12 +169,18 @@ def _pin(source: Source, layer: str, commits: tuple[str, ...]) -> None:
         "atoll: keeps what capsules start from",
         "",
     ]
-    commit = git.git(
-        *git.DURABLE, "hash-object", "-t", "commit", "-w", "--stdin",
-        cwd=source.repository, stdin="\n".join(lines).encode(),
-    ).text.strip()  # fmt: skip
+    commit = _store(source, "commit", "\n".join(lines).encode())
     with git.turn(source.repository):
         git.set_ref(PIN_PREFIX + layer, commit, cwd=source.repository)
+
+
+def _store(source: Source, kind: str, content: bytes) -> str:
+    """Stores an object in the owner's repository; it is on disk then."""
+    answer = git.git(
+        *git.DURABLE, "hash-object", "-t", kind, "-w", "--stdin",
+        cwd=source.repository, stdin=content,
+    )  # fmt: skip
+    return answer.text.strip()
 
 
 def unpin_unused(pool: Pool, repository: str) -> None:
@@ -182,9 +188,8 @@ def unpin_unused(pool: Pool, repository: str) -> None:
     places = (pool.root / _PINS).iterdir() if (pool.root / _PINS).is_dir() else ()
     for note in [path for path in places if not (pool.layers / path.name).exists()]:
         ref = PIN_PREFIX + note.name
-        git.remove_stale_lock(Path(repository, f"{ref}.lock"))
         if git.find_ref(ref, cwd=repository) is not None:
-            git.git("update-ref", "-d", ref, cwd=repository)
+            git.delete_ref(ref, cwd=repository)
         note.unlink()
 
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atoll.host import git
+from atoll.host import files, git
 
 
 def forget_branch(repository: str, branch: str) -> None:
     """Deletes the branch, unless the owner has checked it out; fine when there is none."""
     if git.checked_out_at(branch, cwd=repository) is not None:
         return
-    git.remove_stale_lock(Path(repository, f"refs/heads/{branch}.lock"))
-    if git.find_ref(f"refs/heads/{branch}", cwd=repository) is not None:
+    ref = f"refs/heads/{branch}"
+    git.remove_stale_lock(Path(repository, f"{ref}.lock"))
+    if git.find_ref(ref, cwd=repository) is None:
+        return
+    if _has_settings(repository, branch):
         git.git("branch", "--quiet", "-D", "--", branch, cwd=repository)
+        return
+    # Not by `git branch`, which writes the owner's config anew without waiting for the disk.
+    git.delete_ref(ref, cwd=repository)
+
+
+def _has_settings(repository: str, branch: str) -> bool:
+    content = files.read_regular(Path(repository, "config"), limit_bytes=1 << 24) or b""
+    return f'[branch "{branch}"]'.encode() in content

@@ -46,4 +46,4 @@ def points(*, cwd: str) -> list[RecoveryPoint]:
 def drop(point: RecoveryPoint, *, cwd: str, home: Path) -> None:
     if point.files is not None:
         files.remove_tree(home / "recovered" / point.id, within=home / "recovered")
-    git.git("update-ref", "-d", point.ref, point.commit, cwd=cwd)
+    git.delete_ref(point.ref, cwd=cwd, old=point.commit)

@@ -12,6 +12,7 @@ commits come to the owner's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
 
+_BATCHED = ("-c", "core.fsync=all", "-c", "core.fsyncMethod=batch")
+"""As `git.DURABLE`, with one wait for many objects."""
+_CLOSED = rb"^warning: could not open directory '(.+)/': "
 _FALLBACK_IDENTITY = {
     "GIT_AUTHOR_NAME": "Atoll",
     "GIT_AUTHOR_EMAIL": "atoll@localhost",
@@ -80,12 +84,14 @@ def find_work(site: Site) -> Work:
         status = _git(
             site, "status", "--porcelain=v2", "-z", "--untracked-files=all",
             "--ignored=matching", "--no-renames", "--ignore-submodules=none",
-            env=env, allowed=(0, 128),
+            env={**env, "LC_ALL": "C.UTF-8"}, allowed=(0, 128),
         )  # fmt: skip
     if status.code != 0:
         return Work(commits=commits, nested=(".",))
     found = _parse_status(status.stdout, commits=commits)
-    nested = dict.fromkeys([*found.nested, *site.lost_submodules()])
+    # What git may not look into may hold anything.
+    closed = [os.fsdecode(path) for path in re.findall(_CLOSED, status.stderr, re.MULTILINE)]
+    nested = dict.fromkeys([*found.nested, *closed, *site.lost_submodules()])
     return found._replace(nested=tuple(nested))
 
 
@@ -268,10 +274,10 @@ def find_trees(site: Site) -> Trees | None:
     """Writes both trees without touching the workspace's own index; None if a file defies git."""
     with git.copied_index(cwd=site.plan.path, within=site.inside) as index:
         env = {"GIT_INDEX_FILE": index}
-        staged = _git(site, "write-tree", env=env, allowed=(0, 128))
+        staged = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
         _expose(site, env)
-        added = _git(site, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
-        written = _git(site, "write-tree", env=env, allowed=(0, 128))
+        added = _git(site, *_BATCHED, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
+        written = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
         if added.code != 0 or written.code != 0:
             return None
         return Trees(
@@ -286,7 +292,7 @@ def commit_tree(
     """A commit that no ref names yet; `on_host` when the workspace has no repository any more."""
     flags = [word for parent in parents for word in ("-p", parent)]
     answer = git.git(
-        "commit-tree", tree, *flags, "-F", "-",
+        *git.DURABLE, "commit-tree", tree, *flags, "-F", "-",
         cwd=site.plan.repository if on_host else site.plan.path,
         within=None if on_host else site.inside,
         env=_FALLBACK_IDENTITY, stdin=text.encode(),
