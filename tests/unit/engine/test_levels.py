@@ -53,6 +53,7 @@ def test_unknown_level_is_a_bad_request(name, hint, tmp_path):
 def test_host_that_lacks_something_cannot_build_the_wall(monkeypatch, tmp_path):
     class Lacking(FakeWorkspace):
         def check(self, home):
+            del home
             return [
                 Problem(what="git is not installed", cure="apt-get install git"),
                 Problem(what="the moon is not full"),

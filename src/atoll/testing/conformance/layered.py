@@ -369,7 +369,9 @@ class OwnerSuite(BenchSuite):
             bench.require_owner_untouched()
 
     def test_git_mv_in_odd_places(self) -> None:
-        with self.own_bench("m" + _ODD, home="h" + _ODD) as bench:
+        # No colon in the home: what comes first in the path could not be named with one.
+        odd = _ODD.replace(":", "")
+        with self.own_bench(f"m{odd}", home=f"h{odd}") as bench:
             bench.sh(bench.new("odd"), "git mv moving/git moving/moved; test -e moving/moved/sub/b")
 
 
