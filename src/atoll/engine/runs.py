@@ -133,9 +133,11 @@ def _launch(
 
     def begin(ready: int) -> None:
         def is_asked() -> bool:
-            # It may have ended since it was opened: nobody used it, or a snapshot was taken.
+            if views.ask(holder, {"start": run.directory}, (lock.fd, ready)) is not None:
+                return True
+            # It has ended since it was opened: nobody used it, or a snapshot was taken.
             open_view(session, capsule)
-            return views.ask(holder, {"start": run.directory}, (lock.fd, ready)) is not None
+            return False
 
         if not wait_until(is_asked, timeout_s=_STARTED_S):
             raise DriverError(f"nobody holds the view of `{capsule.name}`", hint="try again")

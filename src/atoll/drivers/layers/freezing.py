@@ -133,7 +133,8 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, old: Part | None) -> t
         else:
             report = copying.copy_changes(source, target, changes, entries, progress=progress)
             whole = {**entries, **report.manifest}
-            whole = {p: s for p, s in whole.items() if p not in set(report.vanished)}
+            vanished = set(report.vanished)
+            whole = {p: s for p, s in whole.items() if p not in vanished}
         trees.save_manifest(place / "manifest", whole)
         digest = _content(report, changes, below)
         layer = _describe(f"d{digest}", "dependencies", report, about=about, below=below)
