@@ -152,7 +152,7 @@ def test_damaged_layer_is_found_and_made_again(atoll, shop, atoll_home):
 
 
 def test_ctrl_c_in_the_middle_of_the_first_freeze_leaves_nothing(shop, atoll_home):
-    for number in range(4000):
+    for number in range(16000):
         place = shop / "node_modules" / f"p{number % 40}" / f"f{number}"
         place.parent.mkdir(exist_ok=True)
         place.write_text("x" * 2000)

@@ -56,11 +56,11 @@ def _is_out(capsule: Capsule, tip: str, plan: WorkspacePlan) -> bool:
     """
     if not capsule.exported:
         return tip == plan.base_commit
+    last: str | None = capsule.exported[-1]
     if len(capsule.exported) > 1:
         # An export was killed before it could tell whether it had moved the branch.
-        return False
-    last = capsule.exported[0]
-    return tip == last or git.is_ancestor(tip, last, cwd=plan.repository)
+        last = git.find_ref(f"refs/heads/{capsule.branch}", cwd=plan.repository)
+    return tip == last or (last is not None and git.is_ancestor(tip, last, cwd=plan.repository))
 
 
 def export_when_over(session: Session, capsule: Capsule, run: Run) -> None:

@@ -24,6 +24,7 @@ from atoll.model.state import Capsule
 IDLE_S = 60.0
 """How long a view that nobody uses stays."""
 _PATIENCE_S = 20.0
+_BURIED_S = 1.0
 
 
 def open_view(session: Session, capsule: Capsule) -> None:
@@ -156,13 +157,16 @@ def kept_closed(session: Session, capsule: Capsule) -> Iterator[None]:
     """Ends the view and sees that nobody opens it meanwhile. Raises StateError when a run lives."""
     lock = session.view_lock(capsule)
     deadline = time.monotonic() + _PATIENCE_S
+    began = time.monotonic()
     while True:
         answer = views.ask(capsule.directory, {"end": True})
-        if answer is not None and answer[0]["runs"]:
+        is_busy = answer is not None and bool(answer[0]["runs"])
+        # A run that has just ended may not be buried yet.
+        if is_busy and time.monotonic() > began + _BURIED_S:
             raise StateError(
                 f"`{capsule.name}` is still running something", hint=f"atoll stop {capsule.name}"
             )
-        if lock.acquire():
+        if not is_busy and lock.acquire():
             break
         if time.monotonic() > deadline:
             raise StateError(

@@ -113,10 +113,11 @@ class _Trap:
                 is_mine = self._count == self._number
             if is_mine and not self._after:
                 _die()
-            done = function(*args, **kwargs)
-            if is_mine:
-                _die()
-            return done
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if is_mine:
+                    _die()
 
         return trapped
 
@@ -193,6 +194,13 @@ def damage_of_repository(cwd: str, repository: Path) -> list[str]:
     return problems
 
 
+def _parent(entry: Path) -> int | None:
+    try:
+        return int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def processes_of(home: Path) -> list[int]:
     """Every process of a run of this home, and every keeper of one."""
     place = os.fsencode(home) + b"/"
@@ -208,6 +216,8 @@ def processes_of(home: Path) -> list[int]:
             continue
         is_run = b"ATOLL_RUN=" in environment and place in environment
         is_keeper = b"atoll.keeper.nursery" in arguments and place in arguments
+        # This process's own nursery goes with it.
+        is_keeper = is_keeper and os.getpid() != _parent(entry)
         if is_run or is_keeper:
             found.append(int(entry.name))
     return sorted(found)

@@ -100,6 +100,7 @@ def freeze_git_layer(pool: Pool, source: Source) -> Layer:
         return found
     settings = _load_settings(source)
     _require_whole(settings)
+    _require_plain_alternates(source)
     visible = _visible(source.refs)
     if len(visible) > _REFS_LIMIT:
         raise StateError(
@@ -209,8 +210,7 @@ def _write_repository(
 ) -> None:
     for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
         (private / name).mkdir(parents=True)
-    alternates = _quoted_path(str(pool.objects))
-    _write(private / "objects/info/alternates", f"{alternates}\n")
+    _write(private / "objects/info/alternates", f"{_quoted_path(str(pool.objects))}\n")
     _write(private / "HEAD", UNBORN_HEAD)
     _write(private / "packed-refs", "".join(f"{commit} {ref}\n" for commit, ref in visible))
     _write(private / "config", _render_settings(settings))
@@ -224,6 +224,19 @@ def _write_repository(
         if content is not None:
             (private / name).write_bytes(content)
     _copy_hooks(Path(source.repository, "hooks"), private / "hooks")
+
+
+def _require_plain_alternates(source: Source) -> None:
+    """A store that the owner's names relative to itself lies elsewhere for a view."""
+    store = Path(source.repository, "objects")
+    content = files.read_regular(store / "info/alternates", limit_bytes=1 << 20) or b""
+    for line in os.fsdecode(content).splitlines():
+        if line and line[0] not in '/#"':
+            place = os.path.normpath(store / line)
+            raise StateError(
+                f"the repository borrows objects from `{line}`, which is not an absolute path",
+                hint=f"echo '{place}' > '{store}/info/alternates'",
+            )
 
 
 def _write(path: Path, text: str) -> None:
@@ -260,7 +273,8 @@ def _is_kept(key: str, value: str) -> bool:
 
 
 def without_password(value: str) -> str:
-    return re.sub(r"^(\w[\w+.-]*://)[^/@]*@", r"\1", value)
+    # Up to the last `@` before the path: a password may hold one itself.
+    return re.sub(r"^(\w[\w+.-]*://)[^/]*@", r"\1", value)
 
 
 def _quoted(value: str) -> str:
