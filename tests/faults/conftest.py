@@ -65,6 +65,8 @@ class Clones:
     def __init__(self, home: Path, repo: Path, git: Callable[..., str]) -> None:
         self.home, self.repo, self._git = home, repo, git
         self.refs = set(self.git("for-each-ref", "--format=%(refname)").split())
+        self.known: Any = None
+        """What a scenario has found out once and for all."""
         self.know()
 
     def know(self) -> None:

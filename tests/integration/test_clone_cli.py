@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -151,19 +150,16 @@ def test_damaged_layer_is_found_and_made_again(atoll, shop, atoll_home):
     assert atoll("warm", "--check", cwd=shop).returncode == 0
 
 
-def test_ctrl_c_in_the_middle_of_the_first_freeze_leaves_nothing(shop, atoll_home):
+def test_ctrl_c_in_the_middle_of_the_first_freeze_leaves_nothing(shop, atoll_home, start_cli):
     for number in range(16000):
         place = shop / "node_modules" / f"p{number % 40}" / f"f{number}"
         place.parent.mkdir(exist_ok=True)
         place.write_text("x" * 2000)
-    child = subprocess.Popen(
-        [*ATOLL, "new", "x"], cwd=shop, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    child = start_cli("new", "x", cwd=shop)
     eventually(
         lambda: list(atoll_home.glob("pools/*/layers/.new-*/tree/workspace/node_modules/p*"))
     )
-    os.killpg(child.pid, signal.SIGINT)
-    child.communicate(timeout=60)
-    assert child.returncode == 130
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=60) == 130
     assert list(atoll_home.glob("pools/*/layers/.new-*")) == []
     assert list(atoll_home.glob("pools/*/layers/d*")) == []

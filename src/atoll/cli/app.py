@@ -142,9 +142,9 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except click.ClickException as error:
         return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
     except (KeyboardInterrupt, click.Abort):
-        # All is undone by now; an impatient second one must not end in a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return output.print_error(Interrupted(signal.SIGINT), as_json=as_json)
+        return _end_interrupted(Interrupted(signal.SIGINT), as_json=as_json)
+    except Interrupted as error:
+        return _end_interrupted(error, as_json=as_json)
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
     except OSError as error:
@@ -154,6 +154,13 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except Exception as error:
         return output.print_error(_bug(error), as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _end_interrupted(error: Interrupted, *, as_json: bool) -> int:
+    """All is undone by now: an impatient second signal must not end it in some other way."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return output.print_error(error, as_json=as_json)
 
 
 def _usage(error: click.ClickException) -> str:

@@ -115,10 +115,12 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
         return None
     finally:
         os.close(handle)
+    status = os.fstat(leaf)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
+        # A directory cannot even be made a stream.
+        os.close(leaf)
+        return None
     with os.fdopen(leaf, "rb") as stream:
-        status = os.fstat(leaf)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
-            return None
         return stream.read(limit_bytes)
 
 
