@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,11 @@ import pytest
 
 import atoll
 from atoll.engine import upkeep, views
+from atoll.engine.runs import RunSpec
+from atoll.host import procfs
+from atoll.keeper import tree
+from atoll.keeper.status import load_status
+from atoll.model.state import Reason
 from atoll.testing.conformance.bench import survey
 
 MAKEFILE = """\
@@ -216,3 +222,32 @@ def test_snapshots_in_a_row_are_not_disturbed_by_upkeep(repo, opened):
     for number in range(2 * upkeep.DEEP):
         capsule.snapshot(str(number))
     assert len(capsule.snapshots()) == 2 * upkeep.DEEP
+
+
+# Several runs under one holder.
+
+BOMB = "while true; do (sleep 600 & sleep 600) & sleep 0.01; done"
+"""Forks away from whoever wants to end it."""
+
+
+def test_a_killed_minder_takes_only_its_own_run_along(repo, opened, wait_for):
+    capsule = opened(repo).new("x")
+    doomed, other = (
+        capsule.start(RunSpec(argv=("sh", "-c", script), background=True))
+        for script in (BOMB, "sleep 600 & sleep 600")
+    )
+    minders = [
+        wait_for(lambda run=run: load_status(run.directory), what="a start").keeper[0]
+        for run in (doomed, other)
+    ]
+    wait_for(lambda: len(tree.descendants(minders[0])) > 10, what="some forks")
+    wait_for(lambda: len(tree.descendants(minders[1])) == 3, what="the other's tree")
+    before = tree.descendants(minders[1])
+    os.kill(minders[0], signal.SIGKILL)
+    ended = capsule.wait(doomed, timeout_s=60)
+    assert ended.outcome.reason is Reason.LOST
+    assert tree.descendants(minders[1]) == before
+    assert views.living_runs(capsule.record) == 1
+    assert procfs.marked(doomed.token) == []
+    assert capsule.stop(grace_s=0.1)[0].outcome.reason is Reason.STOPPED
+    assert procfs.marked(other.token) == []

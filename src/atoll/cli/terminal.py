@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ Sink = Callable[[str, bytes], None]
 
 DETACH = b"\x1d"
 """Ctrl-]: leaves an attached run alone."""
+_ROWS, _COLUMNS = 24, 80
 
 
 def is_terminal() -> bool:
@@ -31,8 +32,13 @@ def _isatty(fd: int) -> bool:
 
 
 def size() -> tuple[int, int]:
-    columns, lines = shutil.get_terminal_size()
-    return lines, columns
+    """Rows and columns of the terminal, also when the output goes elsewhere."""
+    for fd in (1, 0, 2):
+        with contextlib.suppress(OSError):
+            columns, lines = os.get_terminal_size(fd)
+            if columns and lines:
+                return lines, columns
+    return _ROWS, _COLUMNS
 
 
 def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) -> bool:

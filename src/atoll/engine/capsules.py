@@ -11,7 +11,7 @@ from atoll.engine import chores, exports, ports, removal, runs, snapshots, timel
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.timeline import Moment
-from atoll.host import files
+from atoll.host import locks
 from atoll.host.process import wait_until
 from atoll.keeper.log import Entry
 from atoll.model import state
@@ -249,7 +249,7 @@ class Capsule:
         """
         lock = self.session.lock_of(self.record)
         # Upkeep holds it for a moment now and then, which is no reason to give up.
-        patience_s = 5.0 if files.is_locked(self.session.upkeep_lock().path) else 0.0
+        patience_s = 5.0 if locks.is_locked(self.session.upkeep_lock().path) else 0.0
         if not wait_until(lock.acquire, timeout_s=patience_s):
             raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
         with lock:

@@ -8,7 +8,7 @@ from pathlib import Path
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.views import own_layers
-from atoll.host import files
+from atoll.host import locks
 from atoll.host.process import own_environment
 from atoll.model.state import Capsule
 
@@ -34,7 +34,7 @@ def start(session: Session) -> None:
         upkeep.work(session)
         return
     lock = session.upkeep_lock()
-    if files.is_locked(lock.path) or not lock.acquire():
+    if locks.is_locked(lock.path) or not lock.acquire():
         return
     root = str(Path(__file__).parents[2])
     program = f"import sys; sys.path.append({root!r}); from atoll.engine.upkeep import main; main()"

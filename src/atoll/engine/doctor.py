@@ -13,7 +13,7 @@ from atoll.drivers import registry
 from atoll.engine import levels, ports, runs
 from atoll.engine.runs import RunSpec
 from atoll.engine.session import home_path, open_session
-from atoll.host import files, git, kernel, procfs, sockets
+from atoll.host import files, git, kernel, locks, procfs, sockets
 from atoll.host.process import run, wait_until
 from atoll.model.errors import AtollError
 from atoll.model.plan import Enclosure
@@ -143,7 +143,7 @@ def _daemon() -> str:
         wait_until(lambda: len(procfs.marked(token)) >= 3, timeout_s=5)
         started = len(procfs.marked(token))
         runs.end_keeper(place, grace_s=0.1)
-        wait_until(lambda: not files.is_locked(lock.path), timeout_s=10)
+        wait_until(lambda: not locks.is_locked(lock.path), timeout_s=10)
         lock.path.unlink(missing_ok=True)
         left = procfs.marked(token)
     session.store.close()

@@ -13,7 +13,7 @@ from atoll.engine import bases, ports, removal, runs, snapshots
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
-from atoll.host import files, git
+from atoll.host import git, locks
 from atoll.model import state
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import printable
@@ -31,10 +31,10 @@ def make_capsules(
 ) -> list[state.Capsule]:
     """Carries plans out, each with what `point` holds. If one fails, none is kept."""
     with ExitStack() as stack:
-        locks = {}
+        held = {}
         for plan in plans:
             session.reach("new.planned", plan.name)
-            locks[plan.name] = stack.enter_context(_locked(session, project, plan.name))
+            held[plan.name] = stack.enter_context(_locked(session, project, plan.name))
         require_free(session, project, plans)
         with bases.grounded(session, project, plans, tell=tell) as grounded:
             session.reach("new.frozen", grounded[0].name)
@@ -48,7 +48,7 @@ def make_capsules(
         try:
             for capsule, plan in zip(made, grounded, strict=True):
                 session.reach("new.leased", plan.name)
-                _apply(session, capsule, plan, locks[plan.name].fd, point=point)
+                _apply(session, capsule, plan, held[plan.name].fd, point=point)
         except BaseException as error:
             # A StateError says that something was there before: it is not ours to remove.
             keep_branch = isinstance(error, StateError)
@@ -62,7 +62,7 @@ def make_capsules(
     return [capsule._replace(state=CapsuleState.READY) for capsule in made]
 
 
-def _locked(session: Session, project: state.Project, name: str) -> files.Lock:
+def _locked(session: Session, project: state.Project, name: str) -> locks.Lock:
     lock = session.capsule_lock(project.id, name)
     if not lock.acquire():
         raise StateError(f"another command is working on `{name}`", hint="atoll ls")

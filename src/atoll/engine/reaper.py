@@ -17,7 +17,7 @@ from atoll.drivers import registry
 from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
-from atoll.host import files, git, views
+from atoll.host import files, git, locks, views
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, WorkspacePlan
@@ -154,12 +154,12 @@ def _unclaimed(session: Session) -> list[Path]:
     projects = session.home / "projects"
     found = [path for path in projects.glob("*/*") if str(path) not in claimed]
     # A command may be making one right now, between its lease and its first file.
-    locks = {path: session.capsule_lock(path.parent.name, path.name).path for path in found}
-    return sorted(path for path in found if not files.is_locked(locks[path]))
+    guarding = {path: session.capsule_lock(path.parent.name, path.name).path for path in found}
+    return sorted(path for path in found if not locks.is_locked(guarding[path]))
 
 
 def _is_busy(session: Session, capsule: Capsule) -> bool:
-    return files.is_locked(session.lock_of(capsule).path)
+    return locks.is_locked(session.lock_of(capsule).path)
 
 
 def _remove_unclaimed(session: Session, directory: Path) -> str | None:
@@ -232,12 +232,12 @@ def _plan_of_unclaimed(directory: Path) -> WorkspacePlan | None:
     )
 
 
-def _dead_locks(session: Session) -> Iterator[files.Lock]:
+def _dead_locks(session: Session) -> Iterator[locks.Lock]:
     """Lock files whose holder died; each is locked until the next one, for no longer: somebody
     may just have made it and want it.
     """
     living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
     for path in sorted([*session.home.glob("*.lock"), *(session.home / "locks").iterdir()]):
-        lock = files.Lock(path)
+        lock = locks.Lock(path)
         if path.name not in living and lock.acquire():
             yield lock

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from atoll.engine.session import Session
 from atoll.engine.views import open_view
-from atoll.host import files, procfs, views
+from atoll.host import files, locks, procfs, views
 from atoll.host.nursery import await_ready
 from atoll.host.process import pause, wait_until
 from atoll.keeper import wire
@@ -121,7 +121,7 @@ def _launch(
     capsule: Capsule,
     run: Run,
     payload: dict[str, object],
-    lock: files.Lock,
+    lock: locks.Lock,
     *,
     holder: str,
 ) -> None:
@@ -146,7 +146,7 @@ def _launch(
 
 
 def launch_keeper(
-    session: Session, directory: str, payload: dict[str, object], lock: files.Lock
+    session: Session, directory: str, payload: dict[str, object], lock: locks.Lock
 ) -> None:
     """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
     _write_spec(directory, payload)
@@ -172,7 +172,7 @@ def end_keeper(directory: str, *, grace_s: float) -> None:
 
 
 def is_alive(session: Session, run: Run) -> bool:
-    return files.is_locked(session.run_lock(run.token).path)
+    return locks.is_locked(session.run_lock(run.token).path)
 
 
 def settle(session: Session, run: Run) -> Run:
@@ -218,7 +218,9 @@ def _outcome(status: Status) -> Outcome:
 
 def wait(session: Session, run: Run, *, timeout_s: float | None = None) -> Run:
     """Waits for the end. Raises StateError when the time is over first."""
-    if not wait_until(lambda: not is_alive(session, run), timeout_s=timeout_s):
+    if timeout_s is None:
+        locks.await_unlocked(session.run_lock(run.token).path)
+    elif not wait_until(lambda: not is_alive(session, run), timeout_s=timeout_s):
         raise StateError(
             f"`{run.label}` is still running", hint=f"atoll logs {run.capsule_name} {run.number} -f"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
-from atoll.host import files
+from atoll.host import files, locks
 from atoll.host.nursery import Nursery
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule
@@ -73,20 +73,20 @@ class Session:
         assert name in STEPS[verb], step  # noqa: S101 - a step that no fault test would try
         self.listen(step, subject)
 
-    def lock_of(self, capsule: Capsule) -> files.Lock:
+    def lock_of(self, capsule: Capsule) -> locks.Lock:
         return self.capsule_lock(capsule.project_id, capsule.name)
 
-    def capsule_lock(self, project_id: str, name: str) -> files.Lock:
-        return files.Lock(self.home / "locks" / f"{project_id}.{name}")
+    def capsule_lock(self, project_id: str, name: str) -> locks.Lock:
+        return locks.Lock(self.home / "locks" / f"{project_id}.{name}")
 
-    def view_lock(self, capsule: Capsule) -> files.Lock:
-        return files.Lock(self.home / "locks" / f"view-{capsule.id}")
+    def view_lock(self, capsule: Capsule) -> locks.Lock:
+        return locks.Lock(self.home / "locks" / f"view-{capsule.id}")
 
-    def upkeep_lock(self) -> files.Lock:
-        return files.Lock(self.home / "locks" / "upkeep")
+    def upkeep_lock(self) -> locks.Lock:
+        return locks.Lock(self.home / "locks" / "upkeep")
 
-    def run_lock(self, token: str) -> files.Lock:
-        return files.Lock(self.home / "locks" / f"run-{token}")
+    def run_lock(self, token: str) -> locks.Lock:
+        return locks.Lock(self.home / "locks" / f"run-{token}")
 
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id

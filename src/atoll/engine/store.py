@@ -18,7 +18,7 @@ from pathlib import Path
 
 from atoll.engine import schema
 from atoll.engine.rows import capsule_of, run_of, snapshot_of
-from atoll.host import files
+from atoll.host import locks
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
@@ -67,7 +67,7 @@ class Store:
                 f"{SCHEMA_VERSION})",
                 hint="upgrade atoll, or set ATOLL_HOME to another directory",
             )
-        lock = files.Lock(self.home / "migrate.lock")
+        lock = locks.Lock(self.home / "migrate.lock")
         lock.acquire(wait=True)
         with lock:
             found = self._version()

@@ -19,7 +19,7 @@ from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.engine.views import own_layers
-from atoll.host import files, kernel, overlays
+from atoll.host import files, kernel, locks, overlays
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, Project
@@ -162,7 +162,7 @@ def flatten(session: Session, capsule: Capsule) -> bool:
     plan = plan_of(session, capsule)
     if plan is None or len(own_layers(plan)) <= DEEP:
         return False
-    if files.is_locked(session.view_lock(capsule).path):
+    if locks.is_locked(session.view_lock(capsule).path):
         return False
     pool, own = Pool(plan.pool), own_layers(plan)
     with pool.turn(shared=True):

@@ -14,7 +14,7 @@ from atoll.drivers import registry
 from atoll.drivers.layers import probes
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.host import files, views
+from atoll.host import files, locks, views
 from atoll.host.process import wait_until
 from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
@@ -49,7 +49,7 @@ def open_view(session: Session, capsule: Capsule) -> None:
         )
 
 
-def _start_holder(session: Session, capsule: Capsule, lock: files.Lock) -> None:
+def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     # Read under the lock: a snapshot or a rollback may have changed it until now.
     plan = workspace_plan(session, capsule)
     driver = registry.layered_driver(plan.driver)

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -359,6 +358,12 @@ def run_crew(
     progress: Progress | None = None,
 ) -> list[Worker]:
     """Works through `tasks` in several threads; none is left when this returns or raises."""
+    from concurrent.futures import (  # noqa: PLC0415 - costs as much as a clone
+        FIRST_EXCEPTION,
+        ThreadPoolExecutor,
+        wait,
+    )
+
     waiting = deque(tasks)
     stop = threading.Event()
     workers = [Worker(stop) for _ in range(threads)]

@@ -1,20 +1,16 @@
-"""Files, with the promises that the rest builds on: atomic writes, locks that die with their
-holder, and a removal that never leaves Atoll's home and never follows a link.
+"""Files, with the promises that the rest builds on: atomic writes, and a removal that never leaves
+Atoll's home and never follows a link.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import stat
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from atoll.host.process import wait_until
 from atoll.model.errors import PrerequisiteError, StateError
 
 
@@ -174,85 +170,6 @@ def require_own_directory(path: Path) -> None:
         raise PrerequisiteError(
             f"`{path}` is not writable", hint="set ATOLL_HOME to a directory that you can write to"
         )
-
-
-class Lock:
-    """An exclusive lock on a file that the kernel drops when its last holder dies.
-
-    Programs that are handed `fd` hold it too: a crashed command stays locked until the tools that
-    it started have ended.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fd = -1
-
-    def acquire(self, *, wait: bool = False) -> bool:
-        """Takes the lock; returns False when somebody else has it and `wait` is not set."""
-        if wait:
-            return self._try(fcntl.LOCK_EX)
-        # Whoever asks `is_locked` shares the lock for an instant, which is no reason to give up.
-        return wait_until(
-            lambda: self._try(fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s=0.05, interval_s=0.005
-        )
-
-    def _try(self, how: int) -> bool:
-        while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, how)
-            except BlockingIOError:
-                os.close(handle)
-                return False
-            except BaseException:
-                os.close(handle)
-                raise
-            if self._still_at_path(handle):
-                self.fd = handle
-                return True
-            # The previous holder removed the file between our open and our lock.
-            os.close(handle)
-
-    def _still_at_path(self, handle: int) -> bool:
-        try:
-            there = self.path.stat()
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(there, os.fstat(handle))
-
-    def release(self, *, remove: bool = False) -> None:
-        if self.fd < 0:
-            return
-        if remove and self._still_at_path(self.fd):
-            self.path.unlink(missing_ok=True)
-        os.close(self.fd)
-        self.fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release(remove=True)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def move(source: Path, target: Path) -> None:

@@ -54,6 +54,7 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     keep_fds: Sequence[int] = (),
+    alone: bool = False,
     allowed: Sequence[int] = (0,),
     safe: bool = True,
 ) -> Completed:
@@ -68,6 +69,7 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
             env=env,
             stdin=stdin,
             keep_fds=keep_fds,
+            alone=alone,
             allowed=(*allowed, _ABSENT),
         )
         tried.append(answer)
@@ -166,8 +168,9 @@ def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ())
     """Creates `ref` only if it does not exist; returns whether it did."""
     absent = "0" * len(commit)
     answer = git(
-        "update-ref", ref, commit, absent, cwd=cwd, keep_fds=keep_fds, allowed=(0, _ABSENT)
-    )
+        "update-ref", ref, commit, absent,
+        cwd=cwd, keep_fds=keep_fds, alone=True, allowed=(0, _ABSENT),
+    )  # fmt: skip
     if answer.code == 0:
         return True
     if find_ref(ref, cwd=cwd) is None:
@@ -181,22 +184,29 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
     `cwd` is the repository itself. What this has done lives through a power cut.
     """
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
-    git(*DURABLE, "update-ref", ref, commit, old or "0" * len(commit), cwd=cwd)
+    _update_ref(ref, commit, old or "0" * len(commit), cwd=cwd)
     _sync_ref(ref, cwd=cwd)
 
 
 def set_ref(ref: str, commit: str, *, cwd: str) -> None:
     """As `move_ref`, from wherever it stands."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
-    git(*DURABLE, "update-ref", ref, commit, cwd=cwd)
+    _update_ref(ref, commit, cwd=cwd)
     _sync_ref(ref, cwd=cwd)
 
 
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
     """Deletes one of Atoll's own refs, if it is at `old` where that is given."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
-    # Where refs are packed, git writes all of them anew: a power cut must find the file whole.
-    git(*DURABLE, "update-ref", "-d", ref, *([] if old is None else [old]), cwd=cwd)
+    _update_ref("-d", ref, *([] if old is None else [old]), cwd=cwd)
+
+
+def _update_ref(*args: str, cwd: str) -> None:
+    """Alone: a deletion locks all packed refs for an instant, and nobody may end it in there.
+
+    Durable: it writes them all anew, and a power cut must find them whole.
+    """
+    git(*DURABLE, "update-ref", *args, cwd=cwd, alone=True)
 
 
 def remove_stale_lock(path: Path) -> None:

@@ -35,6 +35,7 @@ _OWN_ENVIRONMENT = (
 """What Atoll's own tools need of the owner's environment. Nothing here carries a credential."""
 
 _SOON_S = 0.0005
+_POLITE_S = 2.0
 _TAIL_BYTES = 2000
 _CHUNK_BYTES = 1 << 16
 
@@ -93,13 +94,15 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     keep_fds: Sequence[int] = (),
+    alone: bool = False,
     allowed: Sequence[int] = (0,),
 ) -> Completed:
     """Runs a program to its end and returns what it said.
 
     `keep_fds` lets the program hold a lock for as long as it lives, also when this process is
-    killed meanwhile. Raises DriverError when the exit code is not one of `allowed`, and
-    PrerequisiteError when the program does not exist.
+    killed meanwhile; one that is `alone` is not killed with this process' group. Raises
+    DriverError when the exit code is not one of `allowed`, and PrerequisiteError when the program
+    does not exist.
     """
     full, place, environment = _placed(argv, cwd, within, env)
     with _spawn(
@@ -111,16 +114,28 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
         stderr=subprocess.PIPE,
         within=within,
         pass_fds=tuple(keep_fds),
+        start_new_session=alone,
     ) as child:
         try:
             stdout, stderr = child.communicate(stdin)
         except BaseException:
-            child.kill()
+            _end(child)
             raise
     completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
     if completed.code not in allowed:
         raise failure(completed)
     return completed
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Politely first: a git that is killed leaves its locks behind."""
+    try:
+        child.terminate()
+        child.wait(_POLITE_S)
+    except subprocess.TimeoutExpired:
+        return
+    finally:
+        child.kill()
 
 
 def _placed(

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import errno
 import gc
-import marshal
 import os
 import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from atoll.host.files import write_atomic
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # EINVAL is what reading a link says when it is none any more.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
-_HEADER = b"atoll manifest 1\n"
-_DIGEST_BYTES = 16
 
 
 class Stamp(NamedTuple):
@@ -104,19 +99,26 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
-def scan(root: Path, *, below: Sequence[str] = ("",), skip: Skip | None = None) -> Scan:
+def scan(
+    root: Path,
+    *,
+    below: Sequence[str] = ("",),
+    skip: Skip | None = None,
+    known: Manifest | None = None,
+) -> Scan:
     """All that is in `root` at the paths `below` and under them, with their parents.
 
     What `skip` gives a reason for is left out with all that it holds; it is not asked about
-    `below` itself. A missing `below`, or one behind a link, is simply absent. Raises StateError
-    for a directory that cannot be listed, or that lies too deep to be named.
+    `below` itself, nor about what is as it was in `known`, a former scan's. A missing
+    `below`, or one behind a link, is simply absent. Raises StateError for a directory that cannot
+    be listed, or that lies too deep to be named.
     """
     found = Scan({}, [])
     for start in below:
         if start:
             _add_start(root, start, found)
         if not start or (start in found.entries and found.entries[start].is_directory):
-            _scan_below(root, start, skip, found)
+            _scan_below(root, start, _Look(skip, known or {}), found)
     return found
 
 
@@ -163,9 +165,14 @@ _SPECIAL = {
 }
 
 
-def _scan_below(root: Path, start: str, skip: Skip | None, found: Scan) -> None:
+class _Look(NamedTuple):
+    skip: Skip | None
+    known: Manifest
+
+
+def _scan_below(root: Path, start: str, look: _Look, found: Scan) -> None:
     waiting = [start]
-    with _without_collector():
+    with without_collector():
         while waiting:
             directory = waiting.pop()
             # No slash at the end: it would make the kernel follow a link.
@@ -174,18 +181,19 @@ def _scan_below(root: Path, start: str, skip: Skip | None, found: Scan) -> None:
             if handle is None:
                 continue
             try:
-                waiting += _scan_directory(handle, directory, skip, found)
+                waiting += _scan_directory(handle, directory, look, found)
             except OSError as error:
                 raise unreadable(place, error) from error
             finally:
                 os.close(handle)
 
 
-def _scan_directory(handle: int, directory: str, skip: Skip | None, found: Scan) -> list[str]:
+def _scan_directory(handle: int, directory: str, look: _Look, found: Scan) -> list[str]:
     """Adds what one directory holds; returns the directories in it."""
     # A hundred thousand entries pass here while somebody waits: hence the local names, the
     # numbers instead of `stat.S_IS…`, and the records made without their constructor.
     entries, left_out = found
+    skip, known = look.skip, look.known.get
     make, record = tuple.__new__, Stamp
     prefix = f"{directory}/" if directory else ""
     directories = []
@@ -201,21 +209,24 @@ def _scan_directory(handle: int, directory: str, skip: Skip | None, found: Scan)
                 if is_gone(error):
                     continue
                 raise
-            reason = _SPECIAL.get(kind) if skip is None else special_kind(mode) or skip(path, entry)
-            if reason is not None:
-                left_out.append(LeftOut(path, reason))
-                continue
+            stamp = (
+                mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target,
+            )  # fmt: skip
+            before = known(path)
+            if before != stamp:
+                before = make(record, stamp)
+                reason = _SPECIAL.get(kind) or (skip and skip(path, entry))
+                if reason:
+                    left_out.append(LeftOut(path, reason))
+                    continue
             if kind == 0o040000:
                 directories.append(path)
-            entries[path] = make(
-                record,
-                (mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target),
-            )
+            entries[path] = before
     return directories
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Nothing here makes cycles, and the collector would visit every record over and over."""
     if not gc.isenabled():
         yield
@@ -306,36 +317,6 @@ def _holds_directory(manifest: Manifest, path: str) -> bool:
     """Whether what held `path` is still a directory: a file in its place hides all by itself."""
     parent = path.rpartition("/")[0]
     return not parent or (parent in manifest and manifest[parent].is_directory)
-
-
-def save_manifest(path: Path, manifest: Manifest) -> None:
-    # By columns: the format knows tuples but no records, and this is the fastest way around.
-    columns = tuple(zip(*manifest.values(), strict=True))
-    # Version 2 is the last that does not search for repeated objects, of which there are none.
-    content = marshal.dumps((tuple(manifest), columns), 2)
-    write_atomic(path, _HEADER + _digest(content) + content)
-
-
-def load_manifest(path: Path) -> Manifest:
-    """Raises StateError for a file that is missing, damaged or from another version of Atoll."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StateError(f"the manifest `{path}` cannot be read: {error.strerror}") from error
-    if not data.startswith(_HEADER):
-        raise StateError(f"`{path}` is no manifest that this version of Atoll knows")
-    start = len(_HEADER) + _DIGEST_BYTES
-    content = memoryview(data)[start:]
-    # Checked first: damaged content could crash the interpreter.
-    if data[len(_HEADER) : start] != _digest(content):
-        raise StateError(f"the manifest `{path}` is damaged")
-    with _without_collector():
-        names, columns = marshal.loads(content)  # noqa: S302 - it is as this module wrote it
-        return dict(zip(names, map(Stamp._make, zip(*columns, strict=True)), strict=True))
-
-
-def _digest(content: bytes | memoryview) -> bytes:
-    return blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def usage(root: Path) -> Usage:

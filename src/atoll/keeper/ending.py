@@ -11,6 +11,10 @@ import signal
 
 from atoll.keeper import tree
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 GIVE_UP_S = 10.0
 _ROUND_S = 0.01
 _LONGEST_ROUND_S = 0.25
@@ -18,7 +22,10 @@ _FREEZE_ROUNDS = 50
 
 
 class Ending:
-    """The end of everything below `root`: first `steps` (signal, seconds to wait), then SIGKILL."""
+    """The end of everything below `root`: first `steps` (signal, seconds to wait), then SIGKILL.
+
+    Not of those in `spared`, whoever is in there at the time.
+    """
 
     __slots__ = (
         "_give_up",
@@ -26,13 +33,22 @@ class Ending:
         "_leftover",
         "_pause_s",
         "_root",
+        "_spared",
         "_steps",
         "deadline",
         "is_given_up",
     )
 
-    def __init__(self, root: int, steps: list[tuple[int, float]], now: float) -> None:
+    def __init__(
+        self,
+        root: int,
+        steps: list[tuple[int, float]],
+        now: float,
+        *,
+        spared: Collection[int] = (),
+    ) -> None:
         self._root = root
+        self._spared = spared
         self._steps = steps
         self._pause_s = _ROUND_S
         self._give_up: float | None = None
@@ -57,7 +73,7 @@ class Ending:
             return
         if self._steps and now < self._latest:
             number, wait_s = self._steps.pop(0)
-            reached = self._send(tree.processes_under(self._root), number, signal.SIGCONT)
+            reached = self._send(self._below(), number, signal.SIGCONT)
             self.deadline = min(now + wait_s, self._latest)
         else:
             reached = self._kill(now)
@@ -79,7 +95,7 @@ class Ending:
         stopped: set[tuple[int, int]] = set()
         processes: list[tree.Process] = []
         for _ in range(_FREEZE_ROUNDS):
-            processes = tree.processes_under(self._root)
+            processes = self._below()
             fresh = [process for process in processes if process.identity not in stopped]
             if not fresh:
                 break
@@ -87,6 +103,9 @@ class Ending:
                 tree.send_signal(process, signal.SIGSTOP)
                 stopped.add(process.identity)
         return processes
+
+    def _below(self) -> list[tree.Process]:
+        return tree.processes_under(self._root, self._spared)
 
     def _send(self, processes: list[tree.Process], *numbers: int) -> list[tree.Process]:
         """Those who lived to get it."""
@@ -97,7 +116,7 @@ class Ending:
         ]
 
 
-def survivors_message(root: int) -> str:
-    pids = tree.descendants(root)
+def survivors_message(root: int, spared: Collection[int] = ()) -> str:
+    pids = tree.descendants(root, spared)
     shown = ", ".join(str(pid) for pid in pids[:10]) or "unseen"
     return f"processes that could not be ended within {GIVE_UP_S:g} s: {shown}"

@@ -1,9 +1,9 @@
 """The holder: the process that a capsule's view lives in, and the parent of the capsule's runs.
 
-It builds the view once, then serves requests on its socket: it forks the guards of runs, lends
-the view to processes that ask a short question inside, and ends when it is told to or when
-nothing has happened for a while. Whatever lives in the view also holds its lock, so that no
-second holder can ever mount the same upper layer.
+It builds the view once, then serves requests on its socket: it starts runs and watches over them
+(`wards.py`), lends the view to processes that ask a short question inside, and ends when it is
+told to or when nothing has happened for a while. Whatever lives in the view also holds its lock,
+so that no second holder can ever mount the same upper layer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import signal
 import socket
 import time
 
-from atoll.keeper import asking, calls, mounts, tree, wire
-from atoll.keeper.guard import fork_guard, leave_everything, run_process
+from atoll.keeper import asking, calls, mounts, wire
+from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
+from atoll.keeper.wards import Wards
 
 _BUILD_FAILED = 1
 
@@ -35,7 +36,6 @@ def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
 
 
 def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
-    os.setsid()
     leave_everything({lock_fd, news})
     calls.name_process("atoll-keeper")
     directory = str(view["directory"])
@@ -66,7 +66,7 @@ class Holder:
         self._lock_fd = lock_fd
         self._loop = Loop()
         self._clients: dict[int, socket.socket] = {}
-        self._guards: set[int] = set()
+        self._wards = Wards(kept=(lock_fd,))
         self._is_pinned = False
         self._is_ending = False
         self._namespaces = self._open_namespaces(is_user=bool(view["user"]))
@@ -84,9 +84,8 @@ class Holder:
         self._loop.watch(self._listener.fileno(), READ, self._accept)
         while not self._is_ending:
             self._loop.turn(self._wait_s())
-            if self._loop.children_changed:
-                self._loop.children_changed = False
-                self._bury()
+            self._loop.children_changed = False
+            self._tend()
             if self._loop.stop_is_asked or self._is_idle():
                 self._is_ending = True
         wire.remove(self._directory, asking.SOCKET)
@@ -103,17 +102,21 @@ class Holder:
             return
 
     def _wait_s(self) -> float | None:
-        if self._guards or self._is_pinned:
-            return None
-        return max(0.0, self._last + self._idle_s - time.monotonic())
+        return self._wards.wait_s() if self._is_used() else max(0.0, self._rest_s())
+
+    def _is_used(self) -> bool:
+        return bool(self._wards) or self._is_pinned
 
     def _is_idle(self) -> bool:
-        return self._wait_s() == 0.0
+        return not self._is_used() and self._rest_s() <= 0
 
-    def _bury(self) -> None:
-        gone = {child.pid for child in tree.reap()[0]}
-        if gone & self._guards:
-            self._guards -= gone
+    def _rest_s(self) -> float:
+        return self._last + self._idle_s - time.monotonic()
+
+    def _tend(self) -> None:
+        before = len(self._wards)
+        self._wards.tend()
+        if len(self._wards) != before:
             self._last = time.monotonic()
 
     def _accept(self, _events: int) -> None:
@@ -147,17 +150,17 @@ class Holder:
     ) -> tuple[dict[str, object], tuple[int, ...]]:
         match request:
             case {"start": str(run_dir)} if len(fds) == 2:
-                self._guards.add(fork_guard(run_dir, fds[0], fds[1], is_held=True))
+                self._wards.start(run_dir, fds[0], fds[1])
                 return {}, ()
             case {"join": _}:
                 return {}, (self._lock_fd, *self._namespaces)
             case {"ping": _}:
-                return {"pid": os.getpid(), "runs": len(self._guards)}, ()
+                return {"pid": os.getpid(), "runs": len(self._wards)}, ()
             case {"pin": _}:
                 self._is_pinned = True
                 return {"pid": os.getpid()}, ()
             case {"end": _}:
-                self._bury()
-                self._is_ending = not self._guards
-                return {"runs": len(self._guards)}, ()
+                self._tend()
+                self._is_ending = not self._wards
+                return {"runs": len(self._wards)}, ()
         raise wire.WireError("no such request")

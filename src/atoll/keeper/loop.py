@@ -33,7 +33,7 @@ class Loop:
         self.stop_is_asked = False
 
     def catch_signals(self) -> None:
-        """Take over the signals that the guard blocked before it forked."""
+        """Take over the signals that were blocked before the fork."""
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, self._on_child)
         for number in STOP_SIGNALS:

@@ -51,17 +51,17 @@ class Phase(enum.IntEnum):
 class Minder:
     """The only state machine of the keeper."""
 
-    def __init__(self, run_dir: str, spec: Spec, loop: Loop, guard: int) -> None:
+    def __init__(self, run_dir: str, spec: Spec, loop: Loop, watcher: int) -> None:
         self._run_dir = run_dir
         self._spec = spec
         self._loop = loop
-        self._guard = guard
+        self._watcher = watcher
         self._phase = Phase.WAITING
         self._deadline = time.monotonic() + HELLO_S
         self._ending: Ending | None = None
         self._has_children = False
         self._is_recorded = False
-        self._status = Status(keeper=_identity(os.getpid()), guard=_identity(guard))
+        self._status = Status(keeper=_identity(os.getpid()), guard=_identity(watcher))
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
         self._run = Run(spec, loop, self._emit)
         self._clients = Clients(loop, wire.listen(run_dir), self._on_frame, self._on_gone)
@@ -137,7 +137,7 @@ class Minder:
             self._reap()
         if self._loop.stop_is_asked:
             self._loop.stop_is_asked = False
-            if os.getppid() != self._guard:
+            if os.getppid() != self._watcher:
                 self._status.note("the keeper's guard was killed")
                 self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
             else:

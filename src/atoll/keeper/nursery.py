@@ -15,7 +15,8 @@ import socket
 import sys
 
 from atoll.keeper import asking, calls
-from atoll.keeper.guard import fork_guard, leave_everything
+from atoll.keeper.forking import leave_everything
+from atoll.keeper.guard import fork_guard
 from atoll.keeper.holder import fork_holder
 from atoll.keeper.wire import WireError
 
@@ -86,7 +87,6 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
 
 def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> None:
     """Become a command as soon as the lock is free; it is told the descriptors that it gets."""
-    os.setsid()
     leave_everything(set(kept))
     calls.name_process("atoll-watch")
     try:

@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 
 class Process:
     """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
@@ -62,8 +66,11 @@ def find_process(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode("ascii"))
 
 
-def processes_under(root: int) -> list[Process]:
-    """Every process below `root`, parents before children, dead ones included."""
+def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
+    """Every process below `root`, parents before children, dead ones included.
+
+    Those in `spared` are left out, with what is below them.
+    """
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -73,15 +80,15 @@ def processes_under(root: int) -> list[Process]:
     found: list[Process] = []
     pending = [root]
     while pending:
-        below = children.pop(pending.pop(), [])
+        below = [p for p in children.pop(pending.pop(), []) if p.pid not in spared]
         found.extend(below)
         pending.extend(process.pid for process in below)
     return found
 
 
-def descendants(pid: int) -> list[int]:
+def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
     """The ids of every process below `pid` that is not dead."""
-    return [process.pid for process in processes_under(pid) if not process.is_dead]
+    return [process.pid for process in processes_under(pid, spared) if not process.is_dead]
 
 
 def send_signal(process: Process, *numbers: int) -> bool:

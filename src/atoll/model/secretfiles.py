@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from typing import NamedTuple
 
+VERSION = 1
+"""To be raised with the rules: what was judged by former ones is judged again."""
 READ_BYTES = 1 << 16
 """How much of a suspicious file is looked at."""
 

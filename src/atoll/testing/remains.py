@@ -17,7 +17,7 @@ from atoll.drivers.layers.repository import PIN_PREFIX
 from atoll.engine import upkeep
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Session, open_session
-from atoll.host import files, git, views
+from atoll.host import git, locks, views
 from atoll.host.process import wait_until
 from atoll.model.state import Project
 from atoll.testing.faults import damage_of_repository
@@ -198,7 +198,7 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
     problems += [f"`{c.name}` is {c.state}" for c in session.store.unsettled()]
     living = {Path(capsule.directory) for capsule in session.store.capsules()}
     problems += [f"directory {path}" for path in {*home.glob("projects/*/*")} ^ living]
-    problems += [f"lock {p.name}" for p in home.glob("locks/*") if not files.is_locked(p)]
+    problems += [f"lock {p.name}" for p in home.glob("locks/*") if not locks.is_locked(p)]
     problems += _stray_processes(session)
     for project in session.store.projects():
         if project.root == str(checkout):

@@ -14,7 +14,7 @@ from atoll.engine.bench import place, projects, table
 from atoll.engine.bench.projects import SHAPES
 from atoll.engine.bench.table import Row, at_most, at_most_times, times_faster
 from atoll.engine.bench.workspace import Order
-from atoll.host import files
+from atoll.host import locks
 from atoll.model.errors import PrerequisiteError, StateError
 
 SMALL = SHAPES["M"].scaled(0.005)
@@ -188,7 +188,7 @@ def test_what_a_killed_bench_left_is_removed_by_the_next(tmp_path):
     for made in (stale, living, foreign):
         (made / "home").mkdir(parents=True)
     stale.with_suffix(".lock").touch()
-    lock = files.Lock(living.with_suffix(".lock"))
+    lock = locks.Lock(living.with_suffix(".lock"))
     lock.acquire()
     with place.throwaway(tmp_path):
         assert not stale.exists()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from atoll.host import files
-from atoll.host.files import Lock, is_locked, read_regular, remove_tree, write_atomic, write_new
+from atoll.host.files import read_regular, remove_tree, write_atomic, write_new
+from atoll.host.locks import Lock, is_locked
 from atoll.model.errors import PrerequisiteError, StateError
 
 DEEP = 3_000
@@ -304,7 +305,7 @@ def test_failed_acquire_leaks_nothing(home):
 HOLD = """
 import sys, time
 from pathlib import Path
-from atoll.host.files import Lock
+from atoll.host.locks import Lock
 lock = Lock(Path(sys.argv[1]))
 assert lock.acquire()
 print("held", flush=True)

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from atoll.host import trees
 from atoll.host.files import remove_tree
+from atoll.host.manifests import load_manifest, save_manifest
 from atoll.host.trees import (
     Difference,
     LeftOut,
     Root,
     Stamp,
     difference,
-    load_manifest,
-    save_manifest,
     scan,
     usage,
     walk,

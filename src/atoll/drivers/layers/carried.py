@@ -13,6 +13,7 @@ from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.pool import Pool
 from atoll.host import files
 from atoll.host.trees import LeftOut
+from atoll.model import secretfiles
 from atoll.model.plan import Ground
 
 _FILE = "carried.json"
@@ -76,7 +77,8 @@ def find_fresh(pool: Pool, checkout: str, ground: Ground) -> Carried | None:
 
 
 def ground_key(ground: Ground) -> str:
-    return json.dumps([ground.carry, ground.never])
+    """Parts that were made under another key are made anew."""
+    return json.dumps([ground.carry, ground.never, secretfiles.VERSION])
 
 
 def is_whole(pool: Pool, part: Part) -> bool:

@@ -13,9 +13,9 @@ from hashlib import blake2b
 ROOT, REST = "", "/"
 """The keys of a fingerprint that are no directory's."""
 
-_SAMPLE = 600
+_SAMPLE = 240
 """How many directories are looked at for one stamp."""
-_LISTINGS = 100
+_LISTINGS = 40
 _MARKERS = (
     ".package-lock.json", ".modules.yaml", ".yarn-state.yml", ".yarn-integrity", "pyvenv.cfg",
     ".rustc_info.json", "CMakeCache.txt", ".ninja_log", "build.ninja", "composer/installed.json",

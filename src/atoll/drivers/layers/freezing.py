@@ -17,8 +17,9 @@ from atoll.drivers.layers.carried import (
 from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
-from atoll.host import copying, trees
+from atoll.host import copying, manifests, trees
 from atoll.host.trees import Manifest
+from atoll.model.errors import StateError
 from atoll.model.plan import Ground
 
 _DEEPEST = 6
@@ -53,9 +54,10 @@ def freeze_carried(
             parts.append(old)
             left_out += [e for e in (before.left_out if before else ()) if _lies(e.path, below)]
             continue
-        scan = trees.scan(Path(checkout), below=below, skip=skip)
+        former = _Former(old.layers, _find_manifest(pool, old)) if old is not None else _NOTHING
+        scan = trees.scan(Path(checkout), below=below, skip=skip, known=former.entries)
         left_out += scan.left_out
-        layers = _freeze_part(_Job(pool, checkout, deltas, tell), name, scan.entries, old)
+        layers = _freeze_part(_Job(pool, checkout, deltas, tell), name, scan.entries, former)
         parts.append(Part(name=name, layers=layers, stamp=stamps[name]))
     made = Carried(
         ground=ground_key(ground),
@@ -104,18 +106,38 @@ class _Job(NamedTuple):
     tell: Tell | None
 
 
-def _freeze_part(job: _Job, name: str, entries: Manifest, old: Part | None) -> tuple[str, ...]:
+class _Former(NamedTuple):
+    """What a part was when it was last frozen."""
+
+    layers: tuple[str, ...]
+    entries: Manifest | None
+    """None when that cannot be told any more, so that all must be copied anew."""
+
+
+_NOTHING = _Former((), None)
+
+
+def _find_manifest(pool: Pool, part: Part) -> Manifest | None:
+    if not is_whole(pool, part):
+        return None
+    try:
+        return manifests.load_manifest(pool.layers / part.layers[-1] / "manifest")
+    except StateError:
+        return None
+
+
+def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tuple[str, ...]:
     pool, checkout, deltas, tell = job
     about = "other ignored files" if name == REST else name
     changes = None
-    if old is not None and is_whole(pool, old):
-        changes = trees.difference(trees.load_manifest(_manifest(pool, old.layers[-1])), entries)
+    if former.entries is not None:
+        changes = trees.difference(former.entries, entries)
         if not changes.changed and not changes.removed:
-            return old.layers
+            return former.layers
         many = len(changes.changed) > _WHOLE * len(entries)
-        if many or not deltas or len(old.layers) > _DEEPEST:
+        if many or not deltas or len(former.layers) > _DEEPEST:
             changes = None
-    below = old.layers if old is not None and changes is not None else ()
+    below = former.layers if changes is not None else ()
     chosen = entries if changes is None else {p: entries[p] for p in changes.changed}
     files_all = sum(1 for stamp in chosen.values() if not stamp.is_directory)
     bytes_all = sum(stamp.size for stamp in chosen.values() if stamp.is_file)
@@ -135,7 +157,7 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, old: Part | None) -> t
             whole = {**entries, **report.manifest}
             vanished = set(report.vanished)
             whole = {p: s for p, s in whole.items() if p not in vanished}
-        trees.save_manifest(place / "manifest", whole)
+        manifests.save_manifest(place / "manifest", whole)
         digest = _content(report, changes, below)
         layer = _describe(f"d{digest}", "dependencies", report, about=about, below=below)
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
@@ -145,10 +167,6 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, old: Part | None) -> t
 def _make_room(place: Path) -> None:
     """Copying makes its target itself, so that it gets the mode and times of the source."""
     (place / "tree").mkdir(exist_ok=True)
-
-
-def _manifest(pool: Pool, layer: str) -> Path:
-    return pool.layers / layer / "manifest"
 
 
 def _content(

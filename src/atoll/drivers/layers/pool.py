@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -189,7 +188,8 @@ class Pool:
         ]
 
     def free_bytes(self) -> int:
-        return shutil.disk_usage(self.layers).free
+        status = os.statvfs(self.layers)
+        return status.f_bavail * status.f_frsize
 
 
 def sync(place: Path) -> None:

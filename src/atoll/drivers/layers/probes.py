@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +58,8 @@ def _remembered(
             # Somebody else may have found out meanwhile.
             known = _load(home, circumstances)
             if name not in known:
+                import tempfile  # noqa: PLC0415 - once per boot
+
                 with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=home) as place:
                     known[name] = probe(Path(place))
                 files.write_atomic(home / _FILE, json.dumps(known).encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers.pool import Pool
-from atoll.host import files, views
+from atoll.host import files, locks, views
 from atoll.host.nursery import Nursery
 from atoll.host.process import own_environment, wait_until
 from atoll.model.errors import DriverError
@@ -71,7 +71,7 @@ def open_bench(
 @contextmanager
 def holding(nursery: Nursery, view: View, place: Path) -> Iterator[Enclosure]:
     """A view that lasts as long as the context does; its holder listens in `place`."""
-    lock = files.Lock(place / "lock")
+    lock = locks.Lock(place / "lock")
     lock.acquire()
     held = {**view._asdict(), "directory": str(place), "idle_s": _IDLE_S, "is_bound": True}
     try:
@@ -82,6 +82,6 @@ def holding(nursery: Nursery, view: View, place: Path) -> Iterator[Enclosure]:
         yield Enclosure(env=own_environment(), cwd=str(place), holder=str(place))
     finally:
         views.ask(str(place), {"end": True})
-        if not wait_until(lambda: not files.is_locked(lock.path), timeout_s=_ENDED_S):
+        if not wait_until(lambda: not locks.is_locked(lock.path), timeout_s=_ENDED_S):
             raise DriverError(f"the view in `{place}` does not end")
         os.unlink(lock.path)

@@ -16,7 +16,7 @@ def forget_branch(repository: str, branch: str) -> None:
     if git.find_ref(ref, cwd=repository) is None:
         return
     if _has_settings(repository, branch):
-        git.git("branch", "--quiet", "-D", "--", branch, cwd=repository)
+        git.git("branch", "--quiet", "-D", "--", branch, cwd=repository, alone=True)
         return
     # Not by `git branch`, which writes the owner's config anew without waiting for the disk.
     git.delete_ref(ref, cwd=repository)

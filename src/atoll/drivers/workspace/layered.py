@@ -17,7 +17,7 @@ from pathlib import Path
 from atoll.drivers.contracts import Sealed, WorkspaceRequest
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
-from atoll.drivers.workspace import comparing, points, recovery
+from atoll.drivers.workspace import points, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.private import PrivateSite
 from atoll.host import files, git
@@ -173,6 +173,8 @@ class LayeredWorkspace:
         place: str,
         stat: bool,
     ) -> bytes:
+        from atoll.drivers.workspace import comparing  # noqa: PLC0415 - only to compare
+
         return comparing.compare(before, after, place=place, stat=stat)
 
     def _site(self, plan: WorkspacePlan, inside: Enclosure) -> PrivateSite:

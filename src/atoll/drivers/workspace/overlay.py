@@ -11,7 +11,7 @@ from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
-from atoll.host import files, overlays
+from atoll.host import files
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 
@@ -37,8 +37,10 @@ class OverlayWorkspace(LayeredWorkspace):
 
     def _state(self, plan: WorkspacePlan) -> dict[str, object]:
         pool = Pool(plan.pool)
-        # A volatile overlay leaves a mark that keeps it from being mounted again.
-        files.remove_tree(pool.layers / plan.upper / "work", within=pool.root)
+        work = pool.layers / plan.upper / "work"
+        if not _is_empty(work):
+            # A volatile overlay leaves a mark that keeps it from being mounted again.
+            files.remove_tree(work, within=pool.root)
         pool.make_upper(plan.upper)
         return overlay(probes.overlay_way(plan.way), plan.layers, plan.upper, pool.state)
 
@@ -77,6 +79,8 @@ class OverlayWorkspace(LayeredWorkspace):
 
     def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
         """What the capsule has changed, as files; all that it shows where that cannot be told."""
+        from atoll.host import overlays  # noqa: PLC0415 - reads and copies trees: not for a start
+
         pool = Pool(plan.pool)
         files.make_private_directory(aside)
         trees = [pool.tree(layer) for layer in own_layers(plan)]
@@ -86,6 +90,13 @@ class OverlayWorkspace(LayeredWorkspace):
             # A directory was moved, and its layer only says from where; or a file is closed to us.
             files.remove_tree(aside / "changes", within=aside)
             volumes.copy_tree(plan.path, aside / "workspace", within=inside)
+
+
+def _is_empty(place: Path) -> bool:
+    try:
+        return not os.listdir(place)
+    except OSError:
+        return False
 
 
 def _holds_only(root: Path, files_in_it: dict[str, str], directories: set[str]) -> bool:

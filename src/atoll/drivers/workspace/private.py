@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace import recovery
-from atoll.host import files, git, quarantine
+from atoll.host import files, git
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 
@@ -123,6 +123,8 @@ class PrivateSite:
         return [] if tip is None else [tip]
 
     def deliver(self, commits: Sequence[str]) -> None:
+        from atoll.host import quarantine  # noqa: PLC0415 - not for every run
+
         known = list(dict.fromkeys([self.plan.base_commit, *self._exported()]))
         quarantine.bring(
             self.plan.repository, commits, known=known, inside=self.inside, place=self.plan.path

@@ -157,11 +157,11 @@ def clone(subject: Subject) -> Iterator[Row]:
         subject.skip(f"the floor: driver `{subject.plan.driver}` mounts no overlay")
     else:
         yield Row(size, bare, floor, "the same with vfork", subject.lowest)
-    yield Row(size, "clone + first command", whole, bare, floor, at_most_times(3))
+    yield Row(size, "clone, durable", tuple(clones.new), bare, floor, at_most_times(3))
+    yield Row(size, "first command", tuple(clones.first_run), bare, floor)
+    yield Row(size, "clone + first command", whole, bare, floor)
     yield Row(size, "clone + first command", whole, f"{bare} + 2 durable rows", both)
     yield Row(size, "clone + first command, in all", whole, aim=at_most(0.025))
-    yield Row(size, "  of which: new", tuple(clones.new))
-    yield Row(size, "  of which: first command", tuple(clones.first_run))
     yield Row(size, "second command", tuple(clones.second_run), bare, floor)
     yield Row(size, "2 rows in the store", stored, "2 x append + fdatasync", rows)
 

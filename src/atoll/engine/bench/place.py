@@ -17,7 +17,7 @@ from atoll.drivers.layers.repository import PIN_PREFIX
 from atoll.engine import runs, views
 from atoll.engine.projects import Project
 from atoll.engine.session import Session
-from atoll.host import files, git, kernel, procfs
+from atoll.host import files, git, kernel, locks, procfs
 from atoll.host.process import wait_until
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import BRANCH_PREFIX
@@ -36,7 +36,7 @@ def throwaway(parent: Path) -> Iterator[Path]:
     """A directory below `parent`, which is gone afterwards. A lock beside it outlives it."""
     _remove_stale(parent)
     place = parent / f"{_PREFIX}{os.urandom(6).hex()}"
-    lock = files.Lock(place.with_suffix(_LOCK))
+    lock = locks.Lock(place.with_suffix(_LOCK))
     if not lock.acquire():
         raise StateError(f"`{lock.path}` is somebody else's")
     try:
@@ -52,7 +52,7 @@ def throwaway(parent: Path) -> Iterator[Path]:
 def _remove_stale(parent: Path) -> None:
     """What a killed bench left: nobody holds its lock any more."""
     for path in parent.glob(f"{_PREFIX}*{_LOCK}"):
-        lock = files.Lock(path)
+        lock = locks.Lock(path)
         if path.stat().st_uid == os.geteuid() and lock.acquire():
             place = path.with_suffix("")
             end_processes(place, patience_s=0)

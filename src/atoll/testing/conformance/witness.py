@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from atoll.host import files, process
+from atoll.host import locks, process
 from atoll.model.plan import Lease
 
 Seen = dict[str, tuple[int, bytes]]
@@ -72,7 +72,7 @@ def refused(kind: type[BaseException]) -> Iterator[None]:
 @contextmanager
 def held_lock(place: Path) -> Iterator[int]:
     """The descriptor of a lock that `apply` can hand to its tools."""
-    with files.Lock(place / "lock") as lock:
+    with locks.Lock(place / "lock") as lock:
         lock.acquire(wait=True)
         yield lock.fd
 

@@ -1,0 +1,166 @@
+"""The runs that one process watches over: it forks their minders, and sweeps up after them.
+
+watcher (subreaper) ─┬─ minder (subreaper) ── a run's tree
+                     └─ minder (subreaper) ── another run's tree
+
+If a minder dies, its orphans come to the watcher: whatever is below that and below no living
+minder has lost its own, and is killed. Then the outcome `lost` is written. If the watcher dies,
+the kernel tells the minders, which do the same. Both hold the lock on the run until their last
+moment; nothing else does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from atoll.keeper import calls, tree, wire
+from atoll.keeper.ending import Ending, survivors_message
+from atoll.keeper.forking import leave_everything, run_process
+from atoll.keeper.loop import HANDLED_SIGNALS, Loop
+from atoll.keeper.minder import Minder
+from atoll.keeper.spec import load_spec
+from atoll.keeper.status import Status, find_error, load_status, record_error, write_status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class _Ward:
+    __slots__ = ("lock_fd", "run_dir", "wait_status")
+
+    def __init__(self, run_dir: str, lock_fd: int) -> None:
+        self.run_dir = run_dir
+        self.lock_fd = lock_fd
+        self.wait_status = 0
+
+
+class Wards:
+    """Truthy while there is a run, or something left of one. `kept` is for every minder, too."""
+
+    def __init__(self, kept: Iterable[int] = ()) -> None:
+        calls.become_subreaper()
+        self._kept = tuple(kept)
+        self._minders: dict[int, _Ward] = {}
+        self._lost: list[_Ward] = []
+        self._sweep: Ending | None = None
+
+    def __len__(self) -> int:
+        return len(self._minders) + len(self._lost)
+
+    def start(self, run_dir: str, lock_fd: int, ready_fd: int) -> None:
+        """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
+
+        `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
+        `{"error": message}`.
+        """
+        watcher = os.getpid()
+        # Our handlers must not run in the child.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                kept = {lock_fd, ready_fd, *self._kept}
+                run_process(run_dir, lambda: _mind(run_dir, watcher, ready_fd, kept))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._minders[pid] = _Ward(run_dir, os.dup(lock_fd))
+
+    def pass_on(self, number: int) -> None:
+        for minder in self._minders:
+            os.kill(minder, number)
+
+    def wait_s(self) -> float | None:
+        """After how long `tend` has something to do; None: when a child has changed."""
+        return None if self._sweep is None else max(0.0, self._sweep.deadline - time.monotonic())
+
+    def tend(self) -> None:
+        """Let go of the runs that are over; go on with the end of those whose minder has died."""
+        exits, has_children = tree.reap()
+        for child in exits:
+            ward = self._minders.pop(child.pid, None)
+            if ward is not None and child.wait_status == 0:
+                os.close(ward.lock_fd)
+            elif ward is not None:
+                ward.wait_status = child.wait_status
+                self._lost.append(ward)
+        if self._lost:
+            self._press(has_children=has_children)
+
+    def _press(self, *, has_children: bool) -> None:
+        """Kill what the dead minders have left, and write down what became of their runs."""
+        now = time.monotonic()
+        if self._sweep is None:
+            self._sweep = Ending(os.getpid(), [], now, spared=self._minders.keys())
+        survivors = None
+        if has_children and self._has_orphans():
+            self._sweep.advance(now, main_is_gone=True)
+            if not self._sweep.is_given_up:
+                return
+            survivors = survivors_message(os.getpid(), spared=self._minders.keys())
+        self._sweep = None
+        lost, self._lost = self._lost, []
+        for ward in lost:
+            wire.remove(ward.run_dir)
+            _record_loss(ward, survivors)
+            os.close(ward.lock_fd)
+
+    def _has_orphans(self) -> bool:
+        # All of them were stopped before they were killed: none can have forked since.
+        return not self._minders or bool(
+            tree.processes_under(os.getpid(), spared=self._minders.keys())
+        )
+
+
+def _mind(run_dir: str, watcher: int, news: int, kept: set[int]) -> int:
+    leave_everything(kept)
+    loop = Loop()
+    loop.catch_signals()
+    calls.become_subreaper()
+    calls.name_process("atoll-keeper")
+    if not calls.die_with_parent(signal.SIGTERM, watcher):
+        loop.stop_is_asked = True
+    try:
+        minder = Minder(run_dir, load_spec(run_dir), loop, watcher)
+    except Exception as error:
+        _tell(news, {"error": str(error)})
+        raise
+    _tell(news, {"pid": os.getpid(), "guard": watcher})
+    return 0 if minder.serve() else 1
+
+
+def _tell(news: int, value: dict[str, object]) -> None:
+    try:
+        os.write(news, json.dumps(value).encode("ascii") + b"\n")
+    except BrokenPipeError:  # the starter was killed; the run does not need it
+        return
+    finally:
+        os.close(news)
+
+
+def _record_loss(ward: _Ward, survivors: str | None) -> None:
+    try:
+        status = load_status(ward.run_dir)
+    except (OSError, ValueError):
+        status = None
+    if status is None:
+        process = tree.find_process(os.getpid())
+        status = Status(keeper=None, guard=None if process is None else process.identity)
+    if status.state == "ended":  # the minder got as far as that
+        return
+    status.state = "ended"
+    status.reason = "lost"
+    status.ended_at = time.time()
+    if os.WIFSIGNALED(ward.wait_status):
+        status.note(f"the keeper was killed by signal {os.WTERMSIG(ward.wait_status)}")
+    else:
+        status.note(f"the keeper failed: {find_error(ward.run_dir) or 'nothing is known'}")
+    if survivors is not None:
+        status.note(survivors)
+    try:
+        write_status(ward.run_dir, status)
+    except OSError as error:  # then the free lock has to tell it
+        record_error(ward.run_dir, f"the outcome could not be written: {error}\n")
