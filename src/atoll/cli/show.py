@@ -54,7 +54,7 @@ def _facts(capsule: Capsule) -> list[tuple[str, str]]:
         ("state", str(record.state)),
         ("base", f"{record.base_ref} at {record.base_commit}"),
         ("branch", record.branch or "none: the checkout itself"),
-        ("workspace", record.workspace),
+        ("workspace", f"{record.workspace} (driver `{capsule.workspace_driver}`)"),
         ("ports", ports),
         ("limits", f"time {units.render_duration(limit)} per run" if limit else "none"),
         ("made", phrases.moment(record.created_at)),
@@ -73,7 +73,8 @@ def _show_base(frame: Frame) -> None:
         "left_out": [entry._asdict() for entry in base.left_out],
     }
     lines = [
-        f"{layer.kind:<13} {layer.about}: {layer.files:,} files, {render_size(layer.bytes)}"
+        f"{layer.kind:<13} {layer.about}: {units.counted(layer.files, 'file')}, "
+        f"{render_size(layer.bytes)}"
         for layer in base.layers
     ]
     lines += [f"{'left out':<13} {entry.path}: {entry.reason}" for entry in base.left_out]

@@ -9,6 +9,7 @@ import click
 from atoll.cli import shapes
 from atoll.cli.frame import Frame, verb
 from atoll.engine import layers
+from atoll.model import units
 
 
 @click.command("warm")
@@ -24,7 +25,8 @@ def command(frame: Frame, *, check: bool) -> int:
     found = layers.describe(project.session, project.record, base.layers)
     frame.output.answer("layers", [shapes.layer(layer) for layer in found], "")
     frame.output.note(
-        f"{len(found)} layers hold {sum(layer.files for layer in found):,} files; "
+        f"{units.counted(len(found), 'layer')} with "
+        f"{units.counted(sum(layer.files for layer in found), 'file')}; "
         f"up to date in {time.monotonic() - started:.2f} s\nhint: atoll show --base"
     )
     return 0

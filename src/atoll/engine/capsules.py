@@ -70,6 +70,10 @@ class Capsule:
         return bool(workspace_plan(self.session, self.record).pool)
 
     @property
+    def workspace_driver(self) -> str:
+        return workspace_plan(self.session, self.record).driver
+
+    @property
     def ports(self) -> dict[str, int]:
         return dict(self.record.ports)
 

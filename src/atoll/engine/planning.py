@@ -147,7 +147,10 @@ def _require_base(project: state.Project, refs: Refs, ref: str) -> tuple[str, st
             hint="git add -A && git commit -m start",
         )
     if commit is None:
-        raise StateError(f"`{printable(ref)}` names no commit here", hint="git branch --all")
+        raise StateError(
+            f"`{printable(ref)}` names no commit here, or several things at once",
+            hint="git show-ref",
+        )
     return ref, commit
 
 
@@ -181,10 +184,14 @@ def _require_walls(name: str, config: Config, level: levels.Level) -> None:
 def _require_parts(config: Config, level: levels.Level, *, dirty: bool) -> None:
     """Raises PrerequisiteError for every part of the file that the level does not bring yet."""
     settings = config.settings
+    if dirty and level.workspace != levels.LAYERS:
+        raise PrerequisiteError(
+            f"level `{level.name}` starts from a commit: `--dirty` needs layers",
+            hint=f"leave `--dirty` out, or take level `{levels.DEFAULT}`",
+        )
     missing = [f"secret `{secret}`" for secret in (config.file.secrets if config.file else ())]
     if level.workspace != levels.LAYERS:
         missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
-        missing += ["`--dirty`"] if dirty else []
     if settings.value("tools.use") != "none":
         missing.append(f"`tools.use = {settings.value('tools.use')}`")
     if missing:

@@ -136,8 +136,9 @@ class CapsulePlan(NamedTuple):
         lines = [f"lease the name `{self.name}` and ports for {', '.join(self.ports)}"]
         if self.workspace.branch is not None:
             lines.append(
-                f"make a {self.workspace.driver} of {self.base_ref} ({self.base_commit[:10]}) "
-                f"on branch `{self.workspace.branch}` at {self.workspace.path}"
+                f"make a workspace of {self.base_ref} ({self.base_commit[:10]}) on branch "
+                f"`{self.workspace.branch}` at {self.workspace.path}, "
+                f"with driver `{self.workspace.driver}`"
             )
         else:
             lines.append(f"use the checkout {self.workspace.path} itself")

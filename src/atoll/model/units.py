@@ -78,6 +78,11 @@ def require_duration_s(duration_s: float) -> float:
     return float(duration_s)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `1,200 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def render_size(size_bytes: int) -> str:
     """The shortest form with at most one decimal: `512B`, `1.5G`."""
     if size_bytes < 0:

@@ -70,7 +70,10 @@ def test_leases_stand_in_the_order_of_making():
 def test_description_has_a_line_per_act():
     assert PLAN.describe() == [
         "lease the name `x` and ports for web, db",
-        "make a worktree of main (cccccccccc) on branch `atoll/x` at /h/x/workspace/x",
+        (
+            "make a workspace of main (cccccccccc) on branch `atoll/x` at /h/x/workspace/x, "
+            "with driver `worktree`"
+        ),
         "make a private HOME and TMPDIR in /h/x/private",
         "run `make deps` inside",
     ]
