@@ -20,7 +20,7 @@ import pytest
 from atoll.cli import app
 from atoll.engine.projects import open_project
 from atoll.host.process import wait_until
-from atoll.testing.disks import KINDS, Disk
+from atoll.testing.disks import KINDS, Disk, require_no_loops, unseen
 from atoll.testing.faults import KILLED, kill_at
 from atoll.testing.remains import (
     checkout_digest,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from atoll.testing.remains import Portrait
 
 DEADLINE_S = 240
+WAIT_S = 60
 WORK = """
 set -e
 echo committed > committed.txt; git add .; git commit -qm agent
@@ -64,6 +65,7 @@ class Clones:
 
     def __init__(self, home: Path, repo: Path, git: Callable[..., str]) -> None:
         self.home, self.repo, self._git = home, repo, git
+        self.tmp = repo.parent / "tmp"
         self.refs = set(self.git("for-each-ref", "--format=%(refname)").split())
         self.known: Any = None
         """What a scenario has found out once and for all."""
@@ -98,8 +100,10 @@ class Clones:
 
     def names(self) -> set[str]:
         """The capsules that `ls` shows; it must show no others than ready ones."""
-        found = self.ask("ls")
-        assert {capsule["state"] for capsule in found} <= {"ready"}, found
+        done = self.try_atoll("ls", "--json")
+        assert done.code == 0, done
+        found = json.loads(done.said)["data"]
+        assert {capsule["state"] for capsule in found} <= {"ready"}, (done.told, found)
         return {capsule["name"] for capsule in found}
 
     def points(self) -> list[str]:
@@ -133,6 +137,9 @@ class Clones:
                 found.add(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
         return found
 
+    def wait_for(self, predicate: Callable[[], object], *, what: str) -> None:
+        assert wait_until(predicate, timeout_s=WAIT_S), f"{what}: not within {WAIT_S} s"
+
     def portrait(self, name: str = "x") -> Portrait:
         return portrait(self.capsule(name))
 
@@ -148,18 +155,20 @@ class Clones:
         return done.code == KILLED
 
     def check(self, point: str, *, exported: Collection[str] = ("x", "y")) -> set[str]:
-        """`ls` is true, `gc` leaves nothing, the owner's own is untouched. Returns the capsules.
+        """`ls` is true, `gc` leaves nothing, the owner's own is untouched, all layers are whole.
 
-        Branches of the capsules in `exported` may be there or not.
+        Returns the capsules. Branches of those in `exported` may be there or not.
         """
         names = self.names()
         self.atoll("gc")
+        self.atoll("warm", "--check")
         wanted = self.refs | {f"refs/atoll/recovery/{point}" for point in self.points()}
         there = set(self.git("for-each-ref", "--format=%(refname)", "refs/heads/atoll").split())
         branches = {f"refs/heads/atoll/{name}" for name in exported if name in names}
         # Sessions of commands that ran in this process hold their nurseries until they go.
         gc.collect()
         left = find_remains(self.home, self.repo, refs=wanted | (there & branches))
+        left += [f"temporary file {path}" for path in self.tmp.iterdir()]
         assert left == [], point
         assert checkout_digest(self.repo) == self.digest, point
         return names
@@ -205,10 +214,11 @@ def clones(
 ) -> Iterator[Clones]:
     """A project at level `clone`, whose carried directory is `build`."""
     monkeypatch.setenv("ATOLL_LEVEL", "clone")
-    (repo.parent / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(repo.parent / "tmp"))
     fill_project(repo)
-    yield Clones(atoll_home, repo, git)
+    clones = Clones(atoll_home, repo, git)
+    clones.tmp.mkdir()
+    monkeypatch.setenv("TMPDIR", str(clones.tmp))
+    yield clones
     end_all(atoll_home)
 
 
@@ -300,7 +310,10 @@ def clones_on_disk(
         monkeypatch.setenv("ATOLL_HOME", str(disk.home))
         with disk.mounted():
             make_project(disk.repo)
-            yield Clones(disk.home, disk.repo, git)
+            clones = Clones(disk.home, disk.repo, git)
+            clones.tmp.mkdir()
+            monkeypatch.setenv("TMPDIR", str(clones.tmp))
+            yield clones
 
     return open_disk
 
@@ -320,6 +333,11 @@ def make_disk(require_tool: Callable[[str], str]) -> Iterator[Callable[[str, int
         kind = kind._replace(size_bytes=size_bytes or kind.size_bytes)
         return Disk(kind, places[-1], end_all)
 
-    yield make
-    for place in places:
-        shutil.rmtree(place, ignore_errors=True)
+    with unseen():
+        yield make
+    try:
+        for place in places:
+            require_no_loops(place)
+    finally:
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)

@@ -203,6 +203,11 @@ def failure(completed: Completed) -> DriverError:
     )
 
 
+def tells_of_no_space(said: str) -> bool:
+    """Whether a tool failed because the disk is full: it has only words for that."""
+    return "No space left on device" in said or "Disk quota exceeded" in said
+
+
 def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:
     line = shlex.join(argv)
     return line if cwd is None else f"cd {shlex.quote(cwd)} && {line}"

@@ -1,6 +1,7 @@
 """Filesystems in a file, to be filled up or lost: with copies of what had arrived at the disk.
 
-Root only. They are seen by everybody on the machine for as long as they are mounted.
+Root only. They are to be mounted in a mount namespace of one's own (`unseen`): there nobody else's
+processes can hold them, and they go with the last of one's own, however that ends.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host.process import run, wait_until
+from atoll.keeper import calls
 
 _ENDED_S = 20.0
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_NOT_MOUNTED = 32
 
 
 class Kind(NamedTuple):
@@ -56,6 +60,8 @@ class Disk:
         with self._image.open("wb") as file:
             file.truncate(kind.size_bytes)
         _call(*kind.make, self._image)
+        # The journal is long and empty, and every copy would be read and written with it.
+        _call("fallocate", "--dig-holes", self._image)
 
     @contextlib.contextmanager
     def mounted(self, image: Path | None = None) -> Iterator[None]:
@@ -64,11 +70,11 @@ class Disk:
             yield
             self._end(self.home)
             self._require_quiet()
+            _call("umount", self.at)
         except BaseException:
             self._end(self.home)
-            _call("umount", "--lazy", self.at)
+            _call("umount", "--lazy", self.at, allowed=(0, _NOT_MOUNTED))
             raise
-        _call("umount", self.at)
 
     def _require_quiet(self) -> None:
         if not wait_until(lambda: not users_of(self.at), timeout_s=_ENDED_S):
@@ -109,15 +115,46 @@ class Disk:
         return digest.digest()
 
 
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """What this thread and its children mount meanwhile, nobody else sees."""
+    here = Path.cwd()
+    with Path("/proc/thread-self/ns/mnt").open() as former:
+        calls.unshare(calls.CLONE_NEWNS)
+        try:
+            calls.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+            yield
+        finally:
+            calls.enter_namespace(former.fileno())
+            os.chdir(here)
+
+
 def users_of(place: Path) -> list[str]:
-    """Who has something open below a directory, this process included."""
+    """Who has something open below a directory or works there, this process included."""
     found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if link.readlink().is_relative_to(place):
-                state = " ".join((link.parents[1] / "stat").read_text().split()[:4])
-                found.append(f"{state} has {link.readlink()}")
+            for link in (entry / "cwd", *(entry / "fd").iterdir()):
+                if link.readlink().is_relative_to(place):
+                    state = " ".join((entry / "stat").read_text().split()[:4])
+                    found.append(f"{state} has {link.readlink()}")
     return found
+
+
+def loops_of(place: Path) -> list[str]:
+    """The loop devices whose files lie below a directory, removed files included."""
+    found = []
+    for told in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if told.read_text().startswith(f"{place}/"):
+                found.append(told.parents[1].name)
+    return found
+
+
+def require_no_loops(place: Path) -> None:
+    """The kernel lets go of a disk a moment after its last user has."""
+    if not wait_until(lambda: not loops_of(place), timeout_s=_ENDED_S):
+        raise AssertionError(loops_of(place))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.host import files
-from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.errors import DriverError, PrerequisiteError, StateError
 
 if TYPE_CHECKING:
     from atoll.host.trees import Manifest
@@ -110,7 +110,7 @@ class Pool:
         (place / "tree").mkdir(parents=True, mode=0o755)
         try:
             yield place
-        except OSError as error:
+        except (OSError, DriverError) as error:
             raise _explained(error, self.layers) from error
         finally:
             if place.exists():
@@ -222,9 +222,15 @@ def _scan(root: Path) -> Manifest:
     return {path: stamp for path, stamp in found.items() if stamp.is_file}
 
 
-def _explained(error: OSError, place: Path) -> Exception:
+def _explained(error: OSError | DriverError, place: Path) -> Exception:
     import errno  # noqa: PLC0415 - only when something is wrong
 
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    from atoll.host.process import tells_of_no_space  # noqa: PLC0415
+
+    if isinstance(error, DriverError):
+        is_full = tells_of_no_space(error.message)
+    else:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if is_full:
         return PrerequisiteError(f"no space left in `{place}`", hint=f"df -h '{place}'; atoll gc")
     return error

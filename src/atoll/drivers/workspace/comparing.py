@@ -9,9 +9,8 @@ from pathlib import Path
 from atoll.drivers.layers.commit import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.private import PrivateSite
-from atoll.drivers.workspace.recovery import find_trees
+from atoll.drivers.workspace.recovery import require_trees
 from atoll.host import git
-from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 
 Seen = tuple[WorkspacePlan, Enclosure]
@@ -34,10 +33,7 @@ def _layers(plan: WorkspacePlan) -> Sequence[str]:
 def _tree(plan: WorkspacePlan, inside: Enclosure, place: str) -> str:
     """What the view shows, as a tree among the objects in `place`."""
     env = _objects(plan, place, _layers(plan))
-    trees = find_trees(PrivateSite(plan, inside.adding(env), lambda _: None))
-    if trees is None:
-        raise StateError("git cannot store a file of the workspace")
-    return trees.everything
+    return require_trees(PrivateSite(plan, inside.adding(env), lambda _: None)).everything
 
 
 def _objects(plan: WorkspacePlan, place: str, layers: Sequence[str]) -> dict[str, str]:

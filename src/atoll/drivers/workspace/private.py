@@ -132,9 +132,7 @@ class PrivateSite:
 
     def commit_rest(self, tip: str | None) -> str | None:
         """What is not committed as a commit on top of `tip`; `tip` when there is nothing."""
-        trees = recovery.find_trees(self)
-        if trees is None:
-            raise StateError("git cannot store a file of the workspace", hint="atoll diff")
+        trees = recovery.require_trees(self)
         parents = [tip] if tip is not None else []
         if tip is not None:
             held = git.git(

@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 
 from atoll.drivers.workspace.points import PREFIX, find_point
 from atoll.host import git
-from atoll.host.process import Completed
-from atoll.model.errors import DriverError, StateError
+from atoll.host.process import Completed, tells_of_no_space
+from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
 
@@ -271,7 +271,17 @@ def _commit_all(
 
 
 def find_trees(site: Site) -> Trees | None:
-    """Writes both trees without touching the workspace's own index; None if a file defies git."""
+    """Writes both trees without touching the workspace's own index; None if that cannot be done,
+    whatever is in the way: then the files themselves can still be kept.
+    """
+    try:
+        return require_trees(site)
+    except (StateError, PrerequisiteError):
+        return None
+
+
+def require_trees(site: Site) -> Trees:
+    """The same; raises StateError if a file defies git, PrerequisiteError if the disk is full."""
     with git.copied_index(cwd=site.plan.path, within=site.inside) as index:
         env = {"GIT_INDEX_FILE": index}
         staged = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
@@ -279,7 +289,13 @@ def find_trees(site: Site) -> Trees | None:
         added = _git(site, *_BATCHED, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
         written = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
         if added.code != 0 or written.code != 0:
-            return None
+            said = os.fsdecode(added.stderr + written.stderr)
+            if tells_of_no_space(said):
+                raise PrerequisiteError(
+                    f"no space left for what is not committed in `{site.plan.path}`",
+                    hint="df -h; atoll gc",
+                )
+            raise StateError("git cannot store a file of the workspace", hint="atoll diff")
         return Trees(
             everything=written.text.strip(),
             staged=staged.text.strip() if staged.code == 0 else None,
