@@ -19,7 +19,7 @@ from atoll.drivers.layers import probes
 from atoll.engine import chores, layers, reaper, upkeep, views
 from atoll.engine.projects import open_project
 from atoll.engine.runs import RunSpec
-from atoll.host import files, kernel
+from atoll.host import kernel, locks
 from atoll.host.process import wait_until
 from atoll.testing.faults import damage_of_repository
 from atoll.testing.remains import differences, portrait, timeless
@@ -172,7 +172,7 @@ def rest(_: Story, project: Project) -> None:
         patch.setattr(views, "IDLE_S", 0.1)
         sh(capsule, "true")
     lock = project.session.view_lock(capsule.record).path
-    assert wait_until(lambda: not files.is_locked(lock), timeout_s=30)
+    assert wait_until(lambda: not locks.is_locked(lock), timeout_s=30)
 
 
 def keep_busy(story: Story, project: Project) -> None:
