@@ -75,8 +75,6 @@ def judge_new_beside(clones: Any, before: Any) -> None:
 
 
 def judge_run(clones: Any, before: Any) -> None:
-    # A run that was started and could not be written down waits for its client for a while.
-    clones.atoll("stop", "x")
     clones.sh("rm -f large")
     judge_used(clones, before)
 

@@ -85,7 +85,12 @@ def start(
         session.reach("run.prepared", run.label)
         _launch(session, capsule, run, payload, lock, holder=inside.holder)
         session.reach("run.launched", run.label)
-        session.store.set_running(run)
+        try:
+            session.store.set_running(run)
+        except BaseException:
+            # A full disk, or an interrupt: a run that nobody knows of must not go on.
+            end_keeper(run.directory, grace_s=0)
+            raise
     finally:
         lock.release()
     return run._replace(state=RunState.RUNNING)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import files
-from atoll.host.process import Completed, failure, run, wait_until
-from atoll.model.errors import StateError
+from atoll.host.process import Completed, failure, run, tells_of_no_space, wait_until
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import Enclosure
 
@@ -92,8 +92,10 @@ def copied_index(*, cwd: str, within: Enclosure) -> Iterator[str]:
     ).text.removesuffix("\n")
     copy = f"{within.env.get('TMPDIR', '/tmp')}/.atoll-index-{os.urandom(6).hex()}"  # noqa: S108
     # A repository without a commit has no index yet, which is fine, too.
-    run(("cp", "--", real, copy), within=within, allowed=(0, 1))
+    copied = run(("cp", "--", real, copy), within=within, allowed=(0, 1))
     try:
+        if tells_of_no_space(os.fsdecode(copied.stderr)):
+            raise PrerequisiteError(f"no space left for a copy of `{real}`", hint="df -h; atoll gc")
         yield copy
     finally:
         run(("rm", "-f", "--", copy, f"{copy}.lock"), within=within)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from atoll.host.process import Companion, launch, own_environment
+from atoll.host.process import Companion, launch, own_environment, wait_until
 from atoll.keeper import asking, bootstrap
 from atoll.model.errors import DriverError
 
@@ -84,7 +84,10 @@ class Nursery:
 
 def _close(sock: socket.socket, child: Companion) -> None:
     sock.close()
-    child.wait(_ENDED_S)
+    if not wait_until(lambda: child.poll() is not None, timeout_s=_ENDED_S):
+        # Somebody has stopped it. What it gave birth to lives on.
+        child.kill()
+        child.wait()
 
 
 def await_ready(begin: Callable[[int], None], subject: str) -> dict[str, object]:
