@@ -108,8 +108,10 @@ def open_place(atoll_home, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(place))
     monkeypatch.setenv("HOME", str(place))
     yield place
-    for directory, _, _ in os.walk(place):
-        os.chmod(directory, 0o700)
+    for directory, names, _ in os.walk(place):
+        # Before it goes down there.
+        for name in names:
+            os.chmod(os.path.join(directory, name), 0o700)
     shutil.rmtree(place)
 
 

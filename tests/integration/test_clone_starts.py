@@ -283,7 +283,9 @@ def test_odd_places(make_repo, tmp_path, begun, goes_both_ways, name):
     capsule = begun(root, home=tmp_path / f"home {name}")
     goes_both_ways(capsule, root)
     capsule.snapshot("s")
-    sh(capsule, "git mv src moved; git status")
+    # Without root it takes a directory in the PATH, which cannot name one with a colon.
+    is_told = ":" in name and os.geteuid() != 0
+    sh(capsule, "git mv src moved; git status", code=128 if is_told else 0)
 
 
 def test_project_on_another_filesystem(git, begun, goes_both_ways):

@@ -44,7 +44,7 @@ FILTERS: tuple[tuple[str, str], ...] = (
 
 def without_phases(text: str) -> str:
     """Narration without the phase of what took longer than a second: a busy machine tells it."""
-    return re.sub(r"(?m)^\S+: [a-z -]+ …\n", "", text)
+    return re.sub(r"(?m)^(?:\S+: [a-z -]+|freezing .*) …\n", "", text)
 
 
 def filtered(text: str, places: dict[str, Path]) -> str:

@@ -85,15 +85,19 @@ def start(
         session.reach("run.prepared", run.label)
         _launch(session, capsule, run, payload, lock, holder=inside.holder)
         session.reach("run.launched", run.label)
-        try:
-            session.store.set_running(run)
-        except BaseException:
-            # A full disk, or an interrupt: a run that nobody knows of must not go on.
-            end_keeper(run.directory, grace_s=0)
-            raise
+        _note_running(session, run)
     finally:
         lock.release()
     return run._replace(state=RunState.RUNNING)
+
+
+def _note_running(session: Session, run: Run) -> None:
+    try:
+        session.store.set_running(run)
+    except BaseException:
+        # A full disk, or an interrupt: a run that nobody knows of must not go on.
+        end_keeper(run.directory, grace_s=0)
+        raise
 
 
 def new_token() -> str:
