@@ -1,0 +1,279 @@
+"""A group of processes in the kernel's cgroups: entered, frozen, killed, asked, removed.
+
+Which directory serves which controller is data, found by trying (`atoll.host.cgroups`); versions 1
+and 2 are told apart by the files that are there. Law: whoever uses a group is never in it, and
+its limits were set before the first process enters.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BATCH = 64
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.02
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EOPNOTSUPP})
+"""Of a file that was never there, of a group that is being removed, of a threaded group."""
+
+
+class Usage:
+    """What a group uses; None is what this host does not count."""
+
+    __slots__ = ("cpu_s", "memory_bytes", "memory_peak_bytes", "pids")
+
+    def __init__(
+        self,
+        memory_bytes: int | None,
+        memory_peak_bytes: int | None,
+        cpu_s: float | None,
+        pids: int | None,
+    ) -> None:
+        self.memory_bytes = memory_bytes
+        self.memory_peak_bytes = memory_peak_bytes
+        self.cpu_s = cpu_s
+        self.pids = pids
+
+
+class Events:
+    """How often a limit was felt since the group was made; None is what nobody counts here."""
+
+    __slots__ = ("oom_kills", "refused_forks")
+
+    def __init__(self, oom_kills: int | None, refused_forks: int | None) -> None:
+        self.oom_kills = oom_kills
+        self.refused_forks = refused_forks
+
+
+class Group:
+    """Directories by what they are for: `memory`, `pids`, `cpu`, `freezer`, `unified`.
+
+    Any may be missing, and several may be the same directory. `unified` is one of version 2,
+    with or without controllers.
+    """
+
+    __slots__ = ("_by_use", "_directories")
+
+    def __init__(self, directories: dict[str, str]) -> None:
+        self._by_use = dict(directories)
+        self._directories = list(dict.fromkeys(directories.values()))
+
+    def enter(self) -> None:
+        """Put the calling process in. To be done before it gives up its rights.
+
+        OSError if a directory does not take it: it may be in others by then, and must not go on.
+        """
+        for directory in self._directories:
+            _write(directory, "cgroup.procs", "0")
+
+    def freeze(self, timeout_s: float = 2.0) -> bool:
+        """Stop all processes; False if not all stopped in time, or if there is no freezer."""
+        return self._turn("1", "FROZEN", timeout_s)
+
+    def thaw(self, timeout_s: float = 2.0) -> bool:
+        """Let all processes go on; False as for `freeze`."""
+        return self._turn("0", "THAWED", timeout_s)
+
+    def kill(self, timeout_s: float = 10.0) -> bool:
+        """Kill all processes, frozen or not; False if some are left when the time is over.
+
+        The dead count as pids until somebody has reaped them.
+        """
+
+        def is_over() -> bool:
+            if not self._members():
+                return True
+            self._strike()
+            return False
+
+        return _wait(is_over, timeout_s)
+
+    def pids(self) -> list[int]:
+        """Those that can be seen from here, each once."""
+        return [pid for pid in self._members() if pid]
+
+    def usage(self) -> Usage:
+        memory, pids = self._by_use.get("memory"), self._by_use.get("pids")
+        return Usage(
+            _first_number(memory, "memory.current", "memory.usage_in_bytes"),
+            _first_number(memory, "memory.peak", "memory.max_usage_in_bytes"),
+            self._cpu_s(),
+            _first_number(pids, "pids.current"),
+        )
+
+    def events(self) -> Events:
+        memory, pids = self._by_use.get("memory"), self._by_use.get("pids")
+        oom_kills = _field(memory, "memory.events", "oom_kill")
+        if oom_kills is None:
+            oom_kills = _field(memory, "memory.oom_control", "oom_kill")
+        return Events(oom_kills, _field(pids, "pids.events", "max"))
+
+    def remove(self, timeout_s: float = 1.0) -> list[int]:
+        """Remove the group; what is already gone is fine. Returns the processes that are left.
+
+        OSError if it cannot be removed for another reason.
+        """
+        if _wait(self._is_removed, timeout_s):
+            return []
+        left = self.pids()
+        if not left:
+            number = errno.EBUSY
+            raise OSError(number, os.strerror(number), self._directories[0])
+        return left
+
+    def _turn(self, v2: str, v1: str, timeout_s: float) -> bool:
+        unified, freezer = self._by_use.get("unified"), self._by_use.get("freezer")
+        if _tell(unified, "cgroup.freeze", v2):
+            return _wait(lambda: _field(unified, "cgroup.events", "frozen") == int(v2), timeout_s)
+
+        def is_turned() -> bool:
+            # Said again each time: who was just being forked may have been missed.
+            _tell(freezer, "freezer.state", v1)
+            return (_read(freezer, "freezer.state") or "").strip() == v1
+
+        return _tell(freezer, "freezer.state", v1) and _wait(is_turned, timeout_s)
+
+    def _strike(self) -> None:
+        is_killed = _tell(self._by_use.get("unified"), "cgroup.kill", "1")
+        if not is_killed and not self.freeze(timeout_s=0.2):
+            self._signal(signal.SIGSTOP)
+        # Also after `cgroup.kill`: who failed to enter may be in some directories only.
+        self._signal(signal.SIGKILL)
+        # In version 1 the killed die only when thawed; in both nobody shall enter a frozen group.
+        self.thaw()
+
+    def _signal(self, number: int) -> None:
+        me = os.getpid()
+        pids = [pid for pid in self.pids() if pid != me]
+        for start in range(0, len(pids), _BATCH):
+            handles = {pid: _open_process(pid) for pid in pids[start : start + _BATCH]}
+            # Now that each is held, only who is in the group is who was meant, and no namesake.
+            members = set(self.pids())
+            for pid, handle in handles.items():
+                if pid in members:
+                    _send(pid, handle, number)
+                if handle is not None:
+                    os.close(handle)
+
+    def _members(self) -> list[int]:
+        """As `pids`, with 0 for those of other pid namespaces."""
+        found: dict[int, None] = {}
+        for group in self._groups():
+            for line in (_read(group, "cgroup.procs") or "").split():
+                found[int(line)] = None
+        return list(found)
+
+    def _groups(self) -> Iterator[str]:
+        """The directories and all below them, the deepest first."""
+        for directory in self._directories:
+            for path, _, _ in os.walk(directory, topdown=False):
+                yield path
+
+    def _is_removed(self) -> bool:
+        for group in self._groups():
+            try:
+                os.rmdir(group)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                    raise
+                return False
+        return True
+
+    def _cpu_s(self) -> float | None:
+        # Version 2 counts it in every group, version 1 only where `cpuacct` is mounted with `cpu`.
+        for use in ("cpu", "unified"):
+            used_us = _field(self._by_use.get(use), "cpu.stat", "usage_usec")
+            if used_us is not None:
+                return used_us / 1e6
+        used_ns = _first_number(self._by_use.get("cpu"), "cpuacct.usage")
+        return None if used_ns is None else used_ns / 1e9
+
+
+def _open_process(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # gone, or no pidfd here (old kernel, filter, no descriptor left)
+        return None
+
+
+def _send(pid: int, handle: int | None, number: int) -> None:
+    try:
+        if handle is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):  # who is left is told by its being left
+        return
+
+
+def _read(directory: str | None, name: str) -> str | None:
+    """None if there is no such file, or no such group any more."""
+    if directory is None:
+        return None
+    try:
+        with open(os.path.join(directory, name), encoding="ascii") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+
+
+def _write(directory: str, name: str, text: str) -> None:
+    # Unbuffered and never created: in a temporary directory a mistake shall not look like success.
+    fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _tell(directory: str | None, name: str, text: str) -> bool:
+    """False if there is no such file, or no such group any more."""
+    if directory is None:
+        return False
+    try:
+        _write(directory, name, text)
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
+    return True
+
+
+def _first_number(directory: str | None, *names: str) -> int | None:
+    for name in names:
+        text = (_read(directory, name) or "").strip()
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+def _field(directory: str | None, name: str, key: str) -> int | None:
+    """A line `key number` of a file."""
+    for line in (_read(directory, name) or "").splitlines():
+        found, _, value = line.partition(" ")
+        if found == key and value.isdecimal():
+            return int(value)
+    return None
+
+
+def _wait(is_so: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while not is_so():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        select.select((), (), (), min(pause_s, left_s))
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+    return True

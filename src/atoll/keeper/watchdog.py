@@ -1,0 +1,322 @@
+"""Limits on hosts whose kernel does not hold them for us: looked at often, never enforced.
+
+Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, a walk
+through a tree) is done only when a cheap sum says so, and takes a small share of the time.
+
+Not seen here: memory in files of a tmpfs that nobody maps. Those need a size of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterator, Mapping
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_REST = 10
+"""After a dear look, the next one waits for this many times as long as it took."""
+_SLICE_ENTRIES = 2_000
+_LIMIT_ENTRIES = 500_000
+_STALE_S = 60.0
+"""Others may have freed what the capsule took meanwhile, so that the sums look good."""
+_PARTS = 12
+"""So many names of full length fit into one path."""
+_OPEN_FILES = 65_536
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+class Watch:
+    """Memory and pids of a capsule, for `limits` `{"memory_bytes": …, "pids": …}`, or some of it.
+
+    Name only limits that nobody else enforces. What the last look saw is in `memory_bytes`
+    (resident, or the capsule's own share where that was asked for) and `tasks`.
+    """
+
+    __slots__ = ("_memory_limit", "_pids_limit", "_rest_until", "memory_bytes", "tasks")
+
+    def __init__(self, limits: Mapping[str, object]) -> None:
+        self._memory_limit = _whole(limits, "memory_bytes")
+        self._pids_limit = _whole(limits, "pids")
+        self._rest_until = 0.0
+        self.memory_bytes = 0
+        self.tasks = 0
+
+    def look(self, pids: Collection[int]) -> str | None:
+        """Which limit these processes exceed together: `memory`, `pids` (with threads) or none."""
+        if self._pids_limit is not None:
+            self.tasks = sum(_threads(pid) for pid in pids)
+            if self.tasks > self._pids_limit:
+                return "pids"
+        if self._memory_limit is not None and self._is_over(pids, self._memory_limit):
+            return "memory"
+        return None
+
+    def _is_over(self, pids: Collection[int], limit: int) -> bool:
+        resident = {pid: _resident_bytes(pid) for pid in pids}
+        self.memory_bytes = sum(resident.values())
+        began = time.monotonic()
+        if self.memory_bytes <= limit or began < self._rest_until:
+            return False
+        # What several processes share was counted once for each of them.
+        self.memory_bytes = sum(_share_bytes(pid, size) for pid, size in resident.items())
+        if self.memory_bytes > limit:
+            return True
+        now = time.monotonic()
+        self._rest_until = now + _REST * (now - began)
+        return False
+
+
+def _threads(pid: int) -> int:
+    line = _read(f"/proc/{pid}/stat")
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = line.rpartition(b")")[2].split()
+    return int(fields[17]) if len(fields) > 17 else 0
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE if len(fields) > 1 else 0
+
+
+def _share_bytes(pid: int, resident_bytes: int) -> int:
+    """Its own memory and its part of what is shared, swapped out or not; else what is resident."""
+    sizes = {}
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        name, _, rest = line.partition(b":")
+        if name in (b"Pss", b"SwapPss"):
+            sizes[name] = int(rest.split()[0]) * 1024
+    return sum(sizes.values()) if b"Pss" in sizes else resident_bytes
+
+
+def _read(path: str) -> bytes:
+    """Nothing if the process is gone or is not ours to look at."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def free_bytes(path: str) -> int:
+    """What is left for an ordinary user on the filesystem of `path`."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+class Budget:
+    """What may lie in a directory, such as a capsule's upper one: bytes and entries.
+
+    Held against what has gone from the whole filesystem since the last walk. Only when that would
+    be too much, or after a while, the directory is walked again, a part at each look.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_last",
+        "_limit_bytes",
+        "_limit_entries",
+        "_slice",
+        "_stale_at",
+        "_walk",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        limit_bytes: int | None,
+        *,
+        limit_entries: int = _LIMIT_ENTRIES,
+        slice_entries: int = _SLICE_ENTRIES,
+    ) -> None:
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._limit_entries = limit_entries
+        self._slice = slice_entries
+        self._walk: _Walk | None = None
+        self._last: _Walk | None = None
+        self._stale_at = 0.0
+
+    @property
+    def used_bytes(self) -> int:
+        """As of the last walk that came to its end and saw everything."""
+        return 0 if self._last is None else self._last.used_bytes
+
+    def look(self, now: float) -> str | None:
+        """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory."""
+        if self._walk is None:
+            if self._last is not None and now < self._stale_at and not self._seems_over(self._last):
+                return None
+            self._walk = _Walk(self._directory)
+        walk = self._walk
+        is_complete = walk.go_on(self._slice)
+        verdict = self._verdict(walk)
+        if verdict is None and not is_complete:
+            return None
+        walk.close()
+        self._walk = None
+        self._stale_at = now + _STALE_S
+        if self._last is None or not walk.is_blind:
+            self._last = walk
+        elif verdict is None and self._seems_over(self._last):
+            # What was closed to the walk counts as it seems: else closing it were a way out.
+            verdict = "disk"
+        return verdict
+
+    def _verdict(self, walk: _Walk) -> str | None:
+        if self._limit_bytes is not None and walk.used_bytes > self._limit_bytes:
+            return "disk"
+        # A tree so deep that each step is dear is as bad as one with too many entries.
+        if walk.entries > self._limit_entries or walk.cost > 4 * self._limit_entries:
+            return "inodes"
+        return None
+
+    def _seems_over(self, last: _Walk) -> bool:
+        free_bytes_now, free_entries_now = _free(self._directory)
+        size = last.used_bytes + last.free[0] - free_bytes_now
+        entries = last.entries + last.free[1] - free_entries_now
+        return entries > self._limit_entries or (
+            self._limit_bytes is not None and size > self._limit_bytes
+        )
+
+
+class _Walk:
+    """A sum over a tree that may be changed by an enemy meanwhile, made in parts."""
+
+    __slots__ = ("_linked", "_root", "_steps", "cost", "entries", "free", "is_blind", "used_bytes")
+
+    def __init__(self, directory: str) -> None:
+        self.free = _free(directory)
+        self._root = os.open(directory, _OPEN_DIRECTORY)
+        self._linked: set[int] = set()
+        self.used_bytes = self.entries = self.cost = 0
+        self.is_blind = False
+        self._steps = self._walk()
+
+    def go_on(self, cost: int) -> bool:
+        """Walk until `cost` is spent; True if nothing is left to visit."""
+        until = self.cost + cost
+        for spent in self._steps:
+            self.cost += spent
+            if self.cost >= until:
+                return False
+        return True
+
+    def close(self) -> None:
+        self._steps.close()
+        self._linked.clear()
+        os.close(self._root)
+
+    def _walk(self) -> Generator[int, None, None]:
+        device = os.fstat(self._root).st_dev
+        # Directories as links to their parents: whole paths could fill our memory.
+        pending: list[_Node | None] = [None]
+        while pending:
+            node = pending.pop()
+            parts = _parts(node)
+            yield 1 + len(parts) // _PARTS
+            handle = self._open(parts)
+            if handle is None:
+                continue
+            try:
+                for name, status in self._entries(handle):
+                    self._count(status)
+                    if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
+                        pending.append(_Node(node, name))
+                    yield 1
+            finally:
+                os.close(handle)
+
+    def _open(self, parts: list[str]) -> int | None:
+        """In steps that are short enough for the kernel, and never through a link at their end."""
+        handle = os.dup(self._root)
+        for start in range(0, len(parts), _PARTS):
+            inner = "/".join(parts[start : start + _PARTS])
+            try:
+                following = os.open(inner, _OPEN_DIRECTORY, dir_fd=handle)
+            except OSError as error:
+                self.is_blind |= error.errno not in _GONE
+                return None
+            finally:
+                os.close(handle)
+            handle = following
+        return handle
+
+    def _entries(self, handle: int) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            with os.scandir(handle) as listing:
+                for entry in listing:
+                    try:
+                        yield entry.name, entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+        except OSError:
+            self.is_blind = True
+
+    def _count(self, status: os.stat_result) -> None:
+        self.entries += 1
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in self._linked:
+                return
+            self._linked.add(status.st_ino)
+        self.used_bytes += status.st_blocks * 512
+
+
+class _Node:
+    __slots__ = ("name", "parent")
+
+    def __init__(self, parent: _Node | None, name: str) -> None:
+        self.parent = parent
+        self.name = name
+
+
+def _parts(node: _Node | None) -> list[str]:
+    parts = []
+    while node is not None:
+        parts.append(node.name)
+        node = node.parent
+    return parts[::-1]
+
+
+def _free(directory: str) -> tuple[int, int]:
+    """Bytes and inodes; a filesystem that makes inodes as needed tells of none."""
+    status = os.statvfs(directory)
+    return status.f_bfree * status.f_frsize, status.f_ffree
+
+
+def rlimits(
+    limits: Mapping[str, object], *, memory_is_held: bool, in_user_namespace: bool
+) -> list[tuple[int, int]]:
+    """What a child sets for itself before exec, as soft and hard limit: `(resource, value)`.
+
+    `memory_is_held`: by a group; else each process alone may have as much as all together.
+    `in_user_namespace`: of the capsule's own, entered already, and not as the kernel's user 0.
+    Elsewhere the kernel counts all that the user runs, or nothing.
+    """
+    wanted = [
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, _whole(limits, "files") or _OPEN_FILES),
+        (resource.RLIMIT_FSIZE, _whole(limits, "disk_bytes")),
+        (resource.RLIMIT_DATA, None if memory_is_held else _whole(limits, "memory_bytes")),
+        (resource.RLIMIT_NPROC, _whole(limits, "pids") if in_user_namespace else None),
+    ]
+    return [(kind, _allowed(kind, value)) for kind, value in wanted if value is not None]
+
+
+def _allowed(kind: int, value: int) -> int:
+    """Nobody may raise a hard limit: not even root, in many containers."""
+    hard = resource.getrlimit(kind)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+def _whole(limits: Mapping[str, object], key: str) -> int | None:
+    value = limits.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"the limit `{key}` is not a whole number: {value!r}")

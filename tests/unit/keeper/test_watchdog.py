@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from atoll.keeper.watchdog import Budget, Watch, _Walk, free_bytes, rlimits
+
+MEGABYTE = 1 << 20
+HOLDS = "import sys; print('ready', flush=True); sys.stdin.read()"
+PRIVATE = f"b = bytearray(b'x') * {60 * MEGABYTE}; {HOLDS}"
+SHARED = f"""
+import mmap, os
+m = mmap.mmap(-1, {60 * MEGABYTE})
+m.write(b'x' * {60 * MEGABYTE})
+pids = []
+for _ in range(3):
+    reader, writer = os.pipe()
+    pids.append(os.fork())
+    if not pids[-1]:
+        sum(m[i] for i in range(0, len(m), 4096))
+        os.write(writer, b'x')
+        import signal
+        signal.alarm(60)
+        signal.pause()
+    os.read(reader, 1)
+print(*pids, flush=True)
+import sys
+sys.stdin.read()
+for pid in pids:
+    os.kill(pid, 9)
+"""
+THREADS = f"""
+import threading
+for _ in range(9):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+{HOLDS}
+"""
+
+
+@pytest.fixture
+def start():
+    """`start(code)`: a process that has said its first line, and that line; ended at the end."""
+    started = []
+
+    def begin(code):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process.pid, process.stdout.readline().split()
+
+    yield begin
+    for process in started:
+        process.communicate(timeout=30)
+
+
+# Processes
+
+
+def test_memory_of_all_together(start):
+    pids = [start(PRIVATE)[0] for _ in range(2)]
+    assert Watch({"memory_bytes": 90 * MEGABYTE}).look(pids[:1]) is None
+    assert Watch({"memory_bytes": 90 * MEGABYTE}).look(pids) == "memory"
+    watch = Watch({"memory_bytes": 300 * MEGABYTE})
+    assert watch.look(pids) is None
+    assert 120 * MEGABYTE < watch.memory_bytes < 300 * MEGABYTE
+
+
+def test_shared_memory_counts_once(start):
+    pid, children = start(SHARED)
+    pids = [pid, *map(int, children)]
+    watch = Watch({"memory_bytes": 150 * MEGABYTE})
+    assert watch.look(pids) is None
+    assert 60 * MEGABYTE < watch.memory_bytes < 150 * MEGABYTE
+    assert Watch({"memory_bytes": 60 * MEGABYTE}).look(pids) == "memory"
+
+
+def test_dear_look_is_not_repeated_at_once(start):
+    pid, children = start(SHARED)
+    pids = [pid, *map(int, children)]
+    watch = Watch({"memory_bytes": 150 * MEGABYTE})
+    watch.look(pids)
+    shared_out = watch.memory_bytes
+    watch.look(pids)
+    assert watch.memory_bytes > 200 * MEGABYTE > shared_out
+
+
+def test_verdict_stays_as_long_as_it_is_true(start):
+    pids = [start(PRIVATE)[0]]
+    watch = Watch({"memory_bytes": 30 * MEGABYTE})
+    assert [watch.look(pids) for _ in range(3)] == ["memory"] * 3
+
+
+def test_processes_of_others_count_as_they_are_resident(start, ordinary_user):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody else")
+    pid, _ = start(PRIVATE)
+
+    def look():
+        with pytest.raises(PermissionError), open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
+            stream.read()
+        assert Watch({"memory_bytes": 30 * MEGABYTE}).look([pid]) == "memory"
+        assert Watch({"memory_bytes": 200 * MEGABYTE}).look([pid]) is None
+
+    ordinary_user(look)
+
+
+def test_threads_count_as_the_kernel_counts_them(start):
+    pid, _ = start(THREADS)
+    watch = Watch({"pids": 10})
+    assert watch.look([pid]) is None
+    assert watch.tasks == 10
+    assert watch.look([pid, os.getpid()]) == "pids"
+    assert Watch({"pids": 9}).look([pid]) == "pids"
+
+
+def test_processes_that_are_gone(start):
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert Watch({"pids": 1, "memory_bytes": 1}).look([process.pid]) is None
+
+
+def test_no_limit_no_verdict():
+    for limits in ({}, {"memory_bytes": None, "pids": None}):
+        assert Watch(limits).look([os.getpid()]) is None
+
+
+@pytest.mark.parametrize("value", ["4G", 1.5, True])
+def test_limits_are_whole_numbers(value):
+    with pytest.raises(ValueError, match="memory_bytes"):
+        Watch({"memory_bytes": value})
+
+
+# Disk
+
+
+def fill(path, size):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, size)
+
+
+def verdict(budget, now=1.0):
+    """Looks until the walk is over."""
+    while (found := budget.look(now)) is None and budget._walk is not None:
+        pass
+    return found
+
+
+def test_budget_is_of_what_is_there(tmp_path):
+    fill(tmp_path / "a" / "b", 3 * MEGABYTE)
+    assert verdict(Budget(str(tmp_path), 2 * MEGABYTE)) == "disk"
+    budget = Budget(str(tmp_path), 4 * MEGABYTE)
+    assert verdict(budget) is None
+    assert 3 * MEGABYTE <= budget.used_bytes < 4 * MEGABYTE
+
+
+def test_growth_is_noticed_through_the_filesystem(tmp_path):
+    budget = Budget(str(tmp_path), 10 * MEGABYTE)
+    assert verdict(budget) is None
+    fill(tmp_path / "big", 200 * MEGABYTE)
+    assert verdict(budget) == "disk"
+    assert verdict(budget) == "disk"
+    (tmp_path / "big").unlink()
+    assert verdict(budget, now=100.0) is None
+
+
+def test_walked_only_when_it_may_matter_or_after_a_while(tmp_path):
+    budget = Budget(str(tmp_path), 1 << 60)
+    assert verdict(budget, now=1.0) is None
+    before = budget.used_bytes
+    fill(tmp_path / "a", MEGABYTE)
+    assert verdict(budget, now=30.0) is None
+    assert budget.used_bytes == before
+    assert verdict(budget, now=62.0) is None
+    assert budget.used_bytes >= before + MEGABYTE
+
+
+def test_links_count_once_and_holes_and_targets_not_at_all(tmp_path):
+    upper, outside = tmp_path / "upper", tmp_path / "outside"
+    fill(upper / "a", MEGABYTE)
+    os.link(upper / "a", upper / "b")
+    fill(outside / "c", 5 * MEGABYTE)
+    (upper / "link").symlink_to(outside)
+    with (upper / "sparse").open("wb") as stream:
+        stream.truncate(1 << 40)
+    budget = Budget(str(upper), 2 * MEGABYTE)
+    assert verdict(budget) is None
+    assert budget.used_bytes >= MEGABYTE
+
+
+def test_too_many_entries(tmp_path):
+    for number in range(50):
+        (tmp_path / str(number)).touch()
+    assert verdict(Budget(str(tmp_path), None, limit_entries=49)) == "inodes"
+    assert verdict(Budget(str(tmp_path), None, limit_entries=50)) is None
+
+
+def test_walk_is_done_in_parts(tmp_path):
+    for number in range(50):
+        fill(tmp_path / str(number % 5) / str(number), 4096)
+    budget = Budget(str(tmp_path), 30 * 4096, slice_entries=10)
+    looks = 1
+    while (found := budget.look(1.0)) is None:
+        looks += 1
+        assert looks < 20
+    assert found == "disk"
+    assert looks >= 3
+
+
+def test_depth_is_no_hiding_place(tmp_path):
+    here = os.open(tmp_path, os.O_RDONLY)
+    handles = [here]
+    for _ in range(40):
+        os.mkdir("d" * 250, dir_fd=handles[-1])
+        handles.append(os.open("d" * 250, os.O_RDONLY, dir_fd=handles[-1]))
+    deep = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=handles[-1])
+    os.posix_fallocate(deep, 0, 5 * MEGABYTE)
+    os.close(deep)
+    try:
+        assert verdict(Budget(str(tmp_path), 4 * MEGABYTE)) == "disk"
+        assert verdict(Budget(str(tmp_path), None, limit_entries=41)) is None
+    finally:
+        os.unlink("file", dir_fd=handles[-1])
+        while len(handles) > 1:
+            os.close(handles.pop())
+            os.rmdir("d" * 250, dir_fd=handles[-1])
+        os.close(here)
+
+
+def test_depth_that_makes_each_step_dear_has_an_end(tmp_path):
+    deep, wide = tmp_path.joinpath("deep", *"d" * 100), tmp_path / "wide"
+    deep.mkdir(parents=True)
+    for number in range(100):
+        (wide / str(number)).mkdir(parents=True)
+    for place, expected in ((wide, None), (tmp_path / "deep", "inodes")):
+        assert verdict(Budget(str(place), None, limit_entries=110)) == expected
+
+
+def test_directory_that_became_a_link_is_not_entered(tmp_path):
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper" / "was-a-directory").symlink_to("/")
+    walk = _Walk(str(tmp_path / "upper"))
+    assert walk._open(["was-a-directory"]) is None
+    assert not walk.is_blind
+    walk.close()
+
+
+def test_closed_directory_is_no_hiding_place(open_place, ordinary_user):
+    def try_it():
+        budget = Budget(str(open_place), 10 * MEGABYTE)
+        assert verdict(budget) is None
+        fill(open_place / "closed" / "big", 200 * MEGABYTE)
+        (open_place / "closed").chmod(0)
+        try:
+            assert verdict(budget) == "disk"
+        finally:
+            (open_place / "closed").chmod(0o700)
+        (open_place / "closed" / "big").unlink()
+
+    ordinary_user(try_it)
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    fill(tmp_path / "a" / "b", 4096)
+    before = os.listdir("/proc/self/fd")
+    for limit in (1, MEGABYTE):
+        verdict(Budget(str(tmp_path), limit))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_missing_directory_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Budget(str(tmp_path / "gone"), MEGABYTE).look(1.0)
+
+
+def test_free_bytes(tmp_path):
+    before = free_bytes(str(tmp_path))
+    assert before > 0
+    fill(tmp_path / "a", 200 * MEGABYTE)
+    assert free_bytes(str(tmp_path)) < before
+
+
+# Limits of each process
+
+
+def as_dict(limits, **where):
+    return dict(rlimits(limits, **{"memory_is_held": True, "in_user_namespace": False, **where}))
+
+
+def test_always_no_core_and_an_end_of_open_files():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    found = as_dict({})
+    assert found.pop(resource.RLIMIT_CORE) == 0
+    assert 16 <= found.pop(resource.RLIMIT_NOFILE) <= hard
+    assert found == {}
+    assert as_dict({"files": 32})[resource.RLIMIT_NOFILE] == 32
+
+
+def test_each_limit_only_where_it_means_what_it_says():
+    limits = {"memory_bytes": 1 << 30, "pids": 100, "disk_bytes": 1 << 20, "cpus": 1.5}
+    assert as_dict(limits)[resource.RLIMIT_FSIZE] == 1 << 20
+    assert not {resource.RLIMIT_DATA, resource.RLIMIT_NPROC} & as_dict(limits).keys()
+    assert as_dict(limits, memory_is_held=False)[resource.RLIMIT_DATA] == 1 << 30
+    assert as_dict(limits, in_user_namespace=True)[resource.RLIMIT_NPROC] == 100
+
+
+def test_hard_limits_are_never_raised():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert as_dict({"files": hard + 1})[resource.RLIMIT_NOFILE] == hard
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "error"),
+    [
+        (
+            {"disk_bytes": 4096},
+            "import pathlib; pathlib.Path('f').write_bytes(b'x' * 5000)",
+            "File too large",
+        ),
+        (
+            {"memory_bytes": 200 * MEGABYTE},
+            f"bytearray(b'x') * {300 * MEGABYTE}",
+            "MemoryError",
+        ),
+        (
+            {"files": 32},
+            "held = [open('/dev/null') for _ in range(40)]",
+            "Too many open files",
+        ),
+    ],
+)
+def test_kernel_holds_them(tmp_path, limits, code, error):
+    def limit():
+        for kind, value in rlimits(limits, memory_is_held=False, in_user_namespace=False):
+            resource.setrlimit(kind, (value, value))
+
+    def said(preexec):
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=tmp_path,
+            preexec_fn=preexec,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stderr
+
+    assert said(None) == ""
+    assert error in said(limit)
