@@ -397,8 +397,9 @@ def test_version_2_kills_at_once(make, start, wait_for, monkeypatch):
     group = make(Limits(), "unified", only=("unified",))
     start(group, DAEMONS)
     wait_for(lambda: len(group.pids()) == 7, what="the daemons")
-    monkeypatch.setattr(Group, "_signal", lambda *_: None)
-    assert group.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "_signal", lambda *_: None)
+        assert group.kill(timeout_s=5)
 
 
 def test_who_got_only_half_way_in_is_killed(make, start):
