@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +201,7 @@ def no_process_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
     if "atoll_home" in request.fixturenames:
         check_nothing_runs_in(tmp_path)
         end_views(tmp_path / "atoll-home")
+        remove_groups(tmp_path / "atoll-home")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -213,6 +215,16 @@ def end_views(home: Path) -> None:
     """Views end by themselves after a while; no test shall need to know how long that is."""
     for path in home.glob("projects/*/*/keeper"):
         views.ask(str(path.parent), {"end": True})
+
+
+def remove_groups(home: Path) -> None:
+    """Homes of tests go without their capsules being removed; nobody else would sweep for them."""
+    name = f"{zlib.crc32(os.fsencode(home)):08x}-*"
+    places = Path("/sys/fs/cgroup")
+    for group in (*places.glob(f"atoll*/{name}"), *places.glob(f"*/atoll*/{name}")):
+        # Somebody is still in there: that is told elsewhere.
+        with contextlib.suppress(OSError):
+            group.rmdir()
 
 
 def check_nothing_runs_in(directory: Path) -> None:

@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
     "bench": (
         "atoll bench workspace",
+        "atoll bench sandbox",
         "atoll bench workspace --size S --quick",
         "atoll bench workspace --size all --repeat 50 --json",
     ),
@@ -89,6 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "rollback": ("atoll rollback fix-auth", "atoll rollback fix-auth 3 --stop"),
     "run": (
+        "atoll run fix-auth --write 'src/payments/**' -- make test",
         "atoll run fix-auth -- make test",
         "atoll run fix-auth -d -- npm run dev",
         "atoll run fix-auth --timeout 10m -- make test",
@@ -102,9 +104,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll snapshot fix-auth --no-auto",
     ),
     "snapshots": ("atoll snapshots fix-auth", "atoll snapshots fix-auth -n 0"),
+    "pause": ("atoll pause fix-auth",),
+    "resume": ("atoll resume fix-auth",),
     "stop": ("atoll stop fix-auth", "atoll stop fix-auth 2 --grace 1"),
     "trust": ("atoll trust",),
     "untrust": ("atoll untrust",),
+    "verify": (
+        "atoll verify fix-auth",
+        "atoll verify fix-auth --all",
+        "atoll verify fix-auth --json",
+    ),
     "wait": ("atoll wait fix-auth", "atoll wait fix-auth 2 --timeout 60"),
     "warm": ("atoll warm", "atoll warm --check"),
 }
@@ -113,19 +122,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 YES = "yes"
 LATER = "read and checked; nothing uses it yet"
 NO_LIMIT = "refused by `new` (exit 6)"
+LIMIT = "at `sandbox`; refused by the levels below (exit 6)"
 NO_PART = "refused by `new` (exit 3)"
 NOT_STARTED = "read and checked; services are not started yet"
 
 TODAY: dict[str, str] = {
     "project.name": YES,
     "project.base": YES,
-    "project.carry": "refused at `none` and `worktree` (exit 3); at `clone` only what is listed",
-    "project.never": "yes: at `clone`, the one level that carries ignored files",
-    "capsule.level": "`none`, `worktree` and `clone`; the others are refused (exit 6)",
-    "capsule.network": "`open` only; the others are refused (exit 6)",
+    "project.carry": "refused at `none` and `worktree` (exit 3); else only what is listed",
+    "project.never": "yes: at `clone` and `sandbox`, which carry ignored files",
+    "capsule.level": "`none`, `worktree`, `clone` and `sandbox`; the others are refused (exit 6)",
+    "capsule.network": "`open`, at `sandbox` also `none`; the others are refused (exit 6)",
     "capsule.allow": NO_LIMIT,
     "capsule.limits.time": YES,
-    **{f"capsule.limits.{name}": NO_LIMIT for name in LIMITS if name != "time"},
+    **{f"capsule.limits.{name}": LIMIT for name in LIMITS if name != "time"},
     "capsule.setup": YES,
     "capsule.setup_network": "`open` only; the others are refused (exit 6)",
     "capsule.env": YES,
@@ -155,11 +165,25 @@ SPOKEN = {"project.name": "the directory's name", "project.carry": "all that git
 Schema = Mapping[str, Any]
 
 
+AT_SANDBOX = {
+    "memory": "3/4 of the machine's",
+    "cpus": "all",
+    "pids": "4096",
+    "files": "65536",
+    "disk": "50G",
+    "output": "1G",
+    "idle": "12h",
+    "time": "1d",
+}
+"""The level's own limits, two of which depend on the machine."""
+
+
 def defaults() -> dict[str, str]:
     """What holds where nobody says anything, as the merge itself gives it."""
     nowhere = {"XDG_CONFIG_HOME": "/nonexistent"}
     settings = load_config(Path("/nonexistent/project"), nowhere).settings
-    return {setting.key: str(setting.value) for setting in settings.values.values()}
+    told = {setting.key: str(setting.value) for setting in settings.values.values()}
+    return {**told, **{f"capsule.limits.{name}": text for name, text in AT_SANDBOX.items()}}
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

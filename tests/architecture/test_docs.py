@@ -329,8 +329,8 @@ SECTIONS = {
     "stages": '[stages.local]\nbranch = "main"\n',
 }
 REFUSED = {
-    "capsule.level": ('"sandbox"', 6),
-    "capsule.network": ('"none"', 6),
+    "capsule.level": ('"container"', 6),
+    "capsule.network": ('"allow"', 6),
     "capsule.setup_network": ('"none"', 6),
     "tools.use": ('"mise"', 3),
 }
@@ -351,7 +351,8 @@ def planned_code(repo: Path, text: str) -> int:
 
 
 def told_code(today: str) -> int:
-    found = re.match(r"refused.*exit (\d)", today)
+    """At level `worktree`, which tests have unless they say so."""
+    found = re.match(r"(?:at `sandbox`; )?refused.*exit (\d)", today)
     return int(found[1]) if found else 0
 
 

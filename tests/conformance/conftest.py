@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -28,11 +27,19 @@ import pytest
 
 from atoll.host import files
 from atoll.keeper import calls
+from persons import (
+    GIT_CONFIG,
+    MS_PRIVATE,
+    MS_REC,
+    PATH,
+    ROOT,
+    open_ways,
+    ordinary_user,
+    still_running,
+)  # fmt: skip
 
-ROOT = Path(__file__).parents[2]
 CLONE_NEWPID = 0x20000000
 PR_SET_DUMPABLE = 4
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 EXT4_MAGIC = 0xEF53
 IMAGE_BYTES = 512 << 20
 MAKERS = {
@@ -40,10 +47,6 @@ MAKERS = {
     "xfs": ("mkfs.xfs", "-q", "-f", "-m", "reflink=1"),
     "btrfs": ("mkfs.btrfs", "-q", "-f"),
 }
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-GIT_CONFIG = (
-    "[user]\n\tname = Test Owner\n\temail = owner@example.org\n[init]\n\tdefaultBranch = main\n"
-)
 
 
 class Where(NamedTuple):
@@ -52,6 +55,7 @@ class Where(NamedTuple):
     filesystem: str
     who: str
     driver: str = ""
+    level: str = "clone"
 
 
 def lack(reason: str) -> NoReturn:
@@ -231,26 +235,11 @@ def be_first(where: Where, suite: type, place: Path, theirs: socket.socket) -> N
         continue
 
 
-def open_ways(*paths: Path) -> None:
-    """Lets others reach these directories, in this mount namespace only."""
-    closed: dict[Path, set[Path]] = {}
-    for path in {path.resolve() for path in paths}:
-        above = [parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001]
-        if above:
-            closed.setdefault(above[0], set()).add(path)
-    for cover, hidden in closed.items():
-        handles = {path: os.open(path, os.O_PATH) for path in hidden}
-        calls.mount("tmpfs", str(cover), "tmpfs", 0, "mode=0755")
-        for path, handle in handles.items():
-            path.mkdir(parents=True, exist_ok=True)
-            calls.mount(f"/proc/self/fd/{handle}", str(path), "", MS_BIND | MS_REC)
-            os.close(handle)
-
-
 def perform(where: Where, suite: type, place: Path, theirs: socket.socket) -> None:
     """The far end: becomes who is wanted, then performs what is asked for."""
     become(where, place)
-    suite.driver, suite.root, suite.where = where.driver, place, where
+    suite.driver, suite.level = where.driver, where.level
+    suite.root, suite.where = place, where
     with theirs, theirs.makefile("r", encoding="utf-8") as asked:
         while (name := json.loads(asked.readline() or '"end"')) != "end":
             answer(theirs, *(perform_one(suite, name) if name else ("good", "")))
@@ -282,14 +271,6 @@ def become(where: Where, place: Path) -> None:
     os.chdir(place)
 
 
-def ordinary_user() -> pwd.struct_passwd:
-    """Not `nobody`, which is also how a namespace shows owners that it does not know."""
-    for name in ("tester", "daemon"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise LookupError("there is no ordinary user")
-
-
 def perform_one(suite: type, name: str) -> tuple[str, str]:
     try:
         getattr(suite(), name)()
@@ -310,20 +291,6 @@ def finish(suite: type, place: Path) -> tuple[str, str]:
             return "bad", f"{said}\nstill running: {left}"
         time.sleep(0.05)
     return how, said
-
-
-def still_running(place: Path) -> list[str]:
-    """What has to do with the stage and is not this process; none of it is anyone else's."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in {1, os.getpid(), os.getppid()}:
-            continue
-        with contextlib.suppress(OSError):
-            told = [(entry / name).read_bytes() for name in ("cmdline", "environ")]
-            told.append(os.fsencode((entry / "cwd").readlink()))
-            if any(os.fsencode(place) in text for text in told):
-                found.append(f"{entry.name} {told[0].replace(bytes(1), b' ').decode()}")
-    return found
 
 
 def answer(theirs: socket.socket, how: str, said: str) -> None:

@@ -24,6 +24,7 @@ WORKS = {
 TRIED = [
     *[("ext4", who, driver) for driver in ("overlay", "copy") for who in USERS],
     *[("xfs", "user", "overlay"), ("xfs", "root", "reflink"), ("xfs", "user", "reflink")],
+    *[("ext4", who, "overlay", "sandbox") for who in USERS],
     *[("btrfs", "root", "overlay"), ("btrfs", "root", "btrfs"), ("btrfs", "user", "btrfs")],
 ]
 

@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+
+import persons
 
 
 def hear_interrupts():
@@ -38,3 +42,14 @@ def start_cli(atoll_home):
         process.kill()
         process.wait(timeout=20)
         process.stdout.close()
+
+
+@pytest.fixture
+def person(request):
+    """Who uses Atoll at level `sandbox`: `@as_both` for root and a user, else whoever we are."""
+    who = getattr(request, "param", "root" if os.geteuid() == 0 else "user")
+    if who == "root" and os.geteuid() != 0:
+        pytest.skip("only root can try what root may do")
+    persons.require("bwrap")
+    with persons.living(who, Path(tempfile.mkdtemp(prefix="atoll-person-"))) as made:
+        yield made

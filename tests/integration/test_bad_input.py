@@ -91,7 +91,7 @@ def test_a_ref_that_names_nothing(ref, atoll, repo):
     fails(result, 4, "names no commit")
 
 
-@pytest.mark.parametrize("level", ["sandbox", "container", "vm"])
+@pytest.mark.parametrize("level", ["container", "vm"])
 def test_a_level_that_does_not_exist_never_runs(level, atoll, repo, git, monkeypatch):
     monkeypatch.delenv("ATOLL_LEVEL")
     result = atoll("new", "x", "--level", level, cwd=repo, check=False)

@@ -1,4 +1,4 @@
-"""Level `clone` from the command line, as its user meets it."""
+"""Levels with layers from the command line, as their user meets them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pytest
 ATOLL = (sys.executable, "-m", "atoll")
 
 
-@pytest.fixture(autouse=True)
-def clone_level(monkeypatch, atoll_home):
-    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+@pytest.fixture(autouse=True, params=["clone", "sandbox"])
+def level(request, monkeypatch, atoll_home):
+    """What holds at level `clone` holds behind walls, too."""
+    monkeypatch.setenv("ATOLL_LEVEL", request.param)
+    return request.param
 
 
 @pytest.fixture
@@ -103,9 +105,13 @@ def test_path_shows_live_content(atoll, shop):
     assert not (shop / "written.txt").exists()
 
 
-def test_edit_has_the_owner_s_environment_in_the_capsule_s_view(atoll, shop, monkeypatch):
+def test_edit_has_the_owner_s_environment_in_the_capsule_s_view(atoll, shop, monkeypatch, level):
     monkeypatch.setenv("MY_EDITOR_SETTING", "kept")
     atoll("new", "x", cwd=shop)
+    if level == "sandbox" and os.geteuid() == 0:
+        refused = atoll("edit", "x", "--", "touch", "app.py", cwd=shop, check=False)
+        assert (refused.returncode, "files are not root's" in refused.stderr) == (4, True)
+        return
     atoll("run", "x", "--", "sh", "-c", "echo inside > app.py", cwd=shop)
     said = atoll("edit", "x", "--", "sh", "-c", "echo $MY_EDITOR_SETTING; cat app.py", cwd=shop)
     assert said.stdout == "kept\ninside\n"

@@ -11,9 +11,9 @@ from atoll.engine.projects import open_project
 from atoll.model.errors import StateError
 
 
-@pytest.fixture
-def project(repo, atoll_home, monkeypatch):
-    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+@pytest.fixture(params=["clone", "sandbox"])
+def project(request, repo, atoll_home, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", request.param)
     return open_project(repo, background=False, warn=lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""The level `clone` from every kind of checkout: it works, or it is refused with a reason."""
+"""Levels with layers from every kind of checkout: it works, or it is refused with a reason."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ SECRET = "hunter2"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 1\n"
 
 
-@pytest.fixture(autouse=True)
-def level(atoll_home, monkeypatch):
-    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+@pytest.fixture(autouse=True, params=["clone", "sandbox"])
+def level(request, atoll_home, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", request.param)
     # Submodules and clones come from directories here.
     with Path(os.environ["GIT_CONFIG_GLOBAL"]).open("a") as config:
         config.write('[protocol "file"]\n\tallow = always\n')
+    return request.param
 
 
 @pytest.fixture
@@ -249,8 +250,13 @@ def test_packed_refs_and_tags(repo, git, begun, goes_both_ways):
 
 
 def test_objects_through_alternates(repo, tmp_path, git, begun, goes_both_ways):
-    git("clone", "-q", "--shared", repo, tmp_path / "sharing", cwd=tmp_path)
-    goes_both_ways(begun(tmp_path / "sharing"), tmp_path / "sharing")
+    git("clone", "-q", "--shared", repo, tmp_path / "between", cwd=tmp_path)
+    git("clone", "-q", "--shared", tmp_path / "between", tmp_path / "sharing", cwd=tmp_path)
+    capsule = begun(tmp_path / "sharing")
+    goes_both_ways(capsule, tmp_path / "sharing")
+    refused = capsule.run(["touch", f"{repo}/.git/objects/x"])
+    assert refused.exit_code != 0 or os.environ["ATOLL_LEVEL"] == "clone"
+    (repo / ".git/objects/x").unlink(missing_ok=True)
 
 
 def test_relative_alternates_are_refused_with_the_way_out(repo, tmp_path, git, begun):
@@ -288,7 +294,7 @@ def test_odd_places(make_repo, tmp_path, begun, goes_both_ways, name):
     sh(capsule, "git mv src moved; git status", code=128 if is_told else 0)
 
 
-def test_project_on_another_filesystem(git, begun, goes_both_ways):
+def test_project_on_another_filesystem(git, begun, goes_both_ways, level):
     if not os.path.ismount("/dev/shm"):
         pytest.skip("there is no other filesystem at hand")
     place = Path(tempfile.mkdtemp(prefix="atoll-", dir="/dev/shm"))
@@ -300,6 +306,10 @@ def test_project_on_another_filesystem(git, begun, goes_both_ways):
         (place / "deps" / "one").write_text("1\n")
         git("add", "-A", cwd=place)
         git("commit", "-qm", "first", cwd=place)
+        if level == "sandbox":
+            with pytest.raises(atoll.IsolationError, match="behind walls, where `/dev` is another"):
+                begun(place)
+            return
         capsule = begun(place)
         assert sh(capsule, "cat deps/one") == "1\n"
         goes_both_ways(capsule, place)

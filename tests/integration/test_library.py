@@ -280,7 +280,7 @@ def test_home_of_choice(repo, atoll_home, tmp_path):
     [
         (lambda project: project.new("A B"), atoll.SpecError),
         (lambda project: project.new("y", level="sandbx"), atoll.SpecError),
-        (lambda project: project.new("y", level="sandbox"), atoll.IsolationError),
+        (lambda project: project.new("y", level="vm"), atoll.IsolationError),
         (lambda project: project.new("y", network="none"), atoll.IsolationError),
         (lambda project: project.new("y", limits=("time",)), atoll.SpecError),
         (lambda project: project.new("y", base="nothing"), atoll.StateError),
@@ -306,7 +306,7 @@ def test_what_fails_is_an_atoll_error(project, act, kind):
     "act",
     [
         lambda project: project.new("A B"),
-        lambda project: project.new("y", level="sandbox"),
+        lambda project: project.new("y", level="vm"),
         lambda project: project.new("y", base="nothing"),
         lambda project: project.capsule("nothing"),
         lambda _: atoll.open_project("/"),

@@ -219,7 +219,7 @@ def mistaken_requests(tell, repo, git):
     git("branch", "atoll/taken", cwd=repo)
     for line in (
         "new c", "new taken", "new Fix_Auth", "new ../x", "new -- -x", "new 🏝", "new",
-        "new x --level sandbox", "new x --level sandbx", "new x --network none",
+        "new x --level vm", "new x --level sandbx", "new x --network none",
         "new x --limit memory=2G", "new x --limit memry=2G --limit time=abc", "new x --limit time",
         "new x --from nope", "new x -n 0",
         "show", "show nope", "run", "run c", "run nope -- ls", "run c --timeout soon -- ls",

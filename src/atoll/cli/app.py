@@ -36,9 +36,11 @@ VERBS = {
     "logs": "Show what a run printed.",
     "ls": "List the capsules of this project.",
     "new": "Make capsules.",
+    "pause": "Hold every process of a capsule still.",
     "path": "Print where a capsule's workspace is.",
     "ps": "List the live processes of a capsule.",
     "recover": "List and restore work that was stored before a removal.",
+    "resume": "Let a paused capsule go on.",
     "rollback": "Return a capsule to a snapshot.",
     "rm": "Remove capsules; nothing is lost.",
     "run": "Run a command inside a capsule.",
@@ -50,6 +52,7 @@ VERBS = {
     "stop": "End runs with everything that they started.",
     "trust": "Approve the project file as it is now.",
     "untrust": "Take the approval of the project file back.",
+    "verify": "Attack a capsule's walls from inside, and show what held.",
     "warm": "Freeze ahead of time what new capsules start from.",
     "wait": "Wait for a run to end.",
 }
@@ -57,11 +60,11 @@ VERBS = {
 
 SECTIONS = {
     "Capsules": ("new", "ls", "show", "path", "rm", "recover", "warm", "gc"),
-    "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop"),
+    "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop", "pause", "resume"),
     "Work": ("diff", "commit", "export", "edit"),
     "Time": ("snapshot", "snapshots", "rollback", "fork"),
     "Project": ("init", "trust", "untrust", "schema"),
-    "This machine": ("doctor", "levels", "bench", "demo", "completion"),
+    "This machine": ("doctor", "verify", "levels", "bench", "demo", "completion"),
 }
 
 

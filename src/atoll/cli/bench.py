@@ -9,11 +9,12 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.cli.output import render_columns
 from atoll.engine.bench import table
+from atoll.engine.bench.sandbox import measure as measure_walls
 from atoll.engine.bench.workspace import SIZES, WHAT, Order, measure
 
 
 @click.command("bench")
-@click.argument("what", type=click.Choice(["workspace"]))
+@click.argument("what", type=click.Choice(["workspace", "sandbox"]))
 @click.option(
     "--size", "sizes", multiple=True, type=click.Choice([*SIZES, "all"]),
     help="500, 70,000 or 300,000 files; default: S and M.",
@@ -46,8 +47,8 @@ def command(
     quick: bool,
 ) -> None:
     """Measures workspaces on generated projects, against git worktree, cp -a and the bare system
-    calls, in one run. Everything that it makes is removed at the end."""
-    del what
+    calls; or what walls cost, against bwrap, docker, podman, srt and sandlock where they are
+    installed. Everything that it makes is removed at the end."""
     chosen = SIZES if "all" in sizes else sizes or ("S", "M")
     order = Order(
         sizes=chosen,
@@ -58,7 +59,7 @@ def command(
         place=None if place is None else Path(place),
         keep=None if keep is None else Path(keep),
     )
-    report = measure(order, frame.output.note)
+    report = (measure if what == "workspace" else measure_walls)(order, frame.output.note)
     lines = [*table.head(report), "", render_columns(table.COLUMNS, table.cells(report.rows))]
     lines += [f"not measured: {text}" for text in report.skipped]
     frame.output.answer("bench", table.shape(report), "\n".join(lines))

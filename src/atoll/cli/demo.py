@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from atoll.engine import demo, work
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import Project, open_project
 
-TEST = (sys.executable, "-m", "unittest", "discover", "-q", "-s", "tests")
+TEST = ("python3", "-m", "unittest", "discover", "-q", "-s", "tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,8 @@ def _make_capsules(project: Project, output: Output) -> list[Capsule]:
 
 def _attempt(capsule: Capsule) -> Attempt:
     started = time.monotonic()
-    capsule.run([sys.executable, str(demo.attempts()[capsule.name])])
+    # By its input: behind walls nothing of Atoll's can be seen.
+    capsule.run(["python3", "-"], stdin=demo.attempts()[capsule.name].read_bytes())
     tests = capsule.run(TEST)
     summary = work.diff(capsule, stat=True).decode().strip().splitlines()
     return Attempt(

@@ -6,6 +6,7 @@ import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import run_foreground
+from atoll.engine.runs import RunSpec
 
 
 @click.command("edit", options_metavar="[OPTIONS]")
@@ -14,4 +15,4 @@ from atoll.cli.run import run_foreground
 @verb
 def command(frame: Frame, name: str, argv: tuple[str, ...]) -> int:
     """Runs COMMAND with your own environment, where the project is that of NAME."""
-    return run_foreground(frame, frame.capsule(name), argv, owner=True)
+    return run_foreground(frame, frame.capsule(name), RunSpec(argv=argv), owner=True)

@@ -95,6 +95,11 @@ class Output:
         if self._progress is not None and step in _PHASES:
             self._progress.phase(_PHASES[step], subject)
 
+    def doing(self, step: str, subject: str) -> None:
+        """Which step of something long comes now."""
+        if self._progress is not None:
+            self._progress.phase(step, subject)
+
     def freezing(
         self, what: str, files: int, files_all: int, size_bytes: int, size_all_bytes: int
     ) -> None:

@@ -20,16 +20,27 @@ from atoll.model.state import Outcome, Reason, require_outcome
 @click.option("-d", "--detach", is_flag=True, help="In the background; prints the run's id.")
 @click.option("-t", "--tty", is_flag=True, help="Give a background run a terminal, for `attach`.")
 @click.option("--timeout", metavar="TIME", help="End it after this time, such as 10m.")
+@click.option(
+    "--write", multiple=True, metavar="PATTERN",
+    help="Nothing else in the workspace can be written, such as 'src/payments/**'.",
+)  # fmt: skip
 @verb
 def command(
-    frame: Frame, name: str, argv: tuple[str, ...], timeout: str | None, *, detach: bool, tty: bool
+    frame: Frame,
+    name: str,
+    argv: tuple[str, ...],
+    timeout: str | None,
+    write: tuple[str, ...],
+    *,
+    detach: bool,
+    tty: bool,
 ) -> int:
     """Runs COMMAND inside the capsule NAME and exits with its code."""
     capsule = frame.capsule(name)
-    limit = _parse_timeout(timeout)
+    asked = RunSpec(argv=argv, timeout_s=_parse_timeout(timeout), write=write)
     if detach:
-        return _start_background(frame, capsule, argv, tty=tty, timeout_s=limit)
-    return run_foreground(frame, capsule, argv, timeout_s=limit)
+        return _start_background(frame, capsule, asked._replace(background=True, tty=tty))
+    return run_foreground(frame, capsule, asked)
 
 
 def _parse_timeout(text: str | None) -> float | None:
@@ -39,30 +50,19 @@ def _parse_timeout(text: str | None) -> float | None:
         raise SpecError(f"`--timeout {text}`: {error}", hint="--timeout 10m") from error
 
 
-def _start_background(
-    frame: Frame, capsule: Capsule, argv: tuple[str, ...], *, tty: bool, timeout_s: float | None
-) -> int:
+def _start_background(frame: Frame, capsule: Capsule, asked: RunSpec) -> int:
     rows, cols = size()
-    spec = RunSpec(argv=argv, background=True, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s)
-    run = capsule.start(spec)
+    run = capsule.start(asked._replace(rows=rows, cols=cols))
     frame.output.answer("run", shapes.run(run), run.label)
     frame.output.note(f"hint: atoll logs {capsule.name} {run.number} -f")
     return 0
 
 
-def run_foreground(
-    frame: Frame,
-    capsule: Capsule,
-    argv: tuple[str, ...],
-    *,
-    timeout_s: float | None = None,
-    owner: bool = False,
-) -> int:
+def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: bool = False) -> int:
     """Runs to the end with this terminal or these pipes; returns the command's own code."""
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
-    spec = RunSpec(argv=argv, tty=tty, rows=rows, cols=cols, timeout_s=timeout_s)
-    run = capsule.start(spec, owner=owner)
+    run = capsule.start(asked._replace(tty=tty, rows=rows, cols=cols), owner=owner)
     streams: dict[str, list[bytes]] = {"out": [], "err": []}
     channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
     if channel is not None:
@@ -80,6 +80,8 @@ def run_foreground(
         frame.output.answer("run", {**shapes.run(ended), **texts}, "")
         return 0
     _tell_end(frame, run.label, outcome)
+    if asked.write and not outcome.good:
+        frame.output.note(f"{run.label}: nothing but {', '.join(asked.write)} could be written")
     return outcome.shell_code
 
 

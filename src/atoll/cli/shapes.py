@@ -22,6 +22,7 @@ from atoll.model.state import (
 if TYPE_CHECKING:
     from atoll.engine.layers import Layer
     from atoll.engine.timeline import Moment
+    from atoll.engine.verify import attempt as verify
 
 Shape = dict[str, object]
 
@@ -143,4 +144,24 @@ def finding(record: Finding) -> Shape:
         "detail": record.detail,
         "cure": record.cure,
         "took_s": round(record.took_s, 4),
+    }
+
+
+def verification(record: verify.Report) -> Shape:
+    return {
+        "capsule": record.capsule,
+        "level": record.level,
+        "held": not record.breaches,
+        "took_s": round(record.took_s, 2),
+        "attempts": [attempt(finding) for finding in record.findings],
+    }
+
+
+def attempt(record: verify.Finding) -> Shape:
+    return {
+        "wall": record.wall,
+        "id": record.id,
+        "title": record.title,
+        "verdict": record.verdict,
+        "detail": record.detail,
     }

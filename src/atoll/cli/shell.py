@@ -9,6 +9,7 @@ import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import run_foreground
+from atoll.engine.runs import RunSpec
 
 
 @click.command("shell")
@@ -16,7 +17,7 @@ from atoll.cli.run import run_foreground
 @verb
 def command(frame: Frame, name: str) -> int:
     """Opens your shell inside the capsule NAME, and exits with its code."""
-    return run_foreground(frame, frame.capsule(name), (find_shell(),))
+    return run_foreground(frame, frame.capsule(name), RunSpec(argv=(find_shell(),)))
 
 
 def find_shell() -> str:

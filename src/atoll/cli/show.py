@@ -31,7 +31,15 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         raise click.UsageError("name a capsule, or ask for `--config` or `--base`")
     capsule = frame.capsule(name)
     work, runs = capsule.work(), capsule.runs()
-    data = {**shapes.capsule(capsule.record, runs=runs), "work": shapes.work(work)}
+    data = {
+        **shapes.capsule(capsule.record, runs=runs),
+        "work": shapes.work(work),
+        "network": capsule.network,
+        "visible": capsule.visible(),
+        "limits": {key: {"value": v, "held": how} for key, (v, how) in capsule.limits().items()},
+        "paused": capsule.is_paused,
+        "workspace_driver": capsule.workspace_driver,
+    }
     lines = [f"{key:<10} {value}" for key, value in _facts(capsule)]
     lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
     lines += [
@@ -46,19 +54,36 @@ command.params[0].required = False
 
 def _facts(capsule: Capsule) -> list[tuple[str, str]]:
     record = capsule.record
-    limit = record.time_limit_s
     ports = ", ".join(f"{name} {port}" for name, port in record.ports.items())
+    seen = capsule.visible()
     return [
         ("name", record.name),
         ("level", record.level),
-        ("state", str(record.state)),
+        ("state", f"{record.state}, paused" if capsule.is_paused else str(record.state)),
         ("base", f"{record.base_ref} at {record.base_commit}"),
         ("branch", record.branch or "none: the checkout itself"),
         ("workspace", f"{record.workspace} (driver `{capsule.workspace_driver}`)"),
         ("ports", ports),
-        ("limits", f"time {units.render_duration(limit)} per run" if limit else "none"),
+        ("network", capsule.network),
+        ("visible", "all that you can read" if seen is None else _visible(seen)),
+        ("limits", _limits(capsule)),
         ("made", phrases.moment(record.created_at)),
     ]
+
+
+def _visible(places: list[str]) -> str:
+    rest = [place for place in places if not place.startswith("/etc/")]
+    return " ".join(["/etc (parts)", *rest])
+
+
+def _limits(capsule: Capsule) -> str:
+    limit = capsule.record.time_limit_s
+    told = [f"time {units.render_duration(limit)} per run"] if limit else []
+    for key, (value, how) in capsule.limits().items():
+        name, _, unit = key.partition("_")
+        shown = render_size(value) if unit == "bytes" else f"{value:g}"
+        told.append(f"{name} {units.render_duration(value) if unit == 's' else shown} ({how})")
+    return ", ".join(told) or "none"
 
 
 def _show_base(frame: Frame) -> None:

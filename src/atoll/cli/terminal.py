@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from atoll.engine.runs import Channel
+from atoll.engine.channels import Channel
 
 Sink = Callable[[str, bytes], None]
 """Takes (`out` or `err`, data)."""

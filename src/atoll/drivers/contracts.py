@@ -50,6 +50,12 @@ class IsolationRequest(NamedTuple):
     private: str = ""
     """For a capsule with a view: where that shows it."""
     tools: str = ""
+    home: str = ""
+    """For a capsule with walls: where it has its HOME."""
+    is_root: bool = False
+    network: str = "open"
+    limits: Mapping[str, float] = {}
+    """As in `IsolationPlan`."""
 
 
 class Sealed(NamedTuple):
@@ -168,8 +174,8 @@ class LayeredDriver(WorkspaceDriver, Protocol):
         place: str,
         stat: bool,
     ) -> bytes:
-        """A patch between two states of a workspace, each with the view that shows it. Both views
-        can write to the directory `place`.
+        """A patch between two states of a workspace, each with the view that shows it. `place` is
+        an empty directory to work in.
         """
 
     def rename(self, plan: WorkspacePlan, inside: Enclosure, *, former: str) -> None:
@@ -182,8 +188,8 @@ class IsolationDriver(Protocol):
     @property
     def name(self) -> str: ...
 
-    def check(self) -> list[Problem]:
-        """What this host lacks. Changes nothing."""
+    def check(self, home: Path) -> list[Problem]:
+        """What this host lacks, for capsules below `home`. Leaves nothing changed."""
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
         """Pure."""
@@ -193,6 +199,15 @@ class IsolationDriver(Protocol):
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         """Removes them; fine when there are none."""
+
+    def probe(self, place: Path) -> tuple[str | None, str]:
+        """Builds its walls for nobody, in an empty directory: how they stand, or None; and why."""
+
+    def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
+        """What of the host's own files processes inside see, read-only; None: all of them."""
+
+    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        """The workspace's view with what else processes inside see. Looks, changes nothing."""
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         """How to start a process inside. `owner` is the owner's environment, of which only

@@ -26,6 +26,7 @@ _ISOLATION = {
     "open": "atoll.drivers.isolation.process:OpenProcess",
     "process": "atoll.drivers.isolation.process:ScrubbedProcess",
     "namespace": "atoll.drivers.isolation.namespace:NamespaceProcess",
+    "sandbox": "atoll.drivers.isolation.sandbox:SandboxProcess",
 }
 
 

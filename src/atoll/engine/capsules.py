@@ -7,8 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from atoll.engine import chores, exports, ports, removal, runs, snapshots, timeline, views
-from atoll.engine.leases import workspace_plan
+from atoll.drivers import registry
+from atoll.engine import (
+    chores,
+    exports,
+    freezer,
+    ports,
+    removal,
+    runs,
+    snapshots,
+    timeline,
+    views,
+)
+from atoll.engine.channels import Channel
+from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.timeline import Moment
 from atoll.host import locks
@@ -73,6 +85,21 @@ class Capsule:
     def workspace_driver(self) -> str:
         return workspace_plan(self.session, self.record).driver
 
+    def visible(self) -> list[str] | None:
+        """What of the host's own files its processes see, read-only; None: all of them."""
+        plan = isolation_plan(self.session, self.record)
+        return registry.isolation_driver(plan.driver).visible(plan, self.session.owner)
+
+    def limits(self) -> dict[str, tuple[float, str]]:
+        """By name: the value, and how it is held: `enforced` or `watched`."""
+        from atoll.engine import confines  # noqa: PLC0415 - looks at the host
+
+        return confines.tell(self.session, isolation_plan(self.session, self.record).limits)
+
+    @property
+    def network(self) -> str:
+        return isolation_plan(self.session, self.record).network
+
     @property
     def ports(self) -> dict[str, int]:
         return dict(self.record.ports)
@@ -85,7 +112,7 @@ class Capsule:
         if not self.work().any:
             self.remove()
 
-    def enclosure(self) -> Enclosure:
+    def enclosure(self, *, is_open: bool = False) -> Enclosure:
         """How a process is started inside, with the capsule's own variables."""
         project = self.session.store.project_name(self.record.project_id)
         own = {
@@ -93,7 +120,7 @@ class Capsule:
             "ATOLL_PROJECT_NAME": project,
             **ports.variables(self.record.ports),
         }
-        return removal.enclosure(self.session, self.record).adding(own)
+        return removal.enclosure(self.session, self.record, is_open=is_open).adding(own)
 
     def run(
         self,
@@ -108,15 +135,27 @@ class Capsule:
 
     def start(self, spec: runs.RunSpec, *, owner: bool = False) -> Run:
         """Starts a run; with `owner` as the owner's own program, with all of their environment."""
+        freezer.require_running(self.record)
         if self.record.automatic:
             self._snapshot_before(spec)
-        inside = self.enclosure()
+        # A start opens the view by itself when it must.
+        inside = self.enclosure(is_open=True)
         if owner:
-            inside = inside._replace(env={**self.session.owner, "ATOLL_CAPSULE": self.name})
+            inside = self._for_the_owner(inside)
         run = runs.start(self.session, self.record, inside, spec)
         if spec.background and inside.holder:
             exports.export_when_over(self.session, self.record, run)
         return run
+
+    def _for_the_owner(self, inside: Enclosure) -> Enclosure:
+        """Their own program, with all of their environment and no walls."""
+        if inside.walls is not None and inside.walls["uid"] is not None:
+            raise StateError(
+                f"in `{self.name}` files are not root's: a program of root's would spoil them",
+                hint=f"atoll shell {self.name}",
+            )
+        env = {**self.session.owner, "ATOLL_CAPSULE": self.name}
+        return inside._replace(env=env, walls=None)
 
     def _snapshot_before(self, spec: runs.RunSpec) -> None:
         if snapshots.has_changed(self.session, self.record):
@@ -155,7 +194,7 @@ class Capsule:
         exports.export_after_run(self.session, self.record)
         return ended
 
-    def channel(self, run: Run, *, role: str, rows: int, cols: int) -> runs.Channel | None:
+    def channel(self, run: Run, *, role: str, rows: int, cols: int) -> Channel | None:
         return runs.find_channel(self.session, run, role=role, rows=rows, cols=cols)
 
     def runs(self) -> list[Run]:
@@ -183,7 +222,21 @@ class Capsule:
     def stop(self, run: Run | None = None, *, grace_s: float | None = None) -> list[Run]:
         """Ends one run, or all of them, with everything that they started."""
         targets = [run] if run is not None else self.living()
-        return [runs.stop(self.session, target, grace_s=grace_s) for target in targets]
+        ended = [runs.stop(self.session, target, grace_s=grace_s) for target in targets]
+        if not self.living():
+            freezer.resume(self.session, self.record)
+        return ended
+
+    @property
+    def is_paused(self) -> bool:
+        return freezer.is_paused(self.record)
+
+    def pause(self) -> int:
+        """Holds every process still until `resume`; returns how many there are."""
+        return freezer.pause(self.session, self.record)
+
+    def resume(self) -> int:
+        return freezer.resume(self.session, self.record)
 
     def processes(self) -> list[tuple[Run, Process]]:
         return [

@@ -86,25 +86,26 @@ def load_config(
     Raises SpecError with every mistake of the layer in which the first one stands.
     """
     file, project_layer = _load_project_layer(root)
-    layers = [
-        _defaults(root),
-        _load_user_layer(owner),
-        project_layer,
-        _parse_words(_from_environment(owner)),
-        _parse_words({key: (text, COMMAND_LINE) for key, text in (given or {}).items()}),
-    ]
-    merged: dict[str, Setting] = {}
-    for layer in layers:
-        merged |= layer
-    return Config(settings=Settings(values=merged), file=file)
+    said: dict[str, Setting] = {
+        **_load_user_layer(owner),
+        **project_layer,
+        **_parse_words(_from_environment(owner)),
+        **_parse_words({key: (text, COMMAND_LINE) for key, text in (given or {}).items()}),
+    }
+    level = said["capsule.level"].value if "capsule.level" in said else levels.DEFAULT
+    return Config(settings=Settings(values={**_defaults(root, level), **said}), file=file)
 
 
-def _defaults(root: Path) -> dict[str, Setting]:
+def _defaults(root: Path, name: str) -> dict[str, Setting]:
+    """What holds where nobody says anything, at the level that was chosen."""
+    level = levels.find_level(name)
+    limits = level.limits if level else {}
     values = {
         "project.name": slug(root.name) or "project",
         "project.base": "HEAD",
         "capsule.level": levels.DEFAULT,
-        "capsule.network": "open",
+        "capsule.network": level.networks[0] if level else "open",
+        **{f"capsule.limits.{key}": value for key, value in limits.items()},
         "capsule.workspace": "auto",
         "tools.use": "none",
     }

@@ -37,10 +37,11 @@ def examine() -> list[Finding]:
         *(_workspace(name) for name in registry.LAYERED),
         _try("process tree", _daemon),
         _try("ports", _ports),
-        _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap", needed=False),
+        _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap"),
         _try("user namespaces", _user_namespaces, needed=False,
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
-        _try("cgroups", _cgroups, needed=False),
+        _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
+        _try("limits", _limits, needed=False),
     ]  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def _ports() -> str:
 def _bubblewrap() -> str:
     found = shutil.which("bwrap")
     if found is None:
-        raise OSError("bwrap is not installed; the sandbox level will need it")
+        raise OSError("bwrap is not installed; level `sandbox` needs it")
     answer = run(
         (found, "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"),
         allowed=range(256),
@@ -185,11 +186,26 @@ def _user_namespaces() -> str:
     return "user, mount and network namespaces can be made"
 
 
-def _cgroups() -> str:
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    kinds = {line.split()[2]: line.split()[1] for line in mounts}
-    found = [name for name, kind in (("v1", "cgroup"), ("v2", "cgroup2")) if kind in kinds]
-    if not found:
-        raise OSError("no cgroup hierarchy is mounted")
-    writable = any(os.access(kinds[kind], os.W_OK) for kind in kinds if kind.startswith("cgroup"))
-    return f"{' and '.join(found)}, {'writable' if writable else 'not writable'}"
+def _walls() -> str:
+    """Builds the walls of level `sandbox` for nobody, afresh."""
+    driver = registry.isolation_driver("sandbox")
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=home_path(os.environ)) as place:
+        way, reason = driver.probe(Path(place))
+    if way is None:
+        raise OSError(reason)
+    return reason
+
+
+def _limits() -> str:
+    """What the kernel holds for us, and what can only be watched."""
+    from atoll.host import cgroups  # noqa: PLC0415 - only here
+
+    places = cgroups.find_places()
+    names = {"memory": "memory", "pids": "pids", "cpu": "cpus"}
+    held = [name for use, name in names.items() if use in places.parents]
+    watched = [
+        f"{name} ({places.missing[use]})" for use, name in names.items() if use in places.missing
+    ]
+    parts = [f"enforced: {', '.join(held)}"] if held else []
+    parts += [f"watched: {', '.join(watched)}"] if watched else []
+    return "; ".join(parts)

@@ -6,6 +6,7 @@ the name of a wall.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +14,22 @@ from atoll.drivers import registry
 from atoll.model.errors import IsolationError, SpecError
 from atoll.model.state import Problem
 
-DEFAULT = "clone"
+DEFAULT = "sandbox"
 LAYERS = "layers"
 """Stands for whichever driver with layers works best on this host."""
+
+
+_LIMITS = {
+    "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4,
+    "cpus": float(os.cpu_count() or 1),
+    "pids": 4096,
+    "files": 65_536,
+    "disk": 50 << 30,
+    "output": 1 << 30,
+    "idle": 12 * 3600.0,
+    "time": 24 * 3600.0,
+}
+"""Wide enough for any build, narrow enough that what runs wild ends before the machine does."""
 
 
 class Level(NamedTuple):
@@ -25,6 +39,10 @@ class Level(NamedTuple):
     isolates: str
     shares: str
     cost: str
+    networks: tuple[str, ...] = ("open",)
+    """What it can do about the network; the first one is what it does unless told otherwise."""
+    limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
+    """What its capsules may use unless told otherwise; empty for one that limits nothing."""
 
     @property
     def exists(self) -> bool:
@@ -58,11 +76,13 @@ LEVELS = (
     ),
     Level(
         name="sandbox",
-        workspace=None,
-        isolation=None,
+        workspace=LAYERS,
+        isolation="sandbox",
         isolates="files, processes, network, kernel interfaces, limits",
         shares="the kernel",
         cost="milliseconds",
+        networks=("none", "open"),
+        limits=_LIMITS,
     ),
     Level(
         name="container",
@@ -81,12 +101,17 @@ LEVELS = (
         cost="memory; seconds",
     ),
 )
+_WEAKER = {"sandbox": "atoll doctor; atoll new NAME --level clone has no walls"}
 NAMES = tuple(level.name for level in LEVELS)
+
+
+def find_level(name: str) -> Level | None:
+    return next((level for level in LEVELS if level.name == name), None)
 
 
 def require_level(name: str, home: Path) -> Level:
     """The level, if it is known and can be built; one that does not exist yet is refused."""
-    level = next((level for level in LEVELS if level.name == name), None)
+    level = find_level(name)
     if level is None:
         import difflib  # noqa: PLC0415 - only for a mistake
 
@@ -105,7 +130,7 @@ def require_level(name: str, home: Path) -> Level:
         raise IsolationError(
             f"level `{name}` cannot be built here: "
             + "; ".join(problem.what for problem in problems),
-            hint=" && ".join(cures) or "atoll new NAME --level worktree",
+            hint=" && ".join(cures) or _WEAKER.get(name, "atoll new NAME --level worktree"),
         )
     return level
 
@@ -114,7 +139,7 @@ def find_problems(level: Level, home: Path) -> list[Problem]:
     """What this host lacks for a level that exists."""
     if level.workspace is None or level.isolation is None:
         return [Problem(what="does not exist yet")]
-    isolation = registry.isolation_driver(level.isolation).check()
+    isolation = registry.isolation_driver(level.isolation).check(home)
     if level.workspace != LAYERS:
         return [*registry.workspace_driver(level.workspace).check(home), *isolation]
     problems = []

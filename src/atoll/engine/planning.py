@@ -6,6 +6,7 @@ not approved. Nothing that was asked for is ever ignored.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -130,10 +131,33 @@ class _Planner:
         )
         if workspace.pool:
             request = request._replace(
+                home=_home_inside(self._session.owner.get("HOME", ""), workspace.path),
+                is_root=os.geteuid() == 0,
+                network=self._config.settings.value("capsule.network"),
+                limits=_limits(self._config),
                 private=str(Pool(workspace.pool).state),
                 tools=registry.layered_driver(self._driver).tools(workspace),
             )
         return registry.isolation_driver(str(self._level.isolation)).plan(request)
+
+
+def _limits(config: Config) -> dict[str, float]:
+    """As the keeper names them; time is each run's own matter."""
+    units = {"memory": "memory_bytes", "disk": "disk_bytes", "output": "output_bytes"}
+    units |= {"idle": "idle_s"}
+    return {
+        units.get(name, name): value
+        for name, value in config.settings.below("capsule.limits").items()
+        if value is not None and name != "time"
+    }
+
+
+def _home_inside(home: str, workspace: str) -> str:
+    """The owner's path, so that what names it works; another where the workspace is there."""
+    place = os.path.normpath(home)
+    if not os.path.isabs(home) or place == "/" or f"{place}/".startswith(f"{workspace}/"):
+        return "/home/agent"
+    return place
 
 
 def _require_base(project: state.Project, refs: Refs, ref: str) -> tuple[str, str]:
@@ -160,11 +184,12 @@ def _require_walls(name: str, config: Config, level: levels.Level) -> None:
     walls = {
         f"limit `{limit}` is not enforced": f"--limit {limit}=none"
         for limit, value in settings.below("capsule.limits").items()
-        if limit != "time" and value is not None
+        if limit != "time" and value is not None and not level.limits
     }
-    if settings.value("capsule.network") != "open":
-        mode = settings.value("capsule.network")
-        walls[f"the network is the host's own, not `{mode}`"] = "--network open"
+    mode = settings.value("capsule.network")
+    if mode not in level.networks:
+        what = "the host's own" if level.networks == ("open",) else " or ".join(level.networks)
+        walls[f"the network is {what}, not `{mode}`"] = f"--network {level.networks[0]}"
     in_file = [
         key
         for key in ("capsule.setup_network", "capsule.allow")

@@ -82,6 +82,10 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
             recovered += [kept] if kept is not None else []
     removed += _collect_layers(session, dry_run=dry_run)
     removed += _collect_trials(session, dry_run=dry_run)
+    if not dry_run:
+        from atoll.engine import confines  # noqa: PLC0415 - for this one verb
+
+        removed += confines.sweep(session)
     for lock in _dead_locks(session):
         removed.append(str(lock.path))
         if not dry_run:

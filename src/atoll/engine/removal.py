@@ -18,12 +18,19 @@ from atoll.model.plan import Enclosure, Removal, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
 
 
-def enclosure(session: Session, capsule: Capsule) -> Enclosure:
-    """How a process is started inside. Opens the capsule's view, where it has one."""
+def enclosure(session: Session, capsule: Capsule, *, is_open: bool = False) -> Enclosure:
+    """How a process is started inside. Opens the capsule's view, where it has one, unless that
+    `is_open`, or will be by whoever starts the process.
+    """
     plan = isolation_plan(session, capsule)
-    if plan.holder:
+    if plan.holder and not is_open:
         views.open_view(session, capsule)
-    return registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
+    inside = registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
+    if inside.limits:
+        workspace = workspace_plan(session, capsule)
+        upper = f"{workspace.pool}/layers/{workspace.upper}/tree"
+        inside = inside._replace(limits={**inside.limits, "upper": upper})
+    return inside
 
 
 def find_work(session: Session, capsule: Capsule, *, keep_branch: bool = False) -> Work:
@@ -74,6 +81,10 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     if workspace.pool:
         views.end_view(session, capsule)
     isolation = isolation_plan(session, capsule)
+    if isolation.limits:
+        from atoll.engine import confines  # noqa: PLC0415 - only with limits
+
+        confines.close_group(session, capsule)
     registry.isolation_driver(isolation.driver).release(isolation, home=session.home)
     session.reach("rm.isolation", capsule.name)
     # A branch that was never brought out is not ours to delete.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from atoll.engine.channels import Channel
 from atoll.engine.session import Session
 from atoll.engine.views import open_view
 from atoll.host import files, locks, procfs, views
@@ -24,14 +24,13 @@ from atoll.host.process import pause, wait_until
 from atoll.keeper import wire
 from atoll.keeper.log import Entry, follow_log, read_log
 from atoll.keeper.status import Status, load_status
-from atoll.model.errors import DriverError, StateError
+from atoll.model.errors import DriverError, IsolationError, StateError
 from atoll.model.plan import Enclosure
 from atoll.model.state import Capsule, CapsuleState, Outcome, Process, Reason, Run, RunState
 
 LOG_LIMIT_BYTES = 64 << 20
 GRACE_S = 5.0
 _STARTED_S = 20.0
-_CHUNK_BYTES = 1 << 16
 _ENDED_S = 60.0
 
 
@@ -45,6 +44,8 @@ class RunSpec(NamedTuple):
     cols: int = 80
     timeout_s: float | None = None
     stdin: bool = True
+    write: tuple[str, ...] = ()
+    """Patterns for what may be written in the workspace; none means all of it."""
 
 
 def start(
@@ -60,6 +61,7 @@ def start(
     Raises StateError when the capsule is not in one of `states`, DriverError when the keeper
     cannot be started; the row then says `lost` and nothing is left.
     """
+    walled = inside._replace(walls=_walls(inside, spec))
     token = new_token()
     if spec.timeout_s is None:
         spec = spec._replace(timeout_s=capsule.time_limit_s)
@@ -81,7 +83,7 @@ def start(
     try:
         session.reach("run.leased", run.label)
         files.make_private_directory(Path(run.directory))
-        payload = keeper_spec(token, inside, spec, ports=tuple(capsule.ports.values()))
+        payload = keeper_spec(token, walled, spec, ports=tuple(capsule.ports.values()))
         session.reach("run.prepared", run.label)
         _launch(session, capsule, run, payload, lock, holder=inside.holder)
         session.reach("run.launched", run.label)
@@ -122,7 +124,20 @@ def keeper_spec(
         "grace_s": GRACE_S,
         "log_limit_bytes": LOG_LIMIT_BYTES,
         "hold_ports": list(ports),
+        "walls": inside.walls,
+        "limits": inside.limits,
     }
+
+
+def _walls(inside: Enclosure, spec: RunSpec) -> dict[str, object] | None:
+    if not spec.write:
+        return inside.walls
+    if inside.walls is None:
+        raise IsolationError(
+            "without walls nothing can keep a run from writing where it should not",
+            hint="`--write` needs level `sandbox`",
+        )
+    return {**inside.walls, "write": list(spec.write), "workspace": inside.cwd}
 
 
 def _launch(
@@ -253,99 +268,6 @@ def stop_all(session: Session, capsule: Capsule) -> list[Run]:
     """Ends every run of a capsule."""
     unfinished = [r for r in session.store.runs(capsule) if r.state is not RunState.ENDED]
     return [stop(session, run) for run in unfinished]
-
-
-class Channel:
-    """A connection to the keeper of a run: input and signals in, output and the end out.
-
-    Sending never blocks: what the keeper does not take yet stays pending, so that whoever sends
-    can go on reading. A run that has ended takes nothing more, and that is fine.
-    """
-
-    def __init__(self, sock: socket.socket, run: Run, *, hello: dict[str, object]) -> None:
-        self._socket = sock
-        self._decoder = wire.Decoder()
-        self._pending = bytearray()
-        self.run = run
-        self.ended = False
-        self._send(wire.encode_json(wire.Kind.HELLO, hello))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    @property
-    def congested(self) -> bool:
-        """Whether something is pending: then select for writing, `flush`, and send no more."""
-        return bool(self._pending)
-
-    def _send(self, frame: bytes) -> None:
-        self._pending += frame
-        self.flush()
-
-    def flush(self) -> None:
-        try:
-            while self._pending:
-                del self._pending[: self._socket.send(self._pending, socket.MSG_DONTWAIT)]
-        except BlockingIOError:
-            return
-        except (BrokenPipeError, ConnectionResetError):
-            self._pending.clear()
-
-    def write(self, data: bytes) -> None:
-        for at in range(0, len(data), _CHUNK_BYTES):
-            self._send(wire.encode(wire.Kind.STDIN, data[at : at + _CHUNK_BYTES]))
-
-    def close_input(self) -> None:
-        self._send(wire.encode(wire.Kind.STDIN_EOF))
-
-    def resize(self, rows: int, cols: int) -> None:
-        self._send(wire.encode_json(wire.Kind.RESIZE, {"rows": rows, "cols": cols}))
-
-    def signal(self, number: int) -> None:
-        self._send(wire.encode_json(wire.Kind.SIGNAL, {"signal": number}))
-
-    def stop(self, *, grace_s: float | None = None) -> None:
-        self._send(
-            wire.encode_json(wire.Kind.STOP, {} if grace_s is None else {"grace_s": grace_s})
-        )
-
-    def receive(self) -> Iterator[tuple[str, bytes]]:
-        """What has arrived, as (`out` or `err`, data). Sets `ended` at the end of the stream."""
-        try:
-            data = self._socket.recv(1 << 16)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.ended = True
-            return
-        for kind, payload in self._decoder.feed(data):
-            if kind is wire.Kind.OUT:
-                yield "out", payload
-            elif kind is wire.Kind.ERR:
-                yield "err", payload
-            elif kind is wire.Kind.ENDED:
-                self.ended = True
-
-    def exchange(self, *, timeout_s: float | None = None) -> Iterator[tuple[str, bytes]]:
-        """Flushes what is pending and yields the output until the run has ended.
-
-        Raises DriverError when the keeper says nothing for `timeout_s`.
-        """
-        while not self.ended:
-            wanted = [self] if self.congested else []
-            readable, writable, _ = select.select([self], wanted, [], timeout_s)
-            if not readable and not writable:
-                raise DriverError(f"the keeper of `{self.run.label}` does not answer")
-            if writable:
-                self.flush()
-            if readable:
-                yield from self.receive()
 
 
 def find_channel(

@@ -18,7 +18,7 @@ from atoll.host import files, locks, views
 from atoll.host.process import wait_until
 from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
-from atoll.model.plan import WorkspacePlan
+from atoll.model.plan import View, WorkspacePlan
 from atoll.model.state import Capsule
 
 IDLE_S = 60.0
@@ -54,7 +54,8 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     plan = workspace_plan(session, capsule)
     driver = registry.layered_driver(plan.driver)
     look_after(session, capsule, plan)
-    view = driver.view(plan)
+    view = furnished(session, capsule, driver.view(plan))
+    view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
     try:
         session.nursery.hold(
@@ -64,6 +65,21 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
         raise IsolationError(
             f"the view of `{capsule.name}` cannot be built: {error}", hint="atoll doctor"
         ) from error
+
+
+def furnished(session: Session, capsule: Capsule, view: View) -> View:
+    """A view of the workspace, with what else the capsule's processes see."""
+    plan = isolation_plan(session, capsule)
+    return registry.isolation_driver(plan.driver).furnish(plan, view, session.owner)
+
+
+def open_group(session: Session, capsule: Capsule) -> dict[str, str]:
+    limits = isolation_plan(session, capsule).limits
+    if not limits:
+        return {}
+    from atoll.engine import confines  # noqa: PLC0415 - only with limits
+
+    return confines.open_group(session, capsule, limits)
 
 
 def look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:

@@ -12,6 +12,7 @@ from atoll.drivers.layers.workbench import holding
 from atoll.engine import exports
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import workspace_plan
+from atoll.engine.views import furnished
 from atoll.host import git
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Enclosure
@@ -53,7 +54,10 @@ def diff_since(capsule: Capsule, snapshot: Snapshot, *, stat: bool = False) -> b
         with pool.turn(shared=True):
             driver.prepare(past)
         try:
-            with holding(session.nursery, driver.view(past), Path(place)) as held:
+            view = furnished(session, record, driver.view(past))
+            watched = Path(place, "held")
+            watched.mkdir()
+            with holding(session.nursery, view, watched) as held:
                 then = now._replace(holder=held.holder)
                 return driver.compare((past, then), (plan, now), place=place, stat=stat)
         finally:

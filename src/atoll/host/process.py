@@ -36,6 +36,7 @@ _OWN_ENVIRONMENT = (
 
 _SOON_S = 0.0005
 _POLITE_S = 2.0
+_INSIDE_S = 300.0
 _TAIL_BYTES = 2000
 _CHUNK_BYTES = 1 << 16
 
@@ -117,7 +118,13 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
         start_new_session=alone,
     ) as child:
         try:
-            stdout, stderr = child.communicate(stdin)
+            stdout, stderr = child.communicate(stdin, None if within is None else _INSIDE_S)
+        except subprocess.TimeoutExpired as error:
+            # Whoever is inside can make any tool wait, such as by a fifo in the place of a file.
+            _end(child)
+            raise DriverError(
+                f"`{full[0]}` did not end inside of the capsule within {_INSIDE_S:g} s"
+            ) from error
         except BaseException:
             _end(child)
             raise
@@ -166,12 +173,13 @@ def _spawn(
     try:
         if within is None or not within.holder:
             return subprocess.Popen(full, cwd=place, env=environment, pass_fds=pass_fds, **streams)
-        with views.borrowed(within.holder) as view:
+        with views.borrowed(within.holder) as view, _walled(within, full, place, environment) as it:
             return subprocess.Popen(
-                full,
-                env=environment,
-                pass_fds=(*pass_fds, view.lock),
-                preexec_fn=view.entering(place),  # noqa: PLW1509 - a few system calls, no lock
+                it.words,
+                env=it.env,
+                pass_fds=(*pass_fds, *it.fds, view.lock),
+                # A few system calls, no lock.
+                preexec_fn=view.entering(it.cwd, drop=_limited(within, view, it.drop)),  # noqa: PLW1509
                 **streams,
             )
     except subprocess.SubprocessError as error:
@@ -188,6 +196,52 @@ def _spawn(
         raise PrerequisiteError(
             f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
         ) from error
+
+
+def _limited(
+    within: Enclosure, view: views.Borrowed, drop: Callable[[], None]
+) -> Callable[[], None]:
+    """For the child: what a capsule makes git do is limited, too."""
+    if within.limits is None or within.walls is None:
+        return drop
+    from atoll.keeper.limits import Limits  # noqa: PLC0415 - only with limits
+
+    limits = Limits(within.limits, view.group)
+
+    def enter() -> None:
+        limits.enter()
+        drop()
+
+    return enter
+
+
+class _Words(NamedTuple):
+    """What is really started."""
+
+    words: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None
+    fds: Sequence[int] = ()
+    drop: Callable[[], None] = lambda: None
+
+
+@contextmanager
+def _walled(
+    within: Enclosure, full: tuple[str, ...], place: str | None, environment: dict[str, str]
+) -> Iterator[_Words]:
+    """A command with the walls of `within` around it, if there are any."""
+    if within.walls is None:
+        yield _Words(full, environment, place)
+        return
+    from atoll.keeper.walls import Walls  # noqa: PLC0415 - libc is not for every command
+
+    walls = Walls(within.walls)
+    words, fds = walls.words(full, environment, place or within.cwd)
+    try:
+        yield _Words(words, {}, None, fds, walls.drop)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _is_there(program: str, environment: Mapping[str, str]) -> bool:

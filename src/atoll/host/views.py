@@ -22,14 +22,17 @@ class Borrowed(NamedTuple):
 
     lock: int
     namespaces: tuple[int, ...]
+    group: dict[str, str]
+    """The directories of its group of processes (`atoll.keeper.groups`), by their use."""
 
-    def entering(self, cwd: str | None) -> Callable[[], None]:
-        """For the child, between fork and exec."""
+    def entering(self, cwd: str | None, *, drop: Callable[[], None]) -> Callable[[], None]:
+        """For the child, between fork and exec; `drop` gives up what it must not keep."""
         from atoll.keeper import calls  # noqa: PLC0415 - libc is not for every command
 
         def enter() -> None:
             for namespace in self.namespaces:
                 calls.enter_namespace(namespace)
+            drop()
             if cwd is not None:
                 os.chdir(cwd)
 
@@ -55,7 +58,9 @@ def borrowed(directory: str) -> Iterator[Borrowed]:
         raise StateError(f"nobody holds the view in `{directory}`", hint="try again")
     fds = answer[1]
     try:
-        yield Borrowed(lock=fds[0], namespaces=tuple(fds[1:]))
+        group = answer[0].get("group")
+        told = group if isinstance(group, dict) else {}
+        yield Borrowed(lock=fds[0], namespaces=tuple(fds[1:]), group=told)
     finally:
         for fd in fds:
             os.close(fd)

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+MOUNT_READ_ONLY = 0x1
+MOUNT_NO_SETUID = 0x2
+MOUNT_NO_DEVICES = 0x4
+_MOUNT_IDMAP = 0x100000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+
+# The same on every architecture: these calls are younger than the common table.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_OPENAT2 = 437
+_SYS_MOUNT_SETATTR = 442
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 0x1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_RESOLVE_IN_ROOT = 0x10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,6 +70,58 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
         != 0
     ):
         _raise_errno(f"mount on `{target}`")
+
+
+def _system_call(number: int, name: str, *arguments: object) -> int:
+    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        _raise_errno(name)
+    return result
+
+
+def clone_mounts(place: str | int) -> int:
+    """A descriptor of a copy of the mounts at a path or descriptor and below, attached nowhere."""
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+    directory, path = (_AT_FDCWD, place) if isinstance(place, str) else (place, "")
+    flags |= 0 if path else _AT_EMPTY_PATH
+    return _system_call(
+        _SYS_OPEN_TREE, f"open_tree `{path}`",
+        ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(path)), ctypes.c_uint(flags),
+    )  # fmt: skip
+
+
+def change_mounts(fd: int, flags: int = 0, *, namespace: int = -1, deep: bool = True) -> None:
+    """Adds `MOUNT_*` to mounts; with a user namespace owners are shown as that maps them."""
+    flags |= _MOUNT_IDMAP if namespace >= 0 else 0
+    content = struct.pack("=QQQQ", flags, 0, 0, max(0, namespace))
+    _system_call(
+        _SYS_MOUNT_SETATTR, "mount_setattr",
+        ctypes.c_int(fd), ctypes.c_char_p(b""),
+        ctypes.c_uint(_AT_EMPTY_PATH | (_AT_RECURSIVE if deep else 0)),
+        ctypes.c_char_p(content), ctypes.c_size_t(len(content)),
+    )  # fmt: skip
+
+
+def attach_mounts(fd: int, place: int) -> None:
+    """Puts what `clone_mounts` gave on the directory or file that `place` is a descriptor of."""
+    _system_call(
+        _SYS_MOVE_MOUNT, "move_mount",
+        ctypes.c_int(fd), ctypes.c_char_p(b""), ctypes.c_int(place), ctypes.c_char_p(b""),
+        ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH),
+    )  # fmt: skip
+
+
+def open_beneath(directory: int, path: str, flags: int, *, links: bool = False) -> int:
+    """Opens a path that cannot lead out of `directory`: through no link, or, with `links`, as if
+    the directory were the root of everything.
+    """
+    how = _RESOLVE_IN_ROOT if links else _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS
+    content = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, how)
+    return _system_call(
+        _SYS_OPENAT2, f"open `{path}`",
+        ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(path)),
+        ctypes.c_char_p(content), ctypes.c_size_t(len(content)),
+    )  # fmt: skip
 
 
 def become_subreaper() -> None:

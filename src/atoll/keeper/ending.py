@@ -24,7 +24,8 @@ _FREEZE_ROUNDS = 50
 class Ending:
     """The end of everything below `root`: first `steps` (signal, seconds to wait), then SIGKILL.
 
-    Not of those in `spared`, whoever is in there at the time.
+    Not of those in `spared`, whoever is in there at the time. `shell` is the process around the
+    walls of a run: it and its child are not asked, since all inside would be gone with them.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Ending:
         "_leftover",
         "_pause_s",
         "_root",
+        "_shell",
         "_spared",
         "_steps",
         "deadline",
@@ -46,9 +48,11 @@ class Ending:
         now: float,
         *,
         spared: Collection[int] = (),
+        shell: int | None = None,
     ) -> None:
         self._root = root
         self._spared = spared
+        self._shell = shell
         self._steps = steps
         self._pause_s = _ROUND_S
         self._give_up: float | None = None
@@ -73,7 +77,11 @@ class Ending:
             return
         if self._steps and now < self._latest:
             number, wait_s = self._steps.pop(0)
-            reached = self._send(self._below(), number, signal.SIGCONT)
+            below = self._below()
+            walls = [p for p in below if self._shell in (p.pid, p.ppid)]
+            reached = self._send([p for p in below if p not in walls], number, signal.SIGCONT)
+            # Paused with the rest, they could not see that it has ended.
+            self._send(walls, signal.SIGCONT)
             self.deadline = min(now + wait_s, self._latest)
         else:
             reached = self._kill(now)

@@ -66,17 +66,17 @@ class Holder:
         self._lock_fd = lock_fd
         self._loop = Loop()
         self._clients: dict[int, socket.socket] = {}
-        self._wards = Wards(kept=(lock_fd,))
+        group = view.get("group")
+        self._group: dict[str, str] = group if isinstance(group, dict) else {}
+        self._wards = Wards(kept=(lock_fd,), group=self._group)
         self._is_pinned = False
         self._is_ending = False
-        self._namespaces = self._open_namespaces(is_user=bool(view["user"]))
-        self._last = time.monotonic()
-
-    @staticmethod
-    def _open_namespaces(*, is_user: bool) -> tuple[int, ...]:
-        names = ("user", "mnt") if is_user else ("mnt",)
+        names = [*(["user"] if view["user"] else []), "mnt"]
+        names += ["net"] if view.get("network") == "none" else []
         flags = os.O_RDONLY | os.O_CLOEXEC
-        return tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
+        # The user namespace first: the right to enter the others comes with it.
+        self._namespaces = tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
+        self._last = time.monotonic()
 
     def serve(self) -> None:
         """Until told to end, or idle for long enough."""
@@ -153,7 +153,7 @@ class Holder:
                 self._wards.start(run_dir, fds[0], fds[1])
                 return {}, ()
             case {"join": _}:
-                return {}, (self._lock_fd, *self._namespaces)
+                return {"group": self._group}, (self._lock_fd, *self._namespaces)
             case {"ping": _}:
                 return {"pid": os.getpid(), "runs": len(self._wards)}, ()
             case {"pin": _}:

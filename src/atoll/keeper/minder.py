@@ -16,6 +16,7 @@ import time
 from atoll.keeper import tree, wire
 from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
+from atoll.keeper.limits import LOOK_S
 from atoll.keeper.log import LogWriter
 from atoll.keeper.run import Run
 from atoll.keeper.status import Status, reserve_status, write_status
@@ -23,6 +24,7 @@ from atoll.keeper.wire import Kind, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from atoll.keeper.limits import Limits
     from atoll.keeper.loop import Loop
     from atoll.keeper.spec import Spec
 
@@ -51,8 +53,12 @@ class Phase(enum.IntEnum):
 class Minder:
     """The only state machine of the keeper."""
 
-    def __init__(self, run_dir: str, spec: Spec, loop: Loop, watcher: int) -> None:
+    def __init__(
+        self, run_dir: str, spec: Spec, loop: Loop, watcher: int, limits: Limits | None = None
+    ) -> None:
         self._run_dir = run_dir
+        self._limits = limits
+        self._look_at = float("inf")
         self._spec = spec
         self._loop = loop
         self._watcher = watcher
@@ -63,7 +69,7 @@ class Minder:
         self._is_recorded = False
         self._status = Status(keeper=_identity(os.getpid()), guard=_identity(watcher))
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
-        self._run = Run(spec, loop, self._emit)
+        self._run = Run(spec, loop, self._emit, limits)
         self._clients = Clients(loop, wire.listen(run_dir), self._on_frame, self._on_gone)
         self._placeholders = self._hold_ports()
 
@@ -84,6 +90,10 @@ class Minder:
     def _emit(self, stream: str, data: bytes) -> None:
         self._log.write(stream, data, time.time())
         self._clients.output(Kind.OUT if stream == "out" else Kind.ERR, data)
+        if self._limits is not None:
+            reason = self._limits.heard(len(data), time.monotonic())
+            if reason is not None:
+                self._end(reason, [(signal.SIGTERM, self._spec.grace_s)])
 
     def _hold_ports(self) -> list[socket.socket]:
         """Bound, not listening: a server of the run can take its port, no one gets it by chance."""
@@ -103,6 +113,10 @@ class Minder:
     def _start(self) -> None:
         self._phase = Phase.RUNNING
         reserve_status(self._run_dir)  # before the command can fill the disk
+        if self._limits is not None:
+            self._limits.begin(time.monotonic())
+            if self._limits.needs_a_look:
+                self._look_at = time.monotonic()
         self._run.start()
         self._loop.children_changed = True
         self._status.pid = self._run.pid
@@ -128,6 +142,8 @@ class Minder:
         if self._phase is Phase.RUNNING and self._run.is_over:
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
+        if self._phase is Phase.RUNNING:
+            deadline = min(deadline, self._look_at)
         if deadline == float("inf"):
             return None
         return min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S)
@@ -162,6 +178,12 @@ class Minder:
                 self._end("exited", [(signal.SIGTERM, min(grace_s, NATURAL_GRACE_S))])
             elif now >= self._deadline:
                 self._end("timeout", [(signal.SIGTERM, grace_s)])
+            elif now >= self._look_at and self._limits is not None:
+                self._look_at = now + LOOK_S
+                reason = self._limits.look(os.getpid(), now)
+                if reason is not None:
+                    # What eats the machine up gets no time to think.
+                    self._end(reason, [])
         if self._phase is Phase.ENDING:
             self._press(now)
         return self._phase is Phase.DRAINING and self._is_drained(now)
@@ -174,7 +196,8 @@ class Minder:
             self._reap()  # it may have ended by itself just before someone asked for it
             self._phase = Phase.ENDING
             self._status.reason = "exited" if self._run.is_over else reason
-            self._ending = Ending(os.getpid(), steps, time.monotonic())
+            shell = self._run.pid if self._spec.walls is not None else None
+            self._ending = Ending(os.getpid(), steps, time.monotonic(), shell=shell)
 
     def _stop(self, grace_s: float) -> None:
         now = time.monotonic()
@@ -191,7 +214,9 @@ class Minder:
         if self._ending is None or not self._has_children:
             self._finish(self._status.reason or "exited")
             return
-        self._ending.advance(now, main_is_gone=self._run.is_over)
+        # Behind walls the kernel ends what is left, at once: that is nobody's leftover.
+        is_gone = self._run.is_over and self._spec.walls is None
+        self._ending.advance(now, main_is_gone=is_gone)
         self._status.leftover = self._ending.leftover
         if self._ending.is_given_up:
             self._status.note(survivors_message(os.getpid()))
@@ -227,6 +252,8 @@ class Minder:
                 status.reason = "signalled"
         elif wait_status is not None:
             status.exit_code = os.WEXITSTATUS(wait_status)
+        if self._limits is not None and status.reason in _OWN_ENDS:
+            status.reason = self._limits.judge(status.exit_code, status.signal) or status.reason
 
     def _record(self) -> None:
         try:

@@ -6,9 +6,13 @@ that has nothing else to do yet. Nothing is ever unmounted: the view goes with i
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import socket
+import struct
 
-from atoll.keeper import calls
+from atoll.keeper import calls, rooms
 
 _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
@@ -18,6 +22,9 @@ _MS_PRIVATE = 0x40000
 _LOCKED_FLAGS = 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x200000
 """nosuid, nodev, noexec, noatime, nodiratime, relatime: a user namespace may not drop them."""
 _OPTIONS_LIMIT_BYTES = 4095
+_NOBODYS = 2_147_000_000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP, _IFF_RUNNING = 0x1, 0x40
 
 
 class ViewError(Exception):
@@ -27,19 +34,30 @@ class ViewError(Exception):
 def enter_view(view: dict[str, object]) -> None:
     """Unshare and mount all of `view`: `{"user": bool, "pool": DIR, "mounts": [...]}`.
 
+    With `"network": "none"` it has a network of its own, of which only the loopback exists. With
+    `"uid"` what is ours in the pool is shown as that user's. A `"room"`, `{"root": DIR, "entries":
+    [...]}`, is furnished last (`rooms.py`).
+
     A mount is `{"bind": SOURCE, "at": TARGET, "read_only": bool}` or
     `{"overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET, "options": TEXT}`; the
     layers of an overlay are named relative to the pool, the lowest first.
     """
     uid, gid = os.geteuid(), os.getegid()
-    is_user = bool(view["user"])
+    is_user, is_alone = bool(view["user"]), view.get("network") == "none"
+    flags = calls.CLONE_NEWNS | (calls.CLONE_NEWUSER if is_user else 0)
     try:
-        calls.unshare(calls.CLONE_NEWNS | (calls.CLONE_NEWUSER if is_user else 0))
+        calls.unshare(flags | (calls.CLONE_NEWNET if is_alone else 0))
         if is_user:
             _map_to_self(uid, gid)
         calls.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+        if is_alone:
+            _bring_loopback_up()
     except OSError as error:
-        raise ViewError(f"no mount namespace: {error.strerror}") from error
+        # The kernel has no better word for this one.
+        is_full = error.errno == errno.ENOSPC
+        reason = "a limit in /proc/sys/user is reached" if is_full else error.strerror
+        raise ViewError(f"no namespaces: {reason}") from error
+    namespace = _shift(str(view["pool"]), view.get("uid"))
     os.chdir(str(view["pool"]))
     mounts = view["mounts"]
     if not isinstance(mounts, list):
@@ -53,6 +71,69 @@ def enter_view(view: dict[str, object]) -> None:
         except OSError as error:
             raise ViewError(f"cannot mount `{mount['at']}`: {error.strerror}") from error
     os.chdir("/")
+    _furnish(view, namespace)
+
+
+def _shift(pool: str, uid: object) -> int:
+    """Show what is ours in the pool as the user's; returns the namespace that says so, or -1."""
+    if uid is None:
+        return -1
+    try:
+        namespace = _make_mapping(int(str(uid)))
+        tree = calls.clone_mounts(pool)
+        calls.change_mounts(tree, namespace=namespace)
+        place = os.open(pool, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        calls.attach_mounts(tree, place)
+        os.close(place)
+        os.close(tree)
+    except OSError as error:
+        raise ViewError(f"files cannot be shown as another user's: {error.strerror}") from error
+    return namespace
+
+
+def _make_mapping(uid: int) -> int:
+    """A user namespace in which 0 on disk is `uid`, and what root makes is nobody's."""
+    mapping = f"0 {uid} 1\n{_NOBODYS} 0 1\n"
+    ready_read, ready_write = os.pipe()
+    done_read, done_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            calls.unshare(calls.CLONE_NEWUSER)
+            os.write(ready_write, b".")
+            os.close(done_write)
+            os.read(done_read, 1)
+        finally:
+            os._exit(0)
+    os.close(ready_write)
+    os.close(done_read)
+    try:
+        if not os.read(ready_read, 1):
+            raise OSError(errno.EPERM, "no user namespace")
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                file.write(mapping)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_read)
+        os.close(done_write)  # it goes now; the kernel buries it, or whoever reaps for us
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+
+
+def _furnish(view: dict[str, object], namespace: int) -> None:
+    room, uid = view.get("room"), view.get("uid")
+    if not isinstance(room, dict):
+        return
+    user = None if uid is None else int(str(uid))
+    builder = rooms.Builder(str(room["root"]), uid=user, namespace=namespace)
+    try:
+        builder.build(room["entries"])
+    except OSError as error:
+        raise ViewError(f"the room cannot be furnished: {error}") from error
 
 
 def _map_to_self(uid: int, gid: int) -> None:

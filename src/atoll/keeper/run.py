@@ -7,13 +7,14 @@ import os
 import termios
 from functools import partial
 
-from atoll.keeper import spawn
+from atoll.keeper import spawn, tree
 from atoll.keeper.loop import READ, WRITE, Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.keeper.limits import Limits
     from atoll.keeper.spec import Spec
 
 STDIN_LIMIT_BYTES = 1024 * 1024
@@ -25,7 +26,14 @@ _TERMINAL_BYTES = 1024 * 1024  # far more than the kernel keeps for a terminal
 class Run:
     """Passes output to `emit(stream, data)`; the main process is gone once `wait_status` is set."""
 
-    def __init__(self, spec: Spec, loop: Loop, emit: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        loop: Loop,
+        emit: Callable[[str, bytes], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits
         self._spec = spec
         self._loop = loop
         self._emit = emit
@@ -55,7 +63,7 @@ class Run:
 
     def start(self) -> None:
         try:
-            self._child = spawn.start_command(self._spec, self._size)
+            self._child = spawn.start_command(self._spec, self._size, self._limits)
         except spawn.StartError as error:
             self.failure = error
             return
@@ -109,11 +117,19 @@ class Run:
         group = os.tcgetpgrp(self._child.stdout) if self._spec.tty else 0
         try:
             try:
-                os.killpg(group or self._child.pid, number)
+                os.killpg(group or self._command(self._child.pid), number)
             except ProcessLookupError:  # it has not got as far as its own session yet
                 os.kill(self._child.pid, number)
         except PermissionError:  # it has become another user's
             return
+
+    def _command(self, main: int) -> int:
+        """The command itself: behind walls it is a grandchild of the process that we started."""
+        if self._spec.walls is not None:
+            below = tree.processes_under(main)
+            inner = {process.pid for process in below if process.ppid == main}
+            main = next((process.pid for process in below if process.ppid in inner), main)
+        return main
 
     def drain(self) -> None:
         """Take what the command has left in its pipes, and close them. Nothing may run any more."""

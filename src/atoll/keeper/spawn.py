@@ -12,9 +12,11 @@ import termios
 
 from atoll.keeper import calls
 from atoll.keeper.loop import HANDLED_SIGNALS
+from atoll.keeper.walls import WallError, Walls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from atoll.keeper.limits import Limits
     from atoll.keeper.spec import Spec
 
 NOT_EXECUTABLE = 126
@@ -62,7 +64,7 @@ class Plumbing:
         self.terminal: int | None = None
 
 
-def start_command(spec: Spec, size: tuple[int, int]) -> Child:
+def start_command(spec: Spec, size: tuple[int, int], limits: Limits | None = None) -> Child:
     """Fork and let the child become the command; `size` is for its terminal, (rows, cols).
 
     Returns before it has: `read_failure` tells later how that went. StartError if not even the
@@ -79,7 +81,7 @@ def start_command(spec: Spec, size: tuple[int, int]) -> Child:
     try:
         pid = os.fork()
         if pid == 0:
-            _become_command(spec, plumbing, failure_write, keeper)
+            _become_command(spec, plumbing, failure_write, keeper, limits)
     except OSError as error:
         raise StartError(NOT_EXECUTABLE, f"no new process: {error.strerror}") from error
     finally:
@@ -141,14 +143,21 @@ def _open_terminal(spec: Spec, size: tuple[int, int]) -> Plumbing:
     return plumbing
 
 
-def _become_command(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
+def _become_command(
+    spec: Spec, plumbing: Plumbing, failure: int, keeper: int, limits: Limits | None
+) -> None:
     """The child's way to the command. Never returns."""
     exit_code = NOT_EXECUTABLE
     try:
         try:
+            if limits is not None:
+                limits.enter()
             _enter(spec, plumbing, failure, keeper)
-            _execute(spec)
-        except StartError as error:
+            if spec.walls is None:
+                _execute(spec)
+            else:
+                _execute_behind(spec.walls, spec)
+        except (StartError, WallError) as error:
             exit_code = error.exit_code
             message = error.message
         except (OSError, ValueError) as error:
@@ -161,9 +170,13 @@ def _become_command(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -
 
 def _enter(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
     os.setsid()
+    if spec.walls is not None:
+        spec.walls.narrow()
+        spec.walls.drop()
+    # After the change of user, which would take the wish back.
     if not calls.die_with_parent(signal.SIGKILL, keeper):
         os._exit(NOT_EXECUTABLE)
-    if plumbing.terminal is not None:
+    if plumbing.terminal is not None and spec.walls is None:
         fcntl.ioctl(plumbing.terminal, termios.TIOCSCTTY, 0)
     for number, fd in enumerate(plumbing.theirs):
         os.dup2(fd, number, inheritable=True)
@@ -171,6 +184,8 @@ def _enter(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
     os.closerange(failure + 1, os.sysconf("SC_OPEN_MAX"))
     _reset_signals()
     os.umask(spec.umask)
+    if spec.walls is not None:
+        return
     try:
         os.chdir(os.fsencode(spec.cwd))
     except OSError as error:
@@ -216,6 +231,12 @@ def _execute(spec: Spec) -> None:
     if failure is None or failure.errno in (errno.ENOENT, errno.ENOTDIR):
         raise StartError(NOT_FOUND, f"`{name}`: {_absence(argv[0])}")
     raise StartError(NOT_EXECUTABLE, f"`{name}`: {failure.strerror}")
+
+
+def _execute_behind(walls: Walls, spec: Spec) -> None:
+    walls.require(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
+    words, _ = walls.words(spec.argv, spec.env, spec.cwd, tty=spec.tty)
+    os.execve(walls.program, [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
 
 
 def _candidates(name: bytes, search_path: bytes) -> list[bytes]:

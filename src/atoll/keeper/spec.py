@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 
+from atoll.keeper.walls import Walls
+
 SPEC = "spec.json"
 
 _KEYS = frozenset(
     {
         "run", "argv", "env", "cwd", "tty", "rows", "cols", "foreground", "stdin", "timeout_s",
-        "grace_s", "log_limit_bytes", "hold_ports", "umask",
+        "grace_s", "log_limit_bytes", "hold_ports", "umask", "walls", "limits",
     }
 )  # fmt: skip
-_OPTIONAL = frozenset({"umask"})
+_OPTIONAL = frozenset({"umask", "walls", "limits"})
 
 
 class SpecError(Exception):
@@ -31,6 +33,7 @@ class Spec:
         "foreground",
         "grace_s",
         "hold_ports",
+        "limits",
         "log_limit_bytes",
         "rows",
         "run",
@@ -38,6 +41,7 @@ class Spec:
         "timeout_s",
         "tty",
         "umask",
+        "walls",
     )
 
     def __init__(self, raw: dict[str, object]) -> None:
@@ -63,6 +67,8 @@ class Spec:
         self.log_limit_bytes = int(_number(raw, "log_limit_bytes"))
         self.hold_ports = _ports(raw, "hold_ports")
         self.umask = int(_number(raw, "umask")) & 0o777 if "umask" in raw else 0o022
+        self.walls = _walls(raw)
+        self.limits = raw.get("limits")
 
 
 def load_spec(run_dir: str) -> Spec:
@@ -76,6 +82,16 @@ def load_spec(run_dir: str) -> Spec:
     if not isinstance(raw, dict):
         raise SpecError(f"`{SPEC}` does not hold an object")
     return Spec(raw)
+
+
+def _walls(raw: dict[str, object]) -> Walls | None:
+    value = raw.get("walls")
+    if value is None:
+        return None
+    try:
+        return Walls(value)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"`{SPEC}`: `walls` are not whole: {error}") from error
 
 
 def _text(raw: dict[str, object], key: str) -> str:

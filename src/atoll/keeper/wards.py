@@ -19,6 +19,7 @@ import time
 from atoll.keeper import calls, tree, wire
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.forking import leave_everything, run_process
+from atoll.keeper.limits import find_limits
 from atoll.keeper.loop import HANDLED_SIGNALS, Loop
 from atoll.keeper.minder import Minder
 from atoll.keeper.spec import load_spec
@@ -26,7 +27,7 @@ from atoll.keeper.status import Status, find_error, load_status, record_error, w
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class _Ward:
@@ -39,11 +40,14 @@ class _Ward:
 
 
 class Wards:
-    """Truthy while there is a run, or something left of one. `kept` is for every minder, too."""
+    """Truthy while there is a run, or something left of one. `kept` is for every minder, too, and
+    `group` (`groups.py`) for every run.
+    """
 
-    def __init__(self, kept: Iterable[int] = ()) -> None:
+    def __init__(self, kept: Iterable[int] = (), group: Mapping[str, str] | None = None) -> None:
         calls.become_subreaper()
         self._kept = tuple(kept)
+        self._group = group or {}
         self._minders: dict[int, _Ward] = {}
         self._lost: list[_Ward] = []
         self._sweep: Ending | None = None
@@ -64,7 +68,7 @@ class Wards:
             pid = os.fork()
             if pid == 0:
                 kept = {lock_fd, ready_fd, *self._kept}
-                run_process(run_dir, lambda: _mind(run_dir, watcher, ready_fd, kept))
+                run_process(run_dir, lambda: self._mind(run_dir, watcher, ready_fd, kept))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._minders[pid] = _Ward(run_dir, os.dup(lock_fd))
@@ -108,28 +112,29 @@ class Wards:
             _record_loss(ward, survivors)
             os.close(ward.lock_fd)
 
+    def _mind(self, run_dir: str, watcher: int, news: int, kept: set[int]) -> int:
+        leave_everything(kept)
+        loop = Loop()
+        loop.catch_signals()
+        calls.become_subreaper()
+        calls.name_process("atoll-keeper")
+        if not calls.die_with_parent(signal.SIGTERM, watcher):
+            loop.stop_is_asked = True
+        try:
+            spec = load_spec(run_dir)
+            limits = find_limits(spec.limits, self._group)
+            minder = Minder(run_dir, spec, loop, watcher, limits)
+        except Exception as error:
+            _tell(news, {"error": str(error)})
+            raise
+        _tell(news, {"pid": os.getpid(), "guard": watcher})
+        return 0 if minder.serve() else 1
+
     def _has_orphans(self) -> bool:
         # All of them were stopped before they were killed: none can have forked since.
         return not self._minders or bool(
             tree.processes_under(os.getpid(), spared=self._minders.keys())
         )
-
-
-def _mind(run_dir: str, watcher: int, news: int, kept: set[int]) -> int:
-    leave_everything(kept)
-    loop = Loop()
-    loop.catch_signals()
-    calls.become_subreaper()
-    calls.name_process("atoll-keeper")
-    if not calls.die_with_parent(signal.SIGTERM, watcher):
-        loop.stop_is_asked = True
-    try:
-        minder = Minder(run_dir, load_spec(run_dir), loop, watcher)
-    except Exception as error:
-        _tell(news, {"error": str(error)})
-        raise
-    _tell(news, {"pid": os.getpid(), "guard": watcher})
-    return 0 if minder.serve() else 1
 
 
 def _tell(news: int, value: dict[str, object]) -> None:

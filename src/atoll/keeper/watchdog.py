@@ -300,7 +300,8 @@ def rlimits(
     Elsewhere the kernel counts all that the user runs, or nothing.
     """
     wanted = [
-        (resource.RLIMIT_CORE, 0),
+        # One byte: too little for a file, and the one value at which the kernel asks no handler.
+        (resource.RLIMIT_CORE, 1),
         (resource.RLIMIT_NOFILE, _whole(limits, "files") or _OPEN_FILES),
         (resource.RLIMIT_FSIZE, _whole(limits, "disk_bytes")),
         (resource.RLIMIT_DATA, None if memory_is_held else _whole(limits, "memory_bytes")),

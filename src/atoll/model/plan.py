@@ -49,6 +49,14 @@ class IsolationPlan(NamedTuple):
     """The directory in which the view's holder listens; empty without a view."""
     tools: str = ""
     """A directory of programs that come first."""
+    home: str = ""
+    """Where HOME is shown behind walls, which lets it be where the owner's is."""
+    uid: int | None = None
+    """Whom its processes are to the kernel, when root makes the capsule."""
+    network: str = "open"
+    limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
+    """What a capsule may use: `memory_bytes`, `cpus`, `pids`, `disk_bytes`, `files`, `idle_s` and
+    `output_bytes`, those that are set."""
 
 
 Plan = WorkspacePlan | IsolationPlan
@@ -95,6 +103,13 @@ class View(NamedTuple):
     pool: str
     """What the layers of an overlay are named relative to."""
     mounts: tuple[dict[str, object], ...]
+    network: str = "open"
+    uid: int | None = None
+    """Whom the files are shown to belong to, where that is not us."""
+    group: dict[str, str] | None = None
+    """The directories of the group that limits the processes, by their use."""
+    room: dict[str, object] | None = None
+    """The whole tree that walled processes see: its `root`, and its `entries` in order."""
 
 
 class Ground(NamedTuple):
@@ -168,6 +183,10 @@ class Enclosure(NamedTuple):
     prefix: tuple[str, ...] = ()
     holder: str = ""
     """The directory in which the view's holder listens; empty when the host's own view is meant."""
+    walls: dict[str, object] | None = None
+    """What stands around the process; None without any."""
+    limits: dict[str, object] | None = None
+    """What it may use; None when that is nobody's matter."""
 
     def around(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         return (*self.prefix, *argv)

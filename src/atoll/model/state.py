@@ -31,6 +31,10 @@ class Reason(StrEnum):
     STOPPED = "stopped"
     HANGUP = "hangup"
     OUTPUT = "output"
+    OOM = "oom"
+    PIDS = "pids"
+    DISK = "disk"
+    IDLE = "idle"
     NOT_STARTED = "not-started"
     LOST = "lost"
 
@@ -94,13 +98,13 @@ class Outcome(NamedTuple):
     def shell_code(self) -> int:
         """The exit code that a shell would show for this end."""
         match self.reason:
-            case Reason.TIMEOUT:
+            case Reason.TIMEOUT | Reason.IDLE:
                 return 124
             case Reason.STOPPED:
                 return 143
             case Reason.HANGUP:
                 return 129
-            case Reason.LOST | Reason.OUTPUT:
+            case Reason.LOST | Reason.OUTPUT | Reason.OOM | Reason.PIDS | Reason.DISK:
                 return 137
             case _:
                 if self.exit_code is not None:

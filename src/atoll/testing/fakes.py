@@ -16,7 +16,7 @@ from pathlib import Path
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.host import files
 from atoll.model.errors import StateError
-from atoll.model.plan import Enclosure, IsolationPlan, WorkspacePlan
+from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
 from atoll.model.state import Problem, RecoveryPoint, Work
 
 Content = dict[str, tuple[int, bytes]]
@@ -120,7 +120,8 @@ class FakeIsolation:
     def _places(self, plan: IsolationPlan) -> dict[str, str]:
         return {"HOME": f"{plan.private}/home", "TMPDIR": f"{plan.private}/scratch"}
 
-    def check(self) -> list[Problem]:
+    def check(self, home: Path) -> list[Problem]:
+        del home
         return []
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
@@ -139,6 +140,18 @@ class FakeIsolation:
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         files.remove_tree(Path(str(plan.private)), within=home)
+
+    def probe(self, place: Path) -> tuple[str | None, str]:
+        del place
+        return self.name, "has no walls"
+
+    def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
+        del plan, owner
+        return None
+
+    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        del plan, owner
+        return view
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         env = {key: owner[key] for key in self._KEPT if key in owner}

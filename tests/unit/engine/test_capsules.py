@@ -62,7 +62,7 @@ def test_level_none_is_the_checkout(project):
     assert plan.isolation.private is None
 
 
-@pytest.mark.parametrize("level", ["sandbox", "container", "vm"])
+@pytest.mark.parametrize("level", ["container", "vm"])
 def test_missing_level_is_never_replaced_by_another(project, level):
     with pytest.raises(IsolationError) as caught:
         project.new("x", level=level)
@@ -133,7 +133,7 @@ def test_network_that_is_not_walled_is_refused(project, network):
         ('[capsule]\nnetwork = "none"\n', IsolationError),
         ('[capsule]\nsetup_network = "none"\nsetup = ["true"]\n', IsolationError),
         ('[capsule]\nnetwork = "allow"\nallow = ["a.example.org"]\n', IsolationError),
-        ('[capsule]\nlevel = "sandbox"\n', IsolationError),
+        ('[capsule]\nlevel = "container"\n', IsolationError),
         ('[project]\ncarry = [".venv"]\n', PrerequisiteError),
         ('[tools]\nuse = "mise"\n', PrerequisiteError),
         ('[secrets.KEY]\nfrom = { env = "KEY" }\n', PrerequisiteError),

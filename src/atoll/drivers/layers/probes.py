@@ -32,15 +32,15 @@ def overlay_way(name: str) -> OverlayWay:
 
 def find_overlay(home: Path) -> tuple[str | None, str]:
     """The name of the way in which overlays can be mounted here, or None; and the reason."""
-    return _remembered(home, "overlay", _try_overlay)
+    return remembered(home, "overlay", _try_overlay)
 
 
 def find_btrfs(home: Path) -> tuple[str | None, str]:
-    return _remembered(home, "btrfs", _try_btrfs)
+    return remembered(home, "btrfs", _try_btrfs)
 
 
 def find_reflink(home: Path) -> tuple[str | None, str]:
-    return _remembered(home, "reflink", _try_reflink)
+    return remembered(home, "reflink", _try_reflink)
 
 
 def boot_id() -> str:
@@ -48,9 +48,17 @@ def boot_id() -> str:
         return stream.read().strip()
 
 
-def _remembered(
-    home: Path, name: str, probe: Callable[[Path], tuple[str | None, str]]
+def remembered(
+    home: Path,
+    name: str,
+    probe: Callable[[Path], tuple[str | None, str]],
+    *,
+    is_curable: bool = False,
 ) -> tuple[str | None, str]:
+    """What a probe says, which gets an empty directory; asked once per boot.
+
+    A failure that `is_curable` while the machine runs is not remembered.
+    """
     circumstances = [boot_id(), os.geteuid(), os.stat(home).st_dev, os.uname().release]
     known = _load(home, circumstances)
     if name not in known:
@@ -62,7 +70,8 @@ def _remembered(
 
                 with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=home) as place:
                     known[name] = probe(Path(place))
-                files.write_atomic(home / _FILE, json.dumps(known).encode())
+                if known[name][0] is not None or not is_curable:
+                    files.write_atomic(home / _FILE, json.dumps(known).encode())
     way, reason = known[name]
     return way, reason
 

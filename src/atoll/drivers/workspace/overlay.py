@@ -89,7 +89,9 @@ class OverlayWorkspace(LayeredWorkspace):
         except StateError:
             # A directory was moved, and its layer only says from where; or a file is closed to us.
             files.remove_tree(aside / "changes", within=aside)
-            volumes.copy_tree(plan.path, aside / "workspace", within=inside)
+            # No walls: copying runs nothing of what it copies, and must reach the host.
+            unwalled = inside._replace(walls=None)
+            volumes.copy_tree(plan.path, aside / "workspace", within=unwalled)
 
 
 def _is_empty(place: Path) -> bool:

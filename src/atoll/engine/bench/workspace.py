@@ -57,13 +57,13 @@ class _Measured(NamedTuple):
 
 def measure(order: Order, tell: Tell) -> Report:
     """Carries the whole order out. Raises PrerequisiteError when there is no room for it."""
-    parent = _require_parent(order)
+    parent = require_parent(order)
     load_before = os.getloadavg()
     found = [_measure_size(order, shape, parent, tell) for shape in order.shapes()]
     rows = [row for one in found for row in one.rows]
     if "clone" in order.only:
         rows += _growth(found)
-    machine = _machine(parent, found[0].driver, load_before)
+    machine = machine_of(parent, found[0].driver, load_before)
     return Report(
         machine=machine,
         projects=tuple(one.project for one in found),
@@ -72,7 +72,7 @@ def measure(order: Order, tell: Tell) -> Report:
     )
 
 
-def _require_parent(order: Order) -> Path:
+def require_parent(order: Order) -> Path:
     parent = order.place.absolute() if order.place is not None else home_path(os.environ)
     if order.place is None:
         files.require_own_directory(parent)
@@ -110,7 +110,7 @@ def _measure_size(order: Order, shape: Shape, parent: Path, tell: Tell) -> _Meas
             rows=rows,
             clones=tuple(subject.clones.whole) if "clone" in order.only else (),
             driver=driver,
-            project=_describe(shape),
+            project=describe(shape),
             skipped=subject.skipped,
         )
 
@@ -150,7 +150,7 @@ def _growth(found: list[_Measured]) -> Iterator[Row]:
                       at_most_times(2))  # fmt: skip
 
 
-def _describe(shape: Shape) -> str:
+def describe(shape: Shape) -> str:
     ignored = shape.files - shape.tracked
     return (
         f"{shape.name}: {shape.files:,} files ({shape.tracked:,} tracked, {ignored:,} ignored), "
@@ -158,7 +158,7 @@ def _describe(shape: Shape) -> str:
     )
 
 
-def _machine(parent: Path, driver: str, load_before: tuple[float, ...]) -> Machine:
+def machine_of(parent: Path, driver: str, load_before: tuple[float, ...]) -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         processor=_processor(),

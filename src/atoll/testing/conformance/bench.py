@@ -196,8 +196,11 @@ def _entry(path: Path) -> Entry:
 class Bench:
     """One project below a directory, with Atoll's home beside it."""
 
-    def __init__(self, place: Path, driver: str, *, home: str = "home", name: str = "p") -> None:
+    def __init__(
+        self, place: Path, driver: str, *, home: str = "home", name: str = "p", level: str = "clone"
+    ) -> None:
         self.driver = driver
+        self.level = level
         self.root = place / name
         self.home = place / home
         if not self.root.exists():
@@ -207,7 +210,7 @@ class Bench:
         self.before = survey(self.root)
 
     def new(self, name: str, *, dirty: bool = False) -> Capsule:
-        spec = CapsuleSpec(level="clone", workspace=self.driver, dirty=dirty)
+        spec = CapsuleSpec(level=self.level, workspace=self.driver, dirty=dirty)
         return self.project.make([self.project.plan(name, spec)])[0]
 
     def run(self, capsule: Capsule, *argv: str, code: int = 0) -> str:
@@ -223,11 +226,22 @@ class Bench:
 
     def python(self, capsule: Capsule, script: str, *args: str) -> str:
         """Runs a program that asserts inside; the suites' own words are there for it."""
-        return self.run(capsule, *_python(script), *args)
+        return self.run(capsule, *self._python(script), *args)
 
     def start(self, capsule: Capsule, script: str, *args: str) -> Run:
         """The same in the background."""
-        return capsule.start(RunSpec(argv=(*_python(script), *args), background=True))
+        return capsule.start(RunSpec(argv=(*self._python(script), *args), background=True))
+
+    def _python(self, script: str) -> tuple[str, ...]:
+        """The command for a program, whose lines are shown where it fails."""
+        text = _PRELUDE + dedent(script)
+        lines = "linecache.cache['inside'] = (0, None, text.splitlines(True), 'inside')"
+        program = (
+            f"import linecache; text = {text!r}; {lines}; exec(compile(text, 'inside', 'exec'))"
+        )
+        # Behind walls there are only the programs of the machine.
+        python = "python3" if self.level == "sandbox" else sys.executable
+        return python, "-I", "-X", "utf8", "-c", program
 
     @property
     def session(self) -> Session:
@@ -249,19 +263,13 @@ class Bench:
         assert not changed, f"changed in the owner's checkout: {sorted(changed)}"
 
 
-def _python(script: str) -> tuple[str, ...]:
-    """The command for a program, whose lines are shown where it fails."""
-    text = _PRELUDE + dedent(script)
-    lines = "linecache.cache['inside'] = (0, None, text.splitlines(True), 'inside')"
-    program = f"import linecache; text = {text!r}; {lines}; exec(compile(text, 'inside', 'exec'))"
-    return sys.executable, "-I", "-X", "utf8", "-c", program
-
-
 class BenchSuite:
     """Gives its tests a capsule to share, and capsules of their own."""
 
     driver: ClassVar[str] = ""
     """The name of the driver under trial, as the registry knows it."""
+    level: ClassVar[str] = "clone"
+    """The level of the capsules: one with layers."""
     root: ClassVar[Path | None] = None
     """Where to work: a directory on the filesystem under trial."""
     _bench: ClassVar[Bench | None] = None
@@ -272,7 +280,7 @@ class BenchSuite:
         cls = type(self)
         if cls._bench is None:
             place = cls.root or Path(tempfile.mkdtemp(prefix="atoll-bench-"))
-            cls._bench = Bench(place, self.driver)
+            cls._bench = Bench(place, self.driver, level=self.level)
         return cls._bench
 
     @property
@@ -287,7 +295,7 @@ class BenchSuite:
         """A project of its own, for tests that change what is the owner's."""
         place = self.bench.root.parent / "own" / name
         place.mkdir(parents=True)
-        made = Bench(place, self.driver, home=home, name=name)
+        made = Bench(place, self.driver, home=home, name=name, level=self.level)
         try:
             yield made
         except BaseException:

@@ -112,7 +112,7 @@ class IsolationSuite:
     def test_check_changes_nothing(self, tmp_path: Path) -> None:
         trial = self.trial(tmp_path)
         before = look(tmp_path)
-        assert trial.driver.check() == trial.driver.check()
+        assert trial.driver.check(trial.home) == trial.driver.check(trial.home)
         assert look(tmp_path) == before
 
     def test_plan_is_pure(self, tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""`atoll pause`: holds a capsule still."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, name_argument, verb
+
+
+@click.command("pause")
+@name_argument
+@verb
+def command(frame: Frame, name: str) -> None:
+    """Stops every process of NAME where it is, until `atoll resume NAME`."""
+    capsule = frame.capsule(name)
+    count = capsule.pause()
+    frame.output.answer("capsule", {"name": capsule.name, "paused": True, "processes": count}, "")
+    frame.output.note(f"`{name}` is paused (processes: {count})\nhint: atoll resume {name}")

@@ -1,0 +1,18 @@
+"""`atoll resume`: lets a paused capsule go on."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, name_argument, verb
+
+
+@click.command("resume")
+@name_argument
+@verb
+def command(frame: Frame, name: str) -> None:
+    """Lets every process of NAME go on; fine when it was not paused."""
+    capsule = frame.capsule(name)
+    count = capsule.resume()
+    frame.output.answer("capsule", {"name": capsule.name, "paused": False, "processes": count}, "")
+    frame.output.note(f"`{name}` goes on (processes: {count})")

@@ -1,0 +1,86 @@
+"""Whether walls stand on this host: they are built once, for nobody, and leaned against."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from atoll.drivers.contracts import IsolationDriver, IsolationRequest
+from atoll.drivers.layers.workbench import holding
+from atoll.host.nursery import Nursery
+from atoll.host.process import run
+from atoll.model.errors import AtollError
+from atoll.model.plan import View
+
+_QUESTIONS = (
+    ("a filter on system calls", "grep -q '^Seccomp:.2' /proc/self/status"),
+    ("no new privileges", "grep -q '^NoNewPrivs:.1' /proc/self/status"),
+    ("no capability", "! grep '^Cap' /proc/self/status | grep -q '[1-9a-f]$'"),
+    ("a root that is read-only", "! touch /x 2>/dev/null"),
+    ("a tree of processes of its own", "test -e /proc/1/stat && test $$ -lt 1000"),
+    ("no user namespace below it", "! unshare --user true 2>/dev/null"),
+    ("a workspace that can be written", "echo x > f && test -s f"),
+    ("a private home", 'echo x > "$HOME/f"'),
+    ("no network but its own", "test $(wc -l < /proc/net/dev) -eq 3"),
+)  # fmt: skip
+_SETTINGS = (
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+)
+
+
+def try_walls(driver: IsolationDriver, place: Path) -> tuple[str | None, str]:
+    """`("walls", what was tried)`, or `(None, what did not hold)`."""
+    pool, state, workspace = place / "layers", place / "inside" / "state", place / "workspace"
+    held, objects = place / "held", place / "inside" / "objects"
+    own = (pool / "state" / "home", pool / "state" / "tmp", pool / "workspace")
+    for directory in (*own, state, objects, workspace, held):
+        directory.mkdir(parents=True)
+    plan = driver.plan(
+        IsolationRequest(
+            workspace=str(workspace),
+            directory=str(held),
+            variables={},
+            author="",
+            email="",
+            private=str(state),
+            home="/home/agent",
+            is_root=os.geteuid() == 0,
+            network="none",
+        )
+    )
+    mounts: tuple[dict[str, object], ...] = (
+        {"bind": str(pool / "state"), "at": str(state)},
+        {"bind": str(pool / "workspace"), "at": str(workspace)},
+    )
+    view = View(user=os.geteuid() != 0, pool=str(pool), mounts=mounts)
+    nursery = Nursery(str(place))
+    script = "\n".join(f"({question}) || echo '{wall}'" for wall, question in _QUESTIONS)
+    try:
+        with holding(nursery, driver.furnish(plan, view, os.environ), held) as inside:
+            around = driver.enclosure(plan, os.environ)._replace(holder=inside.holder)
+            answer = run(("sh", "-c", script), within=around, allowed=range(256))
+    except (AtollError, OSError) as error:
+        return None, str(error)
+    finally:
+        nursery.close()
+    if answer.code != 0:
+        complaint = os.fsdecode(answer.stderr).strip().splitlines() or ["bwrap said nothing"]
+        return None, complaint[-1]
+    if answer.text:
+        return None, "missing: " + ", ".join(answer.text.splitlines())
+    return "walls", "built and leaned against: " + ", ".join(wall for wall, _ in _QUESTIONS)
+
+
+def find_cure() -> str | None:
+    """The command that lets users have namespaces, where a setting of the kernel's forbids it."""
+    for name, forbidding, allowing in _SETTINGS:
+        try:
+            with open("/proc/sys/" + name.replace(".", "/"), encoding="ascii") as stream:
+                found = stream.read().strip()
+        except OSError:
+            continue
+        if found == forbidding and (os.geteuid() != 0 or name.startswith("user.")):
+            return f"sysctl -w {name}={allowing}"
+    return None

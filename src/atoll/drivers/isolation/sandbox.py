@@ -1,0 +1,225 @@
+"""Processes behind walls: bwrap around every command, in a room that the capsule's holder built.
+
+No part of the host is visible but what `visible.py` names, read-only. Every process has lost all
+privileges before it starts: no capability, no new privileges, no nested user namespace, a filter
+on system calls, and, where root makes the capsule, a kernel uid that nobody else has.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll.drivers.contracts import IsolationRequest
+from atoll.drivers.isolation import seccomp, visible
+from atoll.drivers.isolation.namespace import NamespaceProcess
+from atoll.drivers.isolation.proving import find_cure, try_walls
+from atoll.drivers.isolation.visible import Entry, Person
+from atoll.drivers.layers import probes
+from atoll.model.errors import IsolationError
+from atoll.model.plan import Enclosure, IsolationPlan, View
+from atoll.model.state import Problem
+
+_FIRST_UID = 2_000_000_000
+_UIDS = 100_000_000
+_ROOMS = ("/mnt", "/srv", "/media", "/opt", "/run", "/tmp")  # noqa: S108 - only in its own view
+_COVERED = ("/dev", "/proc")
+_INSIDE_UID = 1000
+_INSTALL = "apt-get install bubblewrap"
+_SMALL = "mode=755,size=64m"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside
+_SHARED_MEMORY_BYTES = 256 << 20
+_SETTINGS = "/proc/sys"
+_TOLD_BY_PROC = (
+    "keys", "key-users", "kallsyms", "kcore", "config.gz", "timer_list", "sched_debug", "kmsg",
+    "latency_stats", "vmallocinfo", "slabinfo", "pagetypeinfo", "sysrq-trigger",
+)  # fmt: skip
+"""What the kernel tells of itself and of others' keys; no program at work asks for it."""
+
+
+class SandboxProcess(NamespaceProcess):
+    name = "sandbox"
+
+    def check(self, home: Path) -> list[Problem]:
+        program = _find_program()
+        if program is None:
+            return [Problem(what="bwrap is not installed", cure=_INSTALL)]
+        status = os.stat(program)
+        known_as = f"walls of {program} {status.st_ino} {status.st_mtime_ns}"
+        way, reason = probes.remembered(home, known_as, self.probe, is_curable=True)
+        if way is not None:
+            return []
+        return [Problem(what=f"no walls can be built: {reason}", cure=find_cure())]
+
+    def plan(self, request: IsolationRequest) -> IsolationPlan:
+        _require_place(request)
+        plan = super().plan(request)
+        number = zlib.crc32(request.directory.encode(errors="surrogateescape")) % _UIDS
+        return plan._replace(
+            home=request.home,
+            uid=_FIRST_UID + number if request.is_root else None,
+            network=request.network,
+            limits=dict(request.limits),
+        )
+
+    def probe(self, place: Path) -> tuple[str | None, str]:
+        return try_walls(self, place)
+
+    def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
+        entries = [*self._machine(plan, _room(plan), owner), *self._own(plan, owner)]
+        places = [str(e["at"]) for e in entries if e.get("read_only") or "copy" in e]
+        own = os.path.dirname(str(plan.private))
+        return visible.topmost(place for place in places if not visible.is_below(place, [own]))
+
+    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        root = _room(plan)
+        entries = [*self._machine(plan, root, owner), *self._own(plan, owner)]
+        entries += [
+            {**_read_only(place, plan), "optional": True}
+            for mount in view.mounts
+            if mount["at"] == _objects(plan)
+            for place in visible.borrowed(str(mount["bind"]))
+        ]
+        return view._replace(
+            uid=plan.uid,
+            network=plan.network,
+            room={"root": root, "entries": entries},
+        )
+
+    def _machine(self, plan: IsolationPlan, root: str, owner: Mapping[str, str]) -> list[Entry]:
+        host = os.path.basename(plan.holder)
+        return [
+            {"at": "/proc", "directory": 0o755},
+            {"at": "/dev", "directory": 0o755},
+            {"at": "/run", "tmpfs": _SMALL},
+            {"at": "/var/run", "link": "/run"},
+            {"at": "/var/tmp", "link": "/tmp"},  # noqa: S108 - inside
+            *visible.system(root),
+            *visible.settings(_person(plan, owner), host),
+        ]
+
+    def _own(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[Entry]:
+        """What is the capsule's, and what lies among it; whatever holds another comes first."""
+        private = str(plan.private)
+        shown: list[Entry] = [
+            {"at": "/tmp", "bind": f"{private}/tmp"},  # noqa: S108 - inside
+            {"at": plan.home, "bind": f"{private}/home"},
+            {"at": plan.workspace, "bind": plan.workspace},
+        ]
+        needed = [_objects(plan), *([plan.tools] if plan.tools else [])]
+        shown += [_read_only(place, plan) for place in needed]
+        taken = {str(entry["at"]) for entry in shown}
+        shown += [
+            {**_read_only(place, plan), "optional": True}
+            for place in visible.toolchains(owner)
+            if place not in taken
+        ]
+        return sorted(shown, key=lambda entry: str(entry["at"]).split("/"))
+
+    def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
+        inside = super().enclosure(plan, owner)
+        program = _find_program(plan.workspace)
+        if program is None:
+            raise IsolationError("bwrap is not installed", hint=_INSTALL)
+        person = _person(plan, owner)
+        env = {
+            **inside.env,
+            "HOME": plan.home,
+            "USER": person.name,
+            "LOGNAME": person.name,
+            "TMPDIR": "/tmp",  # noqa: S108 - inside
+            "XDG_CONFIG_HOME": f"{plan.home}/.config",
+            "XDG_CACHE_HOME": f"{plan.home}/.cache",
+            "XDG_DATA_HOME": f"{plan.home}/.local/share",
+            "XDG_STATE_HOME": f"{plan.home}/.local/state",
+            **plan.variables,
+        }
+        walls: dict[str, object] = {
+            "program": program,
+            "room": _room(plan),
+            "options": self._options(plan, person),
+            "filter": seccomp.build(platform.machine()).hex(),
+            "uid": plan.uid,
+        }
+        return inside._replace(env=env, walls=walls, limits=dict(plan.limits))
+
+    def _options(self, plan: IsolationPlan, person: Person) -> list[str]:
+        return [
+            "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+            "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL",
+            "--uid", str(person.uid), "--gid", str(person.gid),
+            "--hostname", os.path.basename(plan.holder),
+            "--bind", _room(plan), "/",
+            "--proc", "/proc", *_covers(),
+            "--dev", "/dev",
+            "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", _SHARED_MEMORY,
+            "--remount-ro", "/dev",
+        ]  # fmt: skip
+
+
+def _is_open(place: str) -> bool:
+    """Whether others than root may read or write it: nobody inside is root to the kernel."""
+    try:
+        return bool(os.stat(place).st_mode & (stat.S_IROTH | stat.S_IWOTH))
+    except OSError:
+        return False
+
+
+def _find_program(workspace: str = "") -> str | None:
+    """bwrap, by absolute directories of the PATH that are not the project's own."""
+    own = [workspace] if workspace else []
+    places = os.environ.get("PATH", os.defpath).split(":")
+    trusted = [p for p in places if os.path.isabs(p) and not visible.is_below(p, own)]
+    return shutil.which("bwrap", path=":".join(trusted))
+
+
+def _covers() -> list[str]:
+    """Over parts of `/proc` that are the kernel's own: not to be changed, or not to be read.
+
+    The settings of namespaces belong to whoever made them, capabilities or not.
+    """
+    told = [f"/proc/{name}" for name in _TOLD_BY_PROC]
+    hidden = [word for p in told if _is_open(p) for word in ("--ro-bind", os.devnull, p)]
+    return ["--ro-bind", _SETTINGS, _SETTINGS, *hidden]
+
+
+def _objects(plan: IsolationPlan) -> str:
+    """Where the owner's objects are seen."""
+    return str(Path(str(plan.private)).parent / "objects")
+
+
+def _require_place(request: IsolationRequest) -> None:
+    for place in (request.workspace, str(request.private)):
+        covered = next((c for c in _COVERED if visible.is_below(place, [c])), None)
+        if covered is not None:
+            raise IsolationError(
+                f"`{place}` cannot be seen behind walls, where `{covered}` is another one",
+                hint="move it elsewhere, or take level `clone`",
+            )
+
+
+def _read_only(place: str, plan: IsolationPlan) -> Entry:
+    return {"at": place, "bind": place, "read_only": True, "shifted": plan.uid is not None}
+
+
+def _person(plan: IsolationPlan, owner: Mapping[str, str]) -> Person:
+    if plan.uid is not None:
+        return Person("agent", _INSIDE_UID, _INSIDE_UID, plan.home)
+    name = owner.get("USER") or "agent"
+    return Person(name, os.geteuid(), os.getegid(), plan.home)
+
+
+def _room(plan: IsolationPlan) -> str:
+    """A directory that every user can reach, to be covered in the holder's view alone."""
+    needed = [plan.holder, plan.workspace, str(plan.private), plan.tools or "/usr", plan.home]
+    for place in _ROOMS:
+        if os.path.isdir(place) and not any(visible.is_below(p, [place]) for p in needed):
+            return place
+    raise IsolationError(
+        "there is no place for a capsule's room", hint="mkdir /mnt; or move Atoll's home"
+    )

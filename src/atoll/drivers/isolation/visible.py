@@ -1,0 +1,125 @@
+"""What of the machine a walled capsule sees: an allow-list, all of it read-only.
+
+Programs and their libraries, the toolchains that the owner has installed, and a small `/etc` of
+which nothing tells about the machine or its users. What is not named here does not exist inside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from atoll.host import files
+
+Entry = dict[str, object]
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu")
+_ETC = (
+    "alternatives", "ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki", "crypto-policies",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "protocols", "services",
+    "mime.types", "fonts", "terminfo", "os-release", "debian_version", "lsb-release", "inputrc",
+    "gai.conf", "bash.bashrc", "profile.d", "vim", "perl", "python3", "python3.11", "java",
+    "maven", "gitattributes", "magic", "magic.mime", "rpc", "ethertypes", "shells", "xattr.conf",
+    "request-key.d", "ImageMagick-6", "php", "texmf", "skel",
+)  # fmt: skip
+"""What programs look for in `/etc` and nobody has to keep to himself."""
+_LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
+_TOOLCHAINS = (
+    ".pyenv", ".nvm", ".rustup", ".cargo/bin", ".volta", ".asdf", ".sdkman", ".rbenv", ".nodenv",
+    ".goenv", ".jenv", ".juliaup", ".ghcup", ".elan", ".opam", ".bun", ".deno", ".dotnet",
+    ".linuxbrew", ".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise",
+    ".local/share/pipx", ".local/share/pnpm", ".local/share/fnm", ".local/pipx", ".fnm", ".poetry",
+    ".pixi/bin", ".pixi/envs", "go/bin", "sdk", "miniconda3", "miniforge3", "anaconda3", ".conda",
+    ".npm-global", "n", ".swiftly", ".zvm",
+)  # fmt: skip
+"""Where people have their compilers and interpreters below their homes. `.cargo` as a whole is
+not among them, nor is any cache: they hold tokens, or are written through to the owner's."""
+_MOST_STORES = 50
+_NAMES = "hosts: files dns\npasswd: files\ngroup: files\nservices: files\nprotocols: files\n"
+
+
+class Person:
+    """Whom a capsule's processes are to themselves."""
+
+    def __init__(self, name: str, uid: int, gid: int, home: str) -> None:
+        self.name = name
+        self.uid = uid
+        self.gid = gid
+        self.home = home
+
+
+def system(hidden: str) -> Iterator[Entry]:
+    """Programs and libraries; links are the same links inside. Not what is below `hidden`."""
+    for place in _SYSTEM:
+        if os.path.islink(place):
+            yield {"at": place, "link": os.readlink(place)}
+        elif os.path.isdir(place) and place != hidden:
+            yield {"at": place, "bind": place, "read_only": True}
+
+
+def settings(person: Person, host: str) -> Iterator[Entry]:
+    """The `/etc`."""
+    for name in _ETC:
+        place = f"/etc/{name}"
+        if os.path.islink(place) and not os.path.isabs(os.readlink(place)):
+            yield {"at": place, "link": os.readlink(place)}
+        elif name in _LARGE and os.path.exists(place):
+            yield {"at": place, "bind": os.path.realpath(place), "read_only": True}
+        elif os.path.exists(place):
+            yield {"at": place, "copy": os.path.realpath(place)}
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    users = [
+        f"root:x:0:0:root:/nonexistent:{shell}",
+        f"{person.name}:x:{person.uid}:{person.gid}::{person.home}:{shell}",
+        "nobody:x:65534:65534:nobody:/nonexistent:/bin/false",
+    ]
+    groups = ["root:x:0:", f"{person.name}:x:{person.gid}:", "nogroup:x:65534:"]
+    loopback = f"127.0.0.1\tlocalhost {host}\n::1\tlocalhost ip6-localhost\n"
+    for name, text in (
+        ("passwd", "\n".join(dict.fromkeys(users)) + "\n"),
+        ("group", "\n".join(dict.fromkeys(groups)) + "\n"),
+        ("hosts", loopback),
+        ("hostname", f"{host}\n"),
+        ("resolv.conf", ""),
+        ("nsswitch.conf", _NAMES),
+        ("machine-id", ""),
+    ):
+        yield {"at": f"/etc/{name}", "file": text}
+
+
+def toolchains(owner: Mapping[str, str]) -> list[str]:
+    """Directories of the owner's with programs: known ones below HOME, and what PATH names."""
+    home = owner.get("HOME", "")
+    known = [f"{home}/{name}" for name in _TOOLCHAINS] if os.path.isabs(home) else []
+    named = [place for place in owner.get("PATH", "").split(":") if os.path.isabs(place)]
+    found = [os.path.normpath(place) for place in (*known, *named) if os.path.isdir(place)]
+    return topmost(place for place in found if not is_below(place, _SYSTEM))
+
+
+def borrowed(store: str) -> list[str]:
+    """From where a repository's store borrows objects, and from where those do."""
+    found: list[str] = []
+    pending = [store]
+    while pending and len(found) < _MOST_STORES:
+        content = files.read_regular(Path(pending.pop(), "info/alternates"), limit_bytes=1 << 20)
+        for line in os.fsdecode(content or b"").splitlines():
+            place = os.path.normpath(line)
+            if line.startswith("/") and place not in found:
+                found.append(place)
+                pending.append(place)
+    return found
+
+
+def topmost(places: Iterable[str]) -> list[str]:
+    """Without those that lie in others of them; in order."""
+    chosen: list[str] = []
+    for place in sorted(set(places)):
+        if not is_below(place, chosen):
+            chosen.append(place)
+    return chosen
+
+
+def is_below(place: str, others: Iterable[str]) -> bool:
+    """Whether a place is one of the others, or lies in one."""
+    return any(place == other or place.startswith(f"{other}/") for other in others)

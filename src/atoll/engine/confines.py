@@ -1,0 +1,93 @@
+"""The group of processes that a capsule's limits are set for, where the host lets us make one."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers import probes
+from atoll.engine.session import Session
+from atoll.host import cgroups
+from atoll.host.cgroups import Places
+from atoll.keeper.groups import Group
+from atoll.model.state import Capsule
+
+
+class _Asked(NamedTuple):
+    memory_bytes: int | None
+    cpus: float | None
+    pids: int | None
+
+
+def find_places(home: Path) -> Places:
+    """Where groups can be made; tried once per boot."""
+
+    def probe(_: Path) -> tuple[str | None, str]:
+        return json.dumps(cgroups.find_places()._asdict()), "groups were made and removed"
+
+    found, _ = probes.remembered(home, "groups", probe)
+    return Places(**json.loads(str(found)))
+
+
+_KERNEL = {"memory_bytes": "memory", "cpus": "cpu", "pids": "pids"}
+_ALWAYS = ("files",)
+
+
+def tell(session: Session, limits: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+    """By name, each limit and how it is held: by the kernel, or by looks at what happens."""
+    if not limits:
+        return {}
+    parents = find_places(session.home).parents
+    held = {name for name, use in _KERNEL.items() if use in parents} | set(_ALWAYS)
+    return {
+        name: (value, "enforced" if name in held else "watched") for name, value in limits.items()
+    }
+
+
+def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) -> dict[str, str]:
+    """Makes the capsule's group, or takes it over; returns its directories by their use."""
+    if not limits:
+        return {}
+    asked = _Asked(
+        memory_bytes=_whole(limits.get("memory_bytes")),
+        cpus=limits.get("cpus"),
+        pids=_whole(limits.get("pids")),
+    )
+    return cgroups.make_group(find_places(session.home), _name(session, capsule), asked).directories
+
+
+def close_group(session: Session, capsule: Capsule) -> None:
+    """Removes the capsule's group, with whatever should still be in it; fine without one."""
+    places = find_places(session.home)
+    name = _name(session, capsule)
+    group = Group({use: f"{parent}/{name}" for use, parent in places.parents.items()})
+    group.kill()
+    group.remove()
+    for parent in set(places.parents.values()):
+        # Not empty: others have groups there.
+        with suppress(OSError):
+            os.rmdir(parent)
+
+
+def sweep(session: Session) -> list[str]:
+    """Removes the groups of capsules that are no more."""
+    living = {_name(session, capsule) for capsule in session.store.capsules()}
+    places = find_places(session.home)
+    return cgroups.sweep(places, _prefix(session), lambda name: name in living).removed
+
+
+def _name(session: Session, capsule: Capsule) -> str:
+    return f"{_prefix(session)}{capsule.id}"
+
+
+def _prefix(session: Session) -> str:
+    return f"{zlib.crc32(str(session.home).encode(errors='surrogateescape')):08x}-"
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,129 @@
+"""What a run may use: held by the kernel where that can be, else looked at and ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from atoll.keeper import tree
+from atoll.keeper.groups import Group
+from atoll.keeper.watchdog import Budget, Watch, free_bytes, rlimits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOK_S = 0.25
+_REASONS = {"memory": "oom", "inodes": "disk"}
+_KILLED = 128 + 9
+_TOO_LARGE = 25
+"""SIGXFSZ."""
+_SPARE_BYTES = 16 << 20
+
+
+class Limits:
+    """`raw`: `{"memory_bytes", "pids", "disk_bytes", "files", "idle_s", "output_bytes"}`, some or
+    all, and `"upper"`, the directory that counts as the capsule's disk.
+    """
+
+    __slots__ = (
+        "_free_bytes",
+        "_is_fresh",
+        "_is_tidying",
+        "_output_bytes",
+        "_said_at",
+        "_told",
+        "_watch",
+        "budget",
+        "group",
+        "raw",
+        "unmet",
+    )
+
+    def __init__(self, raw: Mapping[str, object], group: Mapping[str, str]) -> None:
+        self.raw = raw
+        self.group = Group(dict(group))
+        held = {"memory_bytes": "memory", "pids": "pids"}
+        self.unmet = {
+            key: raw[key] for key, use in held.items() if raw.get(key) and use not in group
+        }
+        self._watch = Watch(self.unmet) if self.unmet else None
+        disk, upper = raw.get("disk_bytes"), raw.get("upper")
+        self.budget = Budget(str(upper), int(str(disk))) if disk and upper else None
+        self._is_fresh = True
+        self._is_tidying = False
+        self._free_bytes = 0
+        self._told = 0
+        self._said_at = 0.0
+        self._output_bytes = 0
+
+    @property
+    def needs_a_look(self) -> bool:
+        return bool(self._watch or self.budget or self.raw.get("idle_s"))
+
+    def enter(self) -> None:
+        """For the child, before it gives up its rights."""
+        # Whoever started us may have a priority that groups do not take, and nobody inside needs.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        self.group.enter()
+        kinds = rlimits(
+            self.raw, memory_is_held="memory_bytes" not in self.unmet, in_user_namespace=True
+        )
+        for kind, value in kinds:
+            resource.setrlimit(kind, (value, value))
+
+    def begin(self, now: float) -> None:
+        if self.budget is not None:
+            self._free_bytes = free_bytes(str(self.raw["upper"]))
+        self._told = self._oom_kills()
+        self._said_at = now
+
+    def heard(self, count: int, now: float) -> str | None:
+        """The run has said so much more; the reason to end it, if that is too much."""
+        self._said_at = now
+        self._output_bytes += count
+        limit = self.raw.get("output_bytes")
+        return "output" if limit and self._output_bytes > int(str(limit)) else None
+
+    def look(self, root: int, now: float) -> str | None:
+        """The reason to end what runs below `root`; None when all is well."""
+        idle_s = self.raw.get("idle_s")
+        if idle_s and now - self._said_at > float(str(idle_s)):
+            return "idle"
+        found = None
+        if self._watch is not None:
+            found = self._watch.look(tree.descendants(root))
+        if found is None and self.budget is not None:
+            found = self._look_at_disk(self.budget, now)
+        return _REASONS.get(found, found) if found else None
+
+    def _look_at_disk(self, budget: Budget, now: float) -> str | None:
+        upper = str(self.raw["upper"])
+        try:
+            if self._is_tidying:
+                is_growing = self._free_bytes - free_bytes(upper) > _SPARE_BYTES
+                return "disk" if is_growing else None
+            found = budget.look(now)
+        except OSError:  # the capsule is being removed
+            return None
+        if found is not None and self._is_fresh:
+            # It was too much before: whoever comes to tidy up must be let.
+            self._is_tidying = True
+            found = None
+        self._is_fresh = False
+        return found
+
+    def judge(self, exit_code: int | None, signal_number: int | None) -> str | None:
+        """Why the kernel has ended the run, if it was for a limit."""
+        if signal_number == _TOO_LARGE or exit_code == 128 + _TOO_LARGE:
+            # A single file of more than all files may have together.
+            return "disk" if self.raw.get("disk_bytes") else None
+        was_killed = signal_number == 9 or exit_code == _KILLED
+        return "oom" if was_killed and self._oom_kills() > self._told else None
+
+    def _oom_kills(self) -> int:
+        return self.group.events().oom_kills or 0
+
+
+def find_limits(raw: object, group: Mapping[str, str]) -> Limits | None:
+    return Limits(raw, group) if isinstance(raw, dict) else None

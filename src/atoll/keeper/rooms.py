@@ -1,0 +1,182 @@
+"""The room: the whole tree that the processes of a walled capsule see, built once by its holder.
+
+Every entry is named by its place in the room. Some of them lie in directories that the capsule's
+own processes can write, and may have filled with links: no place is ever reached through one, and
+what stands in the way is moved aside. All mounts go on descriptors, never on paths.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+
+from atoll.keeper import calls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MS_NOSUID, _MS_NODEV = 0x2, 0x4
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_ASIDE = "moved-aside"
+_COPY_BYTES = 1 << 20
+
+
+class Builder:
+    """Furnishes one room. `uid` is whom it is for, where that is not us; `namespace` shows what
+    is ours as theirs.
+    """
+
+    def __init__(self, root: str, *, uid: int | None, namespace: int) -> None:
+        self._root = root
+        self._uid = uid
+        self._namespace = namespace
+
+    def build(self, entries: list[dict[str, object]]) -> None:
+        """In order. An entry has `at` and one of `directory` (its mode), `link` (its target),
+        `file` (its text), `copy` (its source), `tmpfs` (its options) and `bind` (its source).
+        A bind may be `read_only`, `shifted` (shown as theirs) and `optional` (passed over without
+        a source).
+        """
+        calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
+        handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for entry in entries:
+                *above, name = str(entry["at"]).strip("/").split("/")
+                parent = self._reach(handle, above)
+                try:
+                    self._furnish(parent, name, entry)
+                finally:
+                    os.close(parent)
+            calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
+        finally:
+            os.close(handle)
+
+    def _reach(self, root: int, names: list[str]) -> int:
+        """A descriptor of the directory, which is made where it is missing."""
+        place = os.dup(root)
+        for name in names:
+            self._make_directory(place, name, 0o755)
+            below = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=place)
+            os.close(place)
+            place = below
+        return place
+
+    def _furnish(self, parent: int, name: str, entry: dict[str, object]) -> None:
+        if "link" in entry:
+            os.symlink(str(entry["link"]), name, dir_fd=parent)
+        elif "file" in entry:
+            self._write(parent, name, str(entry["file"]).encode(errors="surrogateescape"))
+        elif "copy" in entry:
+            self._copy(str(entry["copy"]), parent, name)
+        elif "directory" in entry:
+            self._make_directory(parent, name, int(str(entry["directory"])))
+        elif "tmpfs" in entry:
+            self._make_directory(parent, name, 0o755)
+            with _opened(parent, name) as place:
+                options = str(entry["tmpfs"])
+                calls.mount("atoll", _path(place), "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+        else:
+            self._bind(parent, name, entry)
+
+    def _bind(self, parent: int, name: str, entry: dict[str, object]) -> None:
+        source = str(entry["bind"])
+        try:
+            is_directory = stat.S_ISDIR(os.stat(source).st_mode)
+            tree = calls.clone_mounts(source)
+        except OSError:
+            if entry.get("optional"):
+                return
+            raise
+        try:
+            flags = calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
+            flags |= calls.MOUNT_READ_ONLY if entry.get("read_only") else 0
+            namespace = self._namespace if entry.get("shifted") else -1
+            calls.change_mounts(tree, flags, namespace=namespace)
+            if is_directory:
+                self._make_directory(parent, name, 0o755)
+            else:
+                self._write(parent, name, b"")
+            with _opened(parent, name) as place:
+                calls.attach_mounts(tree, place)
+        finally:
+            os.close(tree)
+
+    def _make_directory(self, parent: int, name: str, mode: int) -> None:
+        """Sees that there is one; something else in its place is moved aside, not removed."""
+        if not _is(stat.S_ISDIR, parent, name):
+            self._clear(parent, name)
+            with self._acting(parent):
+                os.mkdir(name, dir_fd=parent)
+                os.chmod(name, mode, dir_fd=parent)
+
+    def _copy(self, source: str, parent: int, name: str) -> None:
+        """What everybody may read of a small tree of the host's: cheaper than a mount for each."""
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), name, dir_fd=parent)
+            return
+        mode = os.stat(source).st_mode
+        if stat.S_ISDIR(mode):
+            self._make_directory(parent, name, 0o755)
+            with _opened(parent, name) as place, os.scandir(source) as listing:
+                for entry in listing:
+                    self._copy(entry.path, place, entry.name)
+        elif stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            with open(source, "rb") as stream:
+                self._write(parent, name, stream.read(_COPY_BYTES))
+
+    def _write(self, parent: int, name: str, content: bytes) -> None:
+        if _is(stat.S_ISREG, parent, name) and not content:
+            return
+        self._clear(parent, name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._acting(parent):
+            handle = os.open(name, flags, 0o644, dir_fd=parent)
+        os.fchmod(handle, 0o644)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+
+    def _clear(self, parent: int, name: str) -> None:
+        with self._acting(parent):
+            for number in range(1000):
+                aside = f"{name}.{_ASIDE}" + (f"-{number}" if number else "")
+                if not _is(lambda _: True, parent, name):
+                    return
+                if not _is(lambda _: True, parent, aside):
+                    os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+
+    @contextmanager
+    def _acting(self, parent: int) -> Iterator[None]:
+        """In what is theirs, as the one whom the room is for: what is made there is theirs."""
+        if self._uid is None or os.fstat(parent).st_uid != self._uid:
+            yield
+            return
+        os.setegid(self._uid)
+        os.seteuid(self._uid)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+
+def _is(kind: object, parent: int, name: str) -> bool:
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return False
+    return bool(kind(mode))  # type: ignore[operator]
+
+
+@contextmanager
+def _opened(parent: int, name: str) -> Iterator[int]:
+    place = os.open(name, _PLACE, dir_fd=parent)
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+def _path(place: int) -> str:
+    return f"/proc/self/fd/{place}"

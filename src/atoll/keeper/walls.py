@@ -1,0 +1,135 @@
+"""The walls around a command: bwrap, started with an empty environment and told all by a file.
+
+Used between fork and exec, by the keeper for runs and by the engine for questions. Nothing of a
+capsule stands in a command line that others can read, and bwrap itself never sees a variable that
+the capsule chose.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from atoll.keeper import calls, narrowing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MOST_WORDS = 8900
+"""bwrap takes 9000 in all, from its file and its command line."""
+
+
+class WallError(Exception):
+    """The command cannot be started behind its walls; `exit_code` is what a shell would say."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+class Walls:
+    """`raw`: `{"program": BWRAP, "room": DIR, "options": [...], "filter": HEX, "uid": UID}`.
+
+    With `"write": [PATTERN, ...]` nothing but that can be written below `"workspace"`.
+    """
+
+    __slots__ = ("filter", "options", "program", "room", "uid", "workspace", "write")
+
+    def __init__(self, raw: Mapping[str, object]) -> None:
+        options = raw["options"]
+        if not isinstance(options, list | tuple):
+            raise TypeError("`options` is not a list")
+        self.program = str(raw["program"])
+        self.room = str(raw["room"])
+        self.options = [str(option) for option in options]
+        self.filter = bytes.fromhex(str(raw["filter"]))
+        self.uid = None if raw["uid"] is None else int(str(raw["uid"]))
+        self.workspace = str(raw.get("workspace", ""))
+        write = raw.get("write")
+        self.write = [str(pattern) for pattern in write] if isinstance(write, list) else []
+
+    def words(
+        self, argv: Iterable[str], env: Mapping[str, str], cwd: str, *, tty: bool = False
+    ) -> tuple[list[str], list[int]]:
+        """What to execute, and the descriptors that it needs, which are made here."""
+        filter_fd = _file("filter", self.filter)
+        told = [*self.options, "--seccomp", str(filter_fd)]
+        told += ["--chdir", cwd, *([] if tty else ["--new-session"])]
+        for name, value in env.items():
+            told += ["--setenv", name, value]
+        if len(told) > _MOST_WORDS:
+            raise WallError(126, f"{len(env)} variables are more than a command can get")
+        content = b"\0".join(map(os.fsencode, told)) + b"\0"
+        words_fd = _file("words", content)
+        handles = [filter_fd, words_fd]
+        command = list(argv)
+        if len(told) + len(command) > _MOST_WORDS:
+            # bwrap counts those of the command, too: they reach it by way of a shell.
+            handles.append(_file("command", _script(command)))
+            command = ["/bin/sh", f"/proc/self/fd/{handles[-1]}"]
+        # A session of its own with the terminal: signals typed there must not reach bwrap.
+        leader = ["setsid", "--ctty"] if tty else []
+        return [self.program, "--args", str(words_fd), "--", *leader, *command], handles
+
+    def narrow(self) -> None:
+        """Before `drop`: it takes what that gives up. WallError when a pattern names nothing."""
+        if self.write:
+            try:
+                narrowing.narrow(self.room, self.workspace, self.write)
+            except (OSError, narrowing.NothingThere) as error:
+                raise WallError(126, str(error)) from error
+
+    def drop(self) -> None:
+        """Become the user that the capsule's processes are to the kernel, never root."""
+        if self.uid is not None:
+            os.setgroups([])
+            os.setresgid(self.uid, self.uid, self.uid)
+            os.setresuid(self.uid, self.uid, self.uid)
+
+    def require(self, name: str, search_path: str, cwd: str) -> None:
+        """WallError when a command or its place is not to be found in the room."""
+        root = os.open(self.room, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISDIR(_mode(root, cwd)):
+                raise WallError(126, f"cannot enter `{cwd}`: there is no such directory")
+            if "/" in name:
+                self._judge(name, [_mode(root, os.path.join(cwd, name))], "no such file")
+            else:
+                places = (os.path.join(cwd, part, name) for part in search_path.split(":"))
+                self._judge(name, [_mode(root, place) for place in places], "command not found")
+        finally:
+            os.close(root)
+
+    @staticmethod
+    def _judge(name: str, modes: list[int], absence: str) -> None:
+        if not any(modes):
+            raise WallError(127, f"`{name}`: {absence}")
+        if not any(stat.S_ISREG(mode) and mode & 0o111 for mode in modes):
+            raise WallError(126, f"`{name}`: Permission denied")
+
+
+def _mode(root: int, path: str) -> int:
+    """0 when there is nothing; links are followed as inside."""
+    try:
+        handle = calls.open_beneath(root, path, os.O_PATH, links=True)
+    except OSError:
+        return 0
+    try:
+        return os.fstat(handle).st_mode
+    finally:
+        os.close(handle)
+
+
+def _script(command: list[str]) -> bytes:
+    quoted = (os.fsencode(word).replace(b"'", b"'\\''") for word in command)
+    return b"exec '" + b"' '".join(quoted) + b"'\n"
+
+
+def _file(name: str, content: bytes) -> int:
+    handle = os.memfd_create(f"atoll-{name}", 0)
+    with os.fdopen(os.dup(handle), "wb") as stream:
+        stream.write(content)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle

@@ -1,0 +1,180 @@
+"""A real terminal behind walls: what a person types reaches the command, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import termios
+
+import pytest
+
+from persons import as_both, require
+from terminals import Terminal
+
+PATIENT = """
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("caught", flush=True)
+print("line:", input())
+raise SystemExit(7)
+"""
+SIZES = """
+import os, signal
+def tell(*_):
+    size = os.get_terminal_size()
+    os.write(1, f"{size.columns} {size.lines} {os.ttyname(0)}\\n".encode())
+signal.signal(signal.SIGWINCH, tell)
+tell()
+print(input())
+raise SystemExit(5)
+"""
+
+
+@pytest.fixture
+def terminal(person):
+    """`terminal("run", "x", "--", "sh")`: the program on a terminal of its own."""
+    opened = []
+
+    def open_terminal(*args, **options):
+        opened.append(
+            Terminal(
+                [sys.executable, "-m", "atoll", *args],
+                person.repo,
+                env={**person.env, "SHELL": "/bin/bash"},
+                become=person.preparation(person.repo),
+                **options,
+            )
+        )
+        return opened[-1]
+
+    yield open_terminal
+    for term in opened:
+        term.close()
+
+
+@as_both
+def test_size_and_its_change(person, terminal):
+    require("python3")
+    person.atoll("new", "x")
+    term = terminal("run", "x", "--", "python3", "-c", SIZES, rows=31)
+    term.expect(r"80 31 /dev/(pts/\d+|console)")
+    term.resize(40, 132)
+    term.expect("132 40 /dev")
+    term.type("typed\n")
+    term.expect("typed")
+    assert term.process.wait(timeout=60) == 5
+
+
+@as_both
+def test_ctrl_c_reaches_the_command_which_goes_on(person, terminal):
+    require("python3")
+    person.atoll("new", "x")
+    term = terminal("run", "x", "--", "python3", "-c", PATIENT)
+    before = termios.tcgetattr(term.master)
+    term.expect("ready")
+    term.type("\x03")
+    term.expect("caught")
+    term.type("still here\n")
+    term.expect("line: still here")
+    assert term.process.wait(timeout=60) == 7
+    assert termios.tcgetattr(term.master)[:4] == before[:4]
+    assert person.outcome("x") == {**person.outcome("x"), "reason": "exited", "exit_code": 7}
+
+
+def test_ctrl_c_ends_what_does_not_care(person, terminal):
+    person.atoll("new", "x")
+    term = terminal("run", "x", "--", "sh", "-c", "echo ready; exec sleep 600")
+    term.expect("ready")
+    term.type("\x03")
+    assert term.process.wait(timeout=60) == 128 + signal.SIGINT
+
+
+@as_both
+def test_shell_with_job_control(person, terminal):
+    require("bash")
+    person.atoll("new", "x")
+    term = terminal("shell", "x")
+    term.expect(r"[#$] ")
+    term.type("echo begin-$((40+2)); sleep 600\n")
+    term.expect("begin-42")
+    # Not before it runs in the foreground: earlier, the shell itself would get the key.
+    while "sleep 600" not in str(person.answer("ps", "x")):
+        continue
+    term.type("\x1a")
+    term.expect("Stopped")
+    term.type("jobs -l; bg; fg\n")
+    term.expect(r"\[1\]\+.*Stopped +sleep 600")
+    term.expect(r"sleep 600 &")
+    term.expect(r"sleep 600\r\n")
+    term.type("\x03")
+    term.expect(r"[#$] ")
+    term.type("jobs; echo marker-$((40+2))-$?\n")
+    assert "sleep" not in term.expect("marker-42-0").string.partition("marker-42-0")[0][-40:]
+    term.type("exit 9\n")
+    assert term.process.wait(timeout=60) == 9
+
+
+@as_both
+def test_full_screen_program(person, terminal):
+    require("vim")
+    person.atoll("new", "x")
+    term = terminal("run", "x", "--", "vim", "-u", "NONE", "-N", "edited.txt", rows=20, cols=70)
+    term.expect(r"\[New\]|edited\.txt")
+    term.type("ihello from vim")
+    term.expect("hello from vim")
+    term.resize(30, 100)
+    term.expect(r"\x1b\[29;1H")
+    term.type("\x1b:set columns?\r")
+    term.expect("columns=100")
+    term.type("\r:wq\r")
+    assert term.process.wait(timeout=60) == 0
+    assert person.sh("x", "cat edited.txt") == "hello from vim\n"
+    assert not (person.repo / "edited.txt").exists()
+
+
+def test_attached_terminal_comes_and_goes(person, terminal):
+    person.atoll("new", "x")
+    person.atoll("run", "-d", "-t", "x", "--", "sh", "-c", "while read l; do echo got-$l; done")
+    term = terminal("attach", "x.1")
+    term.expect("Ctrl-]")
+    term.type("one\n")
+    term.expect("got-one")
+    term.type("\x1d")
+    assert term.process.wait(timeout=60) == 0
+    again = terminal("attach", "x")
+    again.expect("got-one")
+    again.type("\x04")
+    again.process.wait(timeout=60)
+    assert person.outcome("x")["exit_code"] == 0
+
+
+def test_closed_terminal_ends_the_run(person, terminal, wait_for):
+    person.atoll("new", "x")
+    term = terminal("run", "x", "--", "sh", "-c", "trap '' HUP; echo ready; sleep 600")
+    term.expect("ready")
+    os.close(term.master)
+    term.master = os.open(os.devnull, os.O_RDONLY)
+    wait_for(lambda: not person.answer("ps", "x"), timeout_s=60, what="the end")
+    term.process.wait(timeout=60)
+    assert person.outcome("x")["reason"] in ("hangup", "stopped")
+
+
+def test_nothing_can_be_typed_into_the_owner_s_terminal(person, terminal):
+    """The classic way out: a command that pushes characters back to the shell that started it."""
+    require("python3")
+    person.atoll("new", "x")
+    push = (
+        "import fcntl, termios\n"
+        "for c in b'touch escaped\\n':\n"
+        "    fcntl.ioctl(0, termios.TIOCSTI, bytes([c]))\n"
+    )
+    term = terminal("run", "x", "--", "python3", "-c", push)
+    term.expect(r"(Error|Errno)[^\n]*\n")
+    assert term.process.wait(timeout=60) == 1
+    assert not re.search("touch escaped\n$", term.seen)
+    assert not (person.repo / "escaped").exists()
