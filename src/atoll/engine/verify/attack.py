@@ -1,0 +1,215 @@
+"""`verify`: lays out canaries, attacks a capsule's walls from inside, clears everything away.
+
+Each wall is attacked by one run, which goes the way of every run of the capsule. Nothing is
+claimed that was not tried: what could not be made, or did not answer, is told as that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from atoll.engine import runs
+from atoll.engine.capsules import Capsule, Result
+from atoll.engine.leases import workspace_plan
+from atoll.engine.projects import CapsuleSpec, Project
+from atoll.engine.verify import (
+    files,
+    inside,
+    kernel,
+    limits,
+    neighbours,
+    network,
+    processes,
+    repository,
+    secrets,
+    witness,
+)
+from atoll.engine.verify.attempt import Finding, Report, Verdict, Wall
+from atoll.engine.verify.canaries import (
+    Facts,
+    Planted,
+    describe_host,
+    host_witness,
+    identities,
+    parse_facts,
+    plant,
+)
+from atoll.model.errors import AtollError
+
+WALLS = (
+    files.WALL,
+    neighbours.WALL,
+    processes.WALL,
+    kernel.WALL,
+    network.WALL,
+    secrets.WALL,
+    repository.WALL,
+    limits.WALL,
+)
+_PYTHONS = ("/usr/bin/python3", "python3")
+_NOT_FOUND = 127
+_LIMIT_S = 120.0
+_DETAIL = 500
+
+
+def verify(project: Project, capsule: Capsule, *, tell: Callable[[str], None]) -> Report:
+    """Attacks every wall of a capsule; `tell` hears which one is next.
+
+    Raises what making a second capsule of the level, or starting a run in this one, raises.
+    """
+    started = time.monotonic()
+    findings: list[Finding] = []
+    with laid_out(project, capsule, tell) as given:
+        for wall in WALLS:
+            tell(f"attacking: {wall.name}")
+            findings += attack(wall, given, lambda task: _run_inside(capsule, task))
+    return Report(
+        capsule=capsule.name,
+        level=capsule.record.level,
+        findings=tuple(findings),
+        took_s=time.monotonic() - started,
+    )
+
+
+@contextmanager
+def laid_out(
+    project: Project, capsule: Capsule, tell: Callable[[str], None]
+) -> Iterator[dict[str, object]]:
+    """What attempts are given: everything that they reach for is there meanwhile."""
+    with host_witness() as (planted, host), _neighbour(project, capsule, tell) as (secret, other):
+        yield {
+            **describe_host(project.session.owner),
+            **describe_project(project, capsule),
+            "host": host,
+            "other": other,
+            "digests": [planted.digest, secret.digest],
+        }
+
+
+def attack(
+    wall: Wall, given: Mapping[str, object], run: Callable[[bytes], tuple[bytes, str]]
+) -> list[Finding]:
+    """`run` hands a program's input over and returns what it said, and why that is nothing."""
+    said, problem = run(inside.render(wall.attempts, given))
+    answers = _parse_answers(said)
+    missing: tuple[Verdict, str] = ("not tried", problem or "it did not answer")
+    return [
+        Finding(wall.name, attempt.id, attempt.title, *answers.get(attempt.id, missing))
+        for attempt in wall.attempts
+    ]
+
+
+def _parse_answers(said: bytes) -> dict[str, tuple[Verdict, str]]:
+    """Only what is well-formed: it comes from inside."""
+    try:
+        found = json.loads(said.splitlines()[-1]) if said else {}
+    except ValueError:
+        return {}
+    answers: dict[str, tuple[Verdict, str]] = {}
+    for name, answer in found.items() if isinstance(found, dict) else ():
+        match answer:
+            case [("held" | "gave way" | "not tried") as verdict, str(detail)]:
+                answers[name] = (verdict, detail[:_DETAIL])
+    return answers
+
+
+def _run_inside(capsule: Capsule, task: bytes) -> tuple[bytes, str]:
+    for python in _PYTHONS:
+        done = _start(capsule, (python, "-I", "-S", "-c", inside.LOADER), task)
+        if done.exit_code != _NOT_FOUND:
+            complaint = os.fsdecode(done.stderr).strip().splitlines() or ["it said nothing"]
+            return done.stdout, f"the run ended with {done.exit_code}: {complaint[-1]}"
+    return b"", "there is no python3 inside"
+
+
+def _start(capsule: Capsule, argv: tuple[str, ...], stdin: bytes) -> Result:
+    # Not by `capsule.run`: an attack is no reason for an automatic snapshot.
+    spec = runs.RunSpec(argv=argv, timeout_s=_LIMIT_S)
+    run = runs.start(capsule.session, capsule.record, capsule.enclosure(), spec)
+    return capsule.follow(run, stdin=stdin)
+
+
+def describe_project(project: Project, capsule: Capsule) -> Facts:
+    """What is the owner's and Atoll's own, by identity."""
+    session, git_dir = project.session, project.record.git_dir
+    owner = session.owner
+    home = owner.get("HOME", "")
+    settings = (f"{home}/.gitconfig", f"{home}/.config/git/config", "/etc/gitconfig")
+    pool = session.pool(project.record.id)
+    within = {
+        "config": ("config",),
+        "hooks": ("hooks",),
+        "refs": ("refs", "refs/heads"),
+        "head": ("HEAD",),
+        "objects": ("objects",),
+        "worktrees": ("worktrees", "logs"),
+    }
+    entries = {
+        name: identities(f"{git_dir}/{path}" for path in paths) for name, paths in within.items()
+    }
+    return {
+        "workspace": capsule.record.workspace,
+        "uid": os.geteuid(),
+        "toolchains": [f"{home}/.local/bin", f"{home}/.cargo/bin", f"{home}/.pyenv/shims"],
+        "checkout": identities([str(project.root)]),
+        "gitconfig": identities([owner.get("GIT_CONFIG_GLOBAL", ""), *settings]),
+        "git": {"path": git_dir, **entries},
+        "state": identities([str(session.home), str(session.home / "state.db")]),
+        "layers": identities(map(str, [pool, *sorted(pool.glob("layers/*/tree"))[:5]])),
+        "keepers": [c.directory for c in session.store.capsules(project.record.id)],
+    }
+
+
+@contextmanager
+def _neighbour(
+    project: Project, capsule: Capsule, tell: Callable[[str], None]
+) -> Iterator[tuple[Planted, Facts]]:
+    """A second capsule of the same level with a witness in it; gone afterwards."""
+    planted = plant()
+    tell("making a second capsule")
+    name = planted.name.removeprefix("atoll-")
+    spec = CapsuleSpec(level=capsule.record.level)
+    # The set-up of the project is not what is tried here.
+    plan = project.plan(name, spec)._replace(setup=())
+    other = project.make([plan])[0]
+    try:
+        with _living_in(other, planted) as facts:
+            yield planted, facts
+    finally:
+        _remove(project, other)
+
+
+@contextmanager
+def _living_in(other: Capsule, planted: Planted) -> Iterator[Facts]:
+    place = other.record.workspace if other.record.branch else "/tmp"  # noqa: S108 - the owner's
+    kept, temporary = [f"{place}/{planted.name}"], [f"/tmp/{planted.name}.tmp"]  # noqa: S108
+    argv = ("/usr/bin/python3", "-I", "-S", "-c", witness.PROGRAM, planted.name)
+    run = runs.start(other.session, other.record, other.enclosure(), runs.RunSpec(argv=argv))
+    channel = other.channel(run, role="foreground", rows=24, cols=80)
+    if channel is None:
+        raise AtollError(f"the witness in `{other.name}` has died")
+    with channel:
+        channel.write(planted.task(place, [*kept, *temporary]))
+        heard = channel.exchange(timeout_s=_LIMIT_S)
+        facts = parse_facts(lambda: next(heard, ("", b""))[1])
+        plan = workspace_plan(other.session, other.record)
+        upper = Path(plan.pool, "layers", plan.upper, "tree", "workspace", planted.name)
+        outside = [str(upper)] if plan.pool else kept
+        try:
+            yield {**facts, "outside": outside, "files": kept, "temporary": temporary}
+        finally:
+            channel.close_input()
+            for _ in heard:
+                continue
+    other.conclude(run)
+
+
+def _remove(project: Project, other: Capsule) -> None:
+    point = other.remove(force=True)
+    if point is not None:
+        project.drop(point)

@@ -1,0 +1,156 @@
+"""What attempts reach for: secrets planted in throw-away places, and what is the host's.
+
+Law: nothing of the owner's is read. Of the well-known places only that they exist is told, and
+which file they are. All that is planted is gone at the end, however that comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.engine.verify import witness
+from atoll.host import files
+from atoll.host.process import launch, own_environment
+from atoll.model.errors import DriverError
+
+Facts = dict[str, object]
+
+VARIABLE = "VERIFY_CANARY_TOKEN"
+_PATIENCE_S = 20.0
+_KNOWN = (
+    ".ssh", ".aws", ".azure", ".config/gcloud", ".config/gh", ".config/git", ".kube", ".docker",
+    ".gnupg", ".npmrc", ".pypirc", ".netrc", ".git-credentials", ".gitconfig", ".bash_history",
+    ".zsh_history", ".python_history", ".mozilla", ".config/google-chrome", ".password-store",
+    ".claude", ".codex", ".config/op", ".terraform.d", ".cargo/credentials.toml", ".m2", ".profile",
+    ".bashrc", ".cache", ".config",
+)  # fmt: skip
+_ETC = ("shadow", "gshadow", "sudoers", "passwd", "group", "hosts", "machine-id", "resolv.conf",
+        "ssh", "hostname", "crontab", "fstab")  # fmt: skip
+_PLACES = ("/home", "/root", "/var/log", "/var/lib", "/boot", "/srv", "/sys", "/sys/fs/cgroup",
+           "/etc", "/run", "/var", "/dev/shm", "/dev/pts")  # fmt: skip  # noqa: S108
+_SOCKETS = (
+    "/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock",
+    "/run/dbus/system_bus_socket", "/run/systemd/private", "/run/systemd/journal/socket",
+    "/run/snapd.socket", "/run/libvirt/libvirt-sock", "/run/acpid.socket", "/run/pcscd/pcscd.comm",
+    "/tmp/.X11-unix", "/run/udev/control",  # noqa: S108 - only whether it is there
+)  # fmt: skip
+_SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "TMUX", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
+_CREDENTIAL = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|_KEY$|CREDENTIAL|_SOCK$|AUTH")
+
+
+class Planted(NamedTuple):
+    """A secret, of which whoever attacks is told the digest only."""
+
+    name: str
+    secret: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.secret.encode()).hexdigest()
+
+    def task(self, directory: str, paths: Iterable[str]) -> bytes:
+        number = int.from_bytes(os.urandom(3)) + 1
+        told = {**self._asdict(), "directory": directory, "files": [*paths], "number": number}
+        return json.dumps(told).encode() + b"\n"
+
+
+def plant() -> Planted:
+    return Planted(f"atoll-verify-{os.urandom(5).hex()}", f"atoll-canary-{os.urandom(16).hex()}")
+
+
+@contextmanager
+def host_witness() -> Iterator[tuple[Planted, Facts]]:
+    """A witness on the host, with a home of its own, and a variable in our own environment."""
+    planted = plant()
+    place = Path(tempfile.mkdtemp(prefix="atoll-verify-"))
+    os.environ[VARIABLE] = planted.secret
+    try:
+        homelike = [place / "home" / path for path in (".ssh/id_ed25519", ".netrc", ".npmrc")]
+        kept = [str(path) for path in (place / planted.name, *homelike)]
+        with _started(planted, place, kept) as facts:
+            yield planted, {**facts, "place": str(place)}
+    finally:
+        del os.environ[VARIABLE]
+        files.remove_tree(place, within=place.parent)
+
+
+@contextmanager
+def _started(planted: Planted, place: Path, kept: list[str]) -> Iterator[Facts]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        companion = launch(
+            (sys.executable, "-I", "-S", "-c", witness.PROGRAM, planted.name, str(theirs.fileno())),
+            keep_fds=(theirs.fileno(),),
+            env={**own_environment(), VARIABLE: planted.secret},
+        )
+        theirs.close()
+        try:
+            ours.settimeout(_PATIENCE_S)
+            ours.sendall(planted.task(str(place), kept))
+            yield parse_facts(lambda: ours.recv(1 << 16))
+        finally:
+            # Its input ends: it removes what it holds, says so, and goes.
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)
+                while ours.recv(1 << 16):
+                    continue
+            companion.kill()
+            companion.wait()
+
+
+def parse_facts(receive: Callable[[], bytes]) -> Facts:
+    """The line in which a witness tells what it holds."""
+    said = b""
+    while not said.endswith(b"\n"):
+        piece = receive()
+        if not piece:
+            raise DriverError(f"the witness has died: {os.fsdecode(said) or 'it said nothing'}")
+        said += piece
+    facts: Facts = json.loads(said)
+    return facts
+
+
+def describe_host(owner: Mapping[str, str]) -> Facts:
+    """What of the machine and of the owner is there, by identity; nothing is opened."""
+    home = owner.get("HOME", "")
+    named = [owner[name].split(",")[0] for name in _SOCKET_VARIABLES if owner.get(name)]
+    nodes = [f"/dev/{name}" for name in ("mem", "kmsg", "fuse", "loop-control", "net/tun", "kvm")]
+    return {
+        "known": identities(f"{home}/{name}" for name in _KNOWN),
+        "etc": identities(f"/etc/{name}" for name in _ETC),
+        "places": identities(_PLACES),
+        "sockets": identities([*_SOCKETS, *named]),
+        "devices": identities(nodes),
+        "variables": sorted({VARIABLE, *(name for name in owner if _CREDENTIAL.search(name))}),
+        "addresses": _addresses(),
+    }
+
+
+def identities(paths: Iterable[str]) -> list[dict[str, object]]:
+    """Of those that exist: the path, and which file that is."""
+    found: list[dict[str, object]] = []
+    for path in paths:
+        with suppress(OSError):
+            status = os.stat(path)
+            found.append({"path": path, "identity": [status.st_dev, status.st_ino]})
+    return found
+
+
+def _addresses() -> list[str]:
+    """The host's own addresses beside the loopback: no packet is sent to find them."""
+    found = []
+    for family, far in ((socket.AF_INET, "192.0.2.9"), (socket.AF_INET6, "2001:db8::9")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            found.append(probe.getsockname()[0])
+    return found

@@ -1,0 +1,80 @@
+"""Attempts on the wall between capsules: a second one of the same project lives meanwhile."""
+
+from __future__ import annotations
+
+from atoll.engine.verify.attempt import Attempt, Wall
+
+WALL = Wall(
+    "other capsules",
+    (
+        Attempt("F03", "read another capsule's files by their path", """
+search(given["other"]["files"] + given["other"]["outside"], "read")
+"""),
+        Attempt("F03b", "read them through directories of processes", """
+paths = []
+for pid in pids():
+    for link in ("root", "cwd"):
+        place = "/proc/%d/%s" % (pid, link)
+        paths += [place + path for path in given["other"]["files"]]
+    paths.append("/proc/%d/cwd/%s" % (pid, given["other"]["name"]))
+search(paths, "read")
+"""),
+        Attempt("F03c", "write into another capsule", """
+places = [os.path.dirname(path) for path in given["other"]["outside"]]
+if not places:
+    not_tried("it has no files of its own")
+for place in places:
+    write_into(place)
+    gave_way(place)
+"""),
+        Attempt("S09", "read what another capsule has in its temporary directory", """
+search(given["other"]["temporary"], "read")
+"""),
+        Attempt("N04", "connect to a port of another capsule", """
+given["other"]["port"] or not_tried("it could not listen")
+connect(socket.AF_INET, ("127.0.0.1", given["other"]["port"]))
+"""),
+        Attempt("N04b", "connect to a local socket of another capsule", """
+given["other"]["abstract"] or not_tried("it could not listen")
+connect(socket.AF_UNIX, given["other"]["abstract"])
+"""),
+        Attempt("P28d", "read shared memory of another capsule", """
+given["other"]["memory"] or not_tried("it has none")
+search([given["other"]["memory"]], "read")
+"""),
+        Attempt("P28e", "attach a memory segment of another capsule", """
+given["other"]["segment"] or not_tried("it has none")
+call("shmget", given["other"]["segment"], 0, 0)
+"""),
+        Attempt("P01d", "see processes of another capsule", """
+name = given["other"]["name"].encode()
+for pid in pids():
+    with contextlib.suppress(OSError):
+        if name in command_of(pid):
+            gave_way("process %d" % pid)
+held("they are not there")
+"""),
+        Attempt("Z06", "reach Atoll's own state: its database, the holders' sockets", """
+reach(given["state"], lambda path: None)
+"""),
+        Attempt("Z06b", "give orders to the keeper of a capsule", """
+if not given["keepers"]:
+    not_tried("no capsule has one")
+for directory in given["keepers"]:
+    try:
+        place = os.open(directory, os.O_PATH)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.settimeout(3)
+            sock.connect("/proc/self/fd/%d/keeper" % place)
+            sock.sendall(b'{"ping": true}')
+            if sock.recv(1000):
+                gave_way(directory)
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("F11", "change the frozen layers that all capsules share", """
+reach(given["layers"], write_into)
+"""),
+    ),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Attempts on the wall around the network. No packet leaves the machine: a route is enough."""
+
+from __future__ import annotations
+
+from atoll.engine.verify.attempt import Attempt, Wall
+
+WALL = Wall(
+    "network",
+    (
+        Attempt("N01", "find a way to an address of the internet", """
+for family, far in ((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db8::9")):
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((far, 443))
+            gave_way("by " + sock.getsockname()[0])
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("N03", "connect to a service on the host's loopback", """
+given["host"]["port"] or not_tried("the host could not listen")
+for place in ("127.0.0.1", "0.0.0.0"):
+    try:
+        connect(socket.AF_INET, (place, given["host"]["port"]))
+        gave_way(place)
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("N03b", "do that by the newer protocol", """
+given["host"]["port6"] or not_tried("the host has no IPv6")
+connect(socket.AF_INET6, ("::1", given["host"]["port6"]))
+gave_way("::1")
+"""),
+        Attempt("N03c", "take an address of the host", """
+for place in given["addresses"] or [not_tried("the host has none")]:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in place else socket.AF_INET) as sock:
+            sock.bind((place, 0))
+        gave_way(place)
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("N05", "find a way to where clouds keep credentials", """
+for family, far in ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.100.100.200"),
+                    (socket.AF_INET, "168.63.129.16"), (socket.AF_INET6, "fd00:ec2::254")):
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((far, 80))
+            gave_way(far)
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("N20", "make raw packets", """
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
+""", "lax"),
+        Attempt("N20b", "listen to all packets", """
+socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).close()
+""", "lax"),
+        Attempt("N21", "reach the host of a virtual machine", """
+socket.socket(40, socket.SOCK_STREAM).close()
+"""),
+        Attempt("N22", "change the network's interfaces", """
+SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with preparing():
+        as_it_is = fcntl.ioctl(sock, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
+    fcntl.ioctl(sock, SIOCSIFFLAGS, as_it_is)
+""", "lax"),
+        Attempt("N22b", "speak to the kernel's firewall and its watchers", """
+done = []
+for name, number in (("netfilter", 12), ("audit", 9), ("uevents", 15), ("sock_diag", 4)):
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, number).close()
+        done.append(name)
+    except OSError as error:
+        refusal = error
+if done:
+    gave_way(", ".join(done))
+raise refusal
+"""),
+        Attempt("N23", "use families and protocols that hardly anyone looks at", """
+done = []
+for name, args in (("alg", (38, 5)), ("key", (15, 3, 2)), ("tipc", (30, 5)), ("bluetooth", (31, 3)),
+                   ("xdp", (44, 3)), ("rds", (21, 5)), ("can", (29, 3)), ("kcm", (41, 5)),
+                   ("mptcp", (2, 1, 262)), ("sctp", (2, 1, 132)), ("dccp", (2, 6, 33)),
+                   ("udplite", (2, 2, 136)), ("smc", (43, 1)), ("nfc", (39, 5))):
+    try:
+        socket.socket(*args).close()
+        done.append(name)
+    except OSError as error:
+        refusal = error
+if done:
+    gave_way(", ".join(done))
+raise refusal
+"""),
+        Attempt("N26", "connect to a local socket of the host", """
+connect(socket.AF_UNIX, given["host"]["socket"] or not_tried("the host could not listen"))
+gave_way(given["host"]["socket"])
+"""),
+        Attempt("N26b", "reach the sockets of docker, D-Bus, agents and displays", """
+reach(given["sockets"], os.stat)
+"""),
+        Attempt("N27", "connect to a local socket without a path", """
+connect(socket.AF_UNIX, given["host"]["abstract"] or not_tried("the host could not listen"))
+"""),
+    ),
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""Attempts on the wall around processes: those of the host cannot be seen, stopped or read."""
+
+from __future__ import annotations
+
+from atoll.engine.verify.attempt import Attempt, Wall
+
+WALL = Wall(
+    "processes",
+    (
+        Attempt("P01", "see processes of the host", """
+name = given["host"]["name"].encode()
+for pid in pids():
+    with contextlib.suppress(OSError):
+        if name in command_of(pid):
+            gave_way("process %d" % pid)
+held("they are not there")
+"""),
+        Attempt("P01b", "signal a process of the host", """
+pid = given["host"]["pid"]
+os.kill(pid, 0)
+if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
+    held("that is another one here")
+gave_way("process %d" % pid)
+"""),
+        Attempt("P01c", "hold a process of the host by a descriptor", """
+pid = given["host"]["pid"]
+call("pidfd_open", pid, 0)
+if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
+    held("that is another one here")
+gave_way("process %d" % pid)
+"""),
+        Attempt("P02", "trace a process of the host", """
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+call("ptrace", PTRACE_SEIZE, given["host"]["pid"], 0, 0)
+gave_way("process %d" % given["host"]["pid"])
+"""),
+        Attempt("P02b", "trace a process of one's own", """
+child = os.fork()
+if child == 0:
+    signal.pause()
+try:
+    call("ptrace", 0x4206, child, 0, 0)
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""),
+        Attempt("P03", "copy memory of a process of the host", """
+seen = buffer(bytes(64))
+place = 0x400000
+with contextlib.suppress(OSError), open("/proc/%d/maps" % given["host"]["pid"]) as file:
+    place = int(file.read().split("-")[0], 16)
+ours, theirs = struct.pack("QQ", address(seen), 64), struct.pack("QQ", place, 64)
+answer = allowed("process_vm_readv", given["host"]["pid"], ours, 1, theirs, 1, 0,
+                 refusals=(errno.EPERM, errno.ESRCH, errno.ENOSYS))
+gave_way(answer)
+"""),
+        Attempt("P04", "open the memory of a process of the host", """
+os.close(os.open("/proc/%d/mem" % given["host"]["pid"], os.O_RDONLY))
+gave_way("process %d" % given["host"]["pid"])
+"""),
+        Attempt("P04b", "take a descriptor from a process of the host", """
+handle = call("pidfd_open", given["host"]["pid"], 0)
+call("pidfd_getfd", handle, 0, 0)
+"""),
+        Attempt("P06", "make a user namespace", """
+call("unshare", 0x10000000)
+"""),
+        Attempt("P06b", "start a process in a user namespace of its own", """
+child = call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""),
+        Attempt("P06c", "do that by the call whose flags no filter sees", """
+arguments = buffer(struct.pack("=11Q", 0x10000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0))
+child = call("clone3", arguments, 88)
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""),
+        Attempt("P06d", "make namespaces for mounts, network, names and time", """
+made = []
+for name, flag in (("mounts", 0x20000), ("network", 0x40000000), ("names", 0x4000000),
+                   ("time", 0x80), ("cgroup", 0x2000000), ("ipc", 0x8000000)):
+    try:
+        call("unshare", flag)
+        made.append(name)
+    except OSError as error:
+        refusal = error
+if made:
+    gave_way(", ".join(made))
+raise refusal
+""", "lax"),
+        Attempt("P06e", "enter the namespaces of another process", """
+entered = []
+refusal = Held("there is none to enter")
+for pid in (1, os.getppid(), given["host"]["pid"]):
+    for name in ("uts", "net", "ipc", "mnt"):
+        try:
+            call("setns", os.open("/proc/%d/ns/%s" % (pid, name), os.O_RDONLY), 0)
+            entered.append("%s of %d" % (name, pid))
+        except OSError as error:
+            refusal = error
+if entered:
+    gave_way(", ".join(entered))
+raise refusal
+""", "lax"),
+        Attempt("P07", "have a capability, or the way to one", """
+with open("/proc/self/status") as file:
+    text = file.read()
+sets = dict(re.findall(r"Cap(\\w+):\\s*([0-9a-f]+)", text))
+full = [name for name, value in sets.items() if int(value, 16)]
+if not full:
+    held("all sets are empty")
+gave_way(", ".join("%s=%s" % (name, sets[name]) for name in full))
+"""),
+        Attempt("P07b", "raise capabilities", """
+header = buffer(struct.pack("Ii", 0x20080522, 0))
+call("capset", header, buffer(struct.pack("6I", *[0xFFFFFFFF, 0xFFFFFFFF, 0, 0x1FF, 0x1FF, 0])))
+""", "lax"),
+        Attempt("P07c", "become another user", """
+for uid in (0, 1, 65534, 2000):
+    try:
+        os.setresuid(uid, uid, uid)
+        if uid != given["uid"]:
+            gave_way("uid %d" % uid)
+    except OSError as error:
+        refusal = error
+raise refusal
+""", "root"),
+        Attempt("P07d", "gain privileges by starting a program", """
+PR_GET_NO_NEW_PRIVS = 39
+call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0 or held("it never can")
+gave_way("set-uid programs count")
+"""),
+        Attempt("P23", "type into a terminal as its user", """
+import pty, termios, tty
+pid, master = pty.fork()
+if pid == 0:
+    code = 255
+    try:
+        tty.setraw(0)
+        fcntl.ioctl(0, termios.TIOCSTI, b"x")
+        code = 0
+    except OSError as error:
+        code = error.errno
+    finally:
+        os._exit(code)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+if code == 255:
+    not_tried("no terminal could be made")
+if code:
+    raise OSError(code, "TIOCSTI")
+"""),
+        Attempt("P25", "open a terminal of the host", """
+given["host"]["terminal"] or not_tried("the host has none")
+reach([given["host"]["terminal"]], lambda path: os.close(os.open(path, os.O_RDWR | os.O_NOCTTY)))
+"""),
+        Attempt("P28", "read shared memory of the host", """
+given["host"]["memory"] or not_tried("the host has none")
+search([given["host"]["memory"]], "read")
+"""),
+        Attempt("P28b", "attach a memory segment of the host", """
+given["host"]["segment"] or not_tried("the host has none")
+call("shmget", given["host"]["segment"], 0, 0)
+"""),
+        Attempt("P28c", "open a message queue of the host", """
+given["host"]["queue"] or not_tried("the host has none")
+call("mq_open", given["host"]["queue"].encode(), 0, 0, 0)
+"""),
+    ),
+)  # fmt: skip

@@ -1,0 +1,52 @@
+"""Attempts on the owner's repository, by which the owner's git could be made to run something."""
+
+from __future__ import annotations
+
+from atoll.engine.verify.attempt import Attempt, Wall
+
+WALL = Wall(
+    "git",
+    (
+        Attempt("G01", "change the configuration of the owner's repository", """
+reach(given["git"]["config"], open_to_write)
+"""),
+        Attempt("G02", "plant a hook in the owner's repository", """
+reach(given["git"]["hooks"], write_into)
+"""),
+        Attempt("G07", "change the owner's own configuration of git", """
+reach(given["gitconfig"], open_to_write)
+"""),
+        Attempt("G18", "move branches and tags of the owner's repository", """
+reach(given["git"]["refs"], write_into)
+"""),
+        Attempt("G18b", "move what the owner has checked out", """
+reach(given["git"]["head"], open_to_write)
+"""),
+        Attempt("G19", "add to the owner's objects, or damage them", """
+reach(given["git"]["objects"], write_into)
+"""),
+        Attempt("G19b", "do that where the capsule's git reads them", """
+import subprocess
+places = [given["git"]["path"] + "/objects"]
+with contextlib.suppress(OSError):
+    at = os.path.join(given["workspace"], ".git")
+    with open(at + "/objects/info/alternates") as file:
+        places += file.read().split("\\n")
+identities = [entry["identity"] for entry in given["git"]["objects"]]
+refusal = Held("they are not there")
+for place in filter(None, places):
+    try:
+        status = os.stat(place)
+        if [status.st_dev, status.st_ino] not in identities:
+            continue
+        write_into(place)
+        gave_way(place)
+    except OSError as error:
+        refusal = error
+raise refusal
+"""),
+        Attempt("G20", "remove worktrees of the owner's repository", """
+reach(given["git"]["worktrees"], write_into)
+"""),
+    ),
+)  # fmt: skip
