@@ -7,7 +7,7 @@ import resource
 
 from atoll.keeper import tree
 from atoll.keeper.groups import Group
-from atoll.keeper.watchdog import Budget, Watch, free_bytes, rlimits
+from atoll.keeper.watchdog import Budget, Watch, rlimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ class Limits:
     """
 
     __slots__ = (
-        "_free_bytes",
         "_is_fresh",
-        "_is_tidying",
+        "_is_measuring",
         "_output_bytes",
         "_said_at",
         "_told",
@@ -51,8 +50,7 @@ class Limits:
         disk, upper = raw.get("disk_bytes"), raw.get("upper")
         self.budget = Budget(str(upper), int(str(disk))) if disk and upper else None
         self._is_fresh = True
-        self._is_tidying = False
-        self._free_bytes = 0
+        self._is_measuring = False
         self._told = 0
         self._said_at = 0.0
         self._output_bytes = 0
@@ -73,8 +71,6 @@ class Limits:
             resource.setrlimit(kind, (value, value))
 
     def begin(self, now: float) -> None:
-        if self.budget is not None:
-            self._free_bytes = free_bytes(str(self.raw["upper"]))
         self._told = self._oom_kills()
         self._said_at = now
 
@@ -98,17 +94,21 @@ class Limits:
         return _REASONS.get(found, found) if found else None
 
     def _look_at_disk(self, budget: Budget, now: float) -> str | None:
-        upper = str(self.raw["upper"])
         try:
-            if self._is_tidying:
-                is_growing = self._free_bytes - free_bytes(upper) > _SPARE_BYTES
-                return "disk" if is_growing else None
             found = budget.look(now)
         except OSError:  # the capsule is being removed
             return None
+        upper = str(self.raw["upper"])
+        if self._is_measuring:
+            if budget.used_bytes:
+                self._is_measuring = False
+                self.budget = Budget(upper, budget.used_bytes + _SPARE_BYTES)
+            return None
         if found is not None and self._is_fresh:
-            # It was too much before: whoever comes to tidy up must be let.
-            self._is_tidying = True
+            # It was too much before: whoever comes to tidy up must be let, as long as it is not
+            # getting more than that.
+            self._is_measuring = True
+            self.budget = Budget(upper, None)
             found = None
         self._is_fresh = False
         return found
