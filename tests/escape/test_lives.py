@@ -192,5 +192,5 @@ def test_many_rounds_leave_nothing(project, repo, git, wait_for):
     # Their records go with the capsule, as for every level.
     capsule.remove(force=True)
     session.nursery.close()
-    wait_for(lambda: not keepers_of(session.home), what="the end of all keepers")
+    wait_for(lambda: not keepers_of(session.home), timeout_s=90, what="the end of all keepers")
     assert find_remains(session.home, repo, refs=["refs/heads/main"]) == []
