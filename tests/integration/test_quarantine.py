@@ -974,6 +974,25 @@ def bring_and_die(pair: Pair, tip: str, kind: str, number: int) -> subprocess.Po
     )
 
 
+def await_end(pair: Pair, wait_for: Callable[..., None], processes_with: Callable[..., Any]) -> None:
+    wait_for(lambda: not processes_with(f"GIT_DIR={pair.owner}"), what="the end of the tools")
+    wait_for(lambda: not processes_with(pair.marker), what="the end of the inner git")
+    # One that has just been forked, or that is about to be gone, shows no environment.
+    places = list((pair.owner / ".git" / "objects").glob("tmp_*"))
+    wait_for(lambda: all(is_free(place) for place in places), what="the end of what had no name")
+
+
+def is_free(place: Path) -> bool:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
 def check_survival(pair: Pair, tip: str, refs: str) -> None:
     """After a kill the owner's repository is sound, has its refs, and is ready for another try."""
     assert problems(pair.owner) == ""
@@ -995,8 +1014,7 @@ def test_killed_at_every_step(pair, wait_for, processes_with, kind, count):
         with bring_and_die(pair, tip, kind, number) as child:
             code = child.wait(60)
         # Its tools end by themselves when their input does.
-        wait_for(lambda: not processes_with(f"GIT_DIR={pair.owner}"), what="the end of the tools")
-        wait_for(lambda: not processes_with(pair.marker), what="the end of the inner git")
+        await_end(pair, wait_for, processes_with)
         assert code in (0, -signal.SIGKILL), number
         check_survival(pair, tip, refs)
         shutil.rmtree(objects)
@@ -1021,8 +1039,7 @@ def test_killed_with_its_tools_at_any_time(pair, wait_for, processes_with, count
             child.kill()
             for pid in processes_with(f"GIT_DIR={pair.owner}"):
                 os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not processes_with(f"GIT_DIR={pair.owner}"), what="the end of the tools")
-        wait_for(lambda: not processes_with(pair.marker), what="the end of the inner git")
+        await_end(pair, wait_for, processes_with)
         check_survival(pair, tip, refs)
         shutil.rmtree(objects)
         shutil.copytree(pair.owner.parent / "before", objects)
