@@ -974,7 +974,9 @@ def bring_and_die(pair: Pair, tip: str, kind: str, number: int) -> subprocess.Po
     )
 
 
-def await_end(pair: Pair, wait_for: Callable[..., None], processes_with: Callable[..., Any]) -> None:
+def await_end(
+    pair: Pair, wait_for: Callable[..., None], processes_with: Callable[..., Any]
+) -> None:
     wait_for(lambda: not processes_with(f"GIT_DIR={pair.owner}"), what="the end of the tools")
     wait_for(lambda: not processes_with(pair.marker), what="the end of the inner git")
     # One that has just been forked, or that is about to be gone, shows no environment.
