@@ -223,6 +223,33 @@ def test_toolchains_are_visible_and_nothing_else_of_home(person):
     assert survey(owner) == before
 
 
+@as_both
+def test_the_interpreter_of_a_virtual_environment_is_visible_wherever_it_is(person):
+    """What a project's file says of it is believed only where an interpreter really is."""
+    odd = person.place / "odd"
+    program = "#!/bin/sh\necho canary\n"
+    person.write(
+        {
+            "python/bin/python3.99": program,
+            "python/lib/python3.99/os.py": "",
+            "python/notes.txt": "canary\n",
+            "secrets/bin/key": "canary\n",
+            "secrets/lib/key": "canary\n",
+        },
+        root=odd,
+    )
+    (odd / "python/bin/python3.99").chmod(0o755)
+    person.write({".gitignore": ".venv\nvenv\n"})
+    for name, home in ((".venv", odd / "python/bin"), ("venv", odd / "secrets/bin")):
+        script = f"#!{home}/python3.99\n"
+        person.write({f"{name}/pyvenv.cfg": f"home = {home}\n", f"{name}/bin/tool": script})
+        (person.repo / name / "bin/tool").chmod(0o755)
+    person.atoll("new", "x")
+    assert person.sh("x", ".venv/bin/tool") == "canary\n"
+    hidden = f"{odd}/python/notes.txt {odd}/secrets/bin/key {odd}/secrets/lib/key"
+    assert person.sh("x", f"cat {hidden} 2> /dev/null || true") == ""
+
+
 # Runs.
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest
-from atoll.drivers.isolation import seccomp, visible
+from atoll.drivers.isolation import seccomp, toolchains, visible
 from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.proving import find_cure, try_walls
 from atoll.drivers.isolation.visible import Entry, Person
@@ -116,7 +116,7 @@ class SandboxProcess(NamespaceProcess):
         taken = {str(entry["at"]) for entry in shown}
         shown += [
             {**_read_only(place, plan), "optional": True}
-            for place in visible.toolchains(owner)
+            for place in visible.programs(toolchains.find(owner, plan.workspace))
             if place not in taken
         ]
         return sorted(shown, key=lambda entry: str(entry["at"]).split("/"))

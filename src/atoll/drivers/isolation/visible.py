@@ -7,7 +7,7 @@ which nothing tells about the machine or its users. What is not named here does 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from atoll.host import files
@@ -25,16 +25,6 @@ _ETC = (
 )  # fmt: skip
 """What programs look for in `/etc` and nobody has to keep to himself."""
 _LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
-_TOOLCHAINS = (
-    ".pyenv", ".nvm", ".rustup", ".cargo/bin", ".volta", ".asdf", ".sdkman", ".rbenv", ".nodenv",
-    ".goenv", ".jenv", ".juliaup", ".ghcup", ".elan", ".opam", ".bun", ".deno", ".dotnet",
-    ".linuxbrew", ".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise",
-    ".local/share/pipx", ".local/share/pnpm", ".local/share/fnm", ".local/pipx", ".fnm", ".poetry",
-    ".pixi/bin", ".pixi/envs", "go/bin", "sdk", "miniconda3", "miniforge3", "anaconda3", ".conda",
-    ".npm-global", "n", ".swiftly", ".zvm",
-)  # fmt: skip
-"""Where people have their compilers and interpreters below their homes. `.cargo` as a whole is
-not among them, nor is any cache: they hold tokens, or are written through to the owner's."""
 _MOST_STORES = 50
 _NAMES = "hosts: files dns\npasswd: files\ngroup: files\nservices: files\nprotocols: files\n"
 
@@ -88,13 +78,9 @@ def settings(person: Person, host: str) -> Iterator[Entry]:
         yield {"at": f"/etc/{name}", "file": text}
 
 
-def toolchains(owner: Mapping[str, str]) -> list[str]:
-    """Directories of the owner's with programs: known ones below HOME, and what PATH names."""
-    home = owner.get("HOME", "")
-    known = [f"{home}/{name}" for name in _TOOLCHAINS] if os.path.isabs(home) else []
-    named = [place for place in owner.get("PATH", "").split(":") if os.path.isabs(place)]
-    found = [os.path.normpath(place) for place in (*known, *named) if os.path.isdir(place)]
-    return topmost(place for place in found if not is_below(place, _SYSTEM))
+def programs(places: Iterable[str]) -> list[str]:
+    """Of the places of toolchains, those that are not there with the system."""
+    return topmost(place for place in places if not is_below(place, _SYSTEM))
 
 
 def borrowed(store: str) -> list[str]:
