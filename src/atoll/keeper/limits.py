@@ -59,6 +59,10 @@ class Limits:
     def needs_a_look(self) -> bool:
         return bool(self._watch or self.budget or self.raw.get("idle_s"))
 
+    def fork(self) -> int:
+        """For a child that is going to `enter`."""
+        return self.group.fork()
+
     def enter(self) -> None:
         """For the child, before it gives up its rights."""
         # Whoever started us may have a priority that groups do not take, and nobody inside needs.

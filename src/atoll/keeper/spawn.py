@@ -79,7 +79,7 @@ def start_command(spec: Spec, size: tuple[int, int], limits: Limits | None = Non
     # The keeper's handlers must not run in the child.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
-        pid = os.fork()
+        pid = os.fork() if limits is None else limits.fork()
         if pid == 0:
             _become_command(spec, plumbing, failure_write, keeper, limits)
     except OSError as error:
