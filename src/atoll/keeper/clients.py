@@ -210,6 +210,7 @@ class Clients:
         client = Client(sock)
         self._clients.append(client)
         self._watch(client)
+        self._read(client)  # who connects says hello at once
 
     def _on_hangup(self, _events: int) -> None:
         gone = {fd for fd, _ in self._hangups.poll(0)}
