@@ -131,6 +131,8 @@ class Clients:
     def announce(self, frame: bytes) -> None:
         for client in list(self._clients):
             self._queue(client, frame)
+            if client.out:
+                self._flush(client)
 
     def send(self, client: Client, frame: bytes) -> None:
         self._queue(client, frame)

@@ -129,11 +129,13 @@ class Group:
         )
 
     def events(self) -> Events:
-        memory, pids = self._by_use.get("memory"), self._by_use.get("pids")
-        oom_kills = _field(memory, "memory.events", "oom_kill")
-        if oom_kills is None:
-            oom_kills = _field(memory, "memory.oom_control", "oom_kill")
-        return Events(oom_kills, _field(pids, "pids.events", "max"))
+        return Events(self.oom_kills(), _field(self._by_use.get("pids"), "pids.events", "max"))
+
+    def oom_kills(self) -> int | None:
+        """As in `events`, for those who need no more."""
+        memory = self._by_use.get("memory")
+        found = _field(memory, "memory.events", "oom_kill")
+        return _field(memory, "memory.oom_control", "oom_kill") if found is None else found
 
     def remove(self, timeout_s: float = 1.0) -> list[int]:
         """Remove the group; what is already gone is fine. Returns the processes that are left.

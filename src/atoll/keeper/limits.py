@@ -126,7 +126,7 @@ class Limits:
         return "oom" if was_killed and self._oom_kills() > self._told else None
 
     def _oom_kills(self) -> int:
-        return self.group.events().oom_kills or 0
+        return self.group.oom_kills() or 0
 
 
 def find_limits(raw: object, group: Mapping[str, str]) -> Limits | None:

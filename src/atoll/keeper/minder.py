@@ -77,6 +77,7 @@ class Minder:
 
     def serve(self) -> bool:
         """Until all is over; False if the outcome could not be written down."""
+        reserve_status(self._run_dir)  # before the command can fill the disk
         if not self._spec.foreground:
             self._start()
         is_over = False
@@ -114,7 +115,6 @@ class Minder:
 
     def _start(self) -> None:
         self._phase = Phase.RUNNING
-        reserve_status(self._run_dir)  # before the command can fill the disk
         if self._limits is not None:
             self._limits.begin(time.monotonic())
             if self._limits.needs_a_look:
