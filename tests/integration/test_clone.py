@@ -14,6 +14,7 @@ import atoll
 from atoll.engine import upkeep, views
 from atoll.engine.runs import RunSpec
 from atoll.host import procfs
+from atoll.host.views import ask
 from atoll.keeper import tree
 from atoll.keeper.status import load_status
 from atoll.model.state import Reason
@@ -230,6 +231,29 @@ def test_snapshots_in_a_row_are_not_disturbed_by_upkeep(repo, opened):
 
 BOMB = "while true; do (sleep 600 & sleep 600) & sleep 0.01; done"
 """Forks away from whoever wants to end it."""
+
+
+def test_a_minder_waits_for_the_next_run_and_goes_with_the_view(repo, opened, wait_for):
+    capsule = opened(repo).new("x")
+    capsule.run(["true"])
+    holder = int(ask(capsule.record.directory, {"ping": True})[0]["pid"])
+
+    def waiting():
+        # The minder of the last run may not be buried yet.
+        below = tree.descendants(holder)
+        return below if len(below) == 1 and views.living_runs(capsule.record) == 0 else None
+
+    first = wait_for(waiting, what="a minder without a run")
+    served = capsule.run(["true"])
+    assert load_status(served.run.directory).keeper[0] == first[0]
+    second = wait_for(waiting, what="another one")
+    assert second != first
+    os.kill(second[0], signal.SIGKILL)
+    wait_for(lambda: not tree.descendants(holder), what="its burial")
+    assert capsule.run(["echo", "good"]).stdout == b"good\n"
+    last = wait_for(waiting, what="one more")
+    capsule.remove()
+    assert not [pid for pid in (holder, *last) if tree.find_process(pid)]
 
 
 def test_a_killed_minder_takes_only_its_own_run_along(repo, opened, wait_for, level):

@@ -15,10 +15,12 @@ import sys
 import time
 import traceback
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+import atoll
 from atoll.host import cgroups, hierarchies, kernel
 from atoll.host.cgroups import Places, find_places, make_group, sweep
 from atoll.keeper import tree
@@ -75,6 +77,22 @@ for _ in range(3):
             os.setsid()
         time.sleep(100)
 time.sleep(100)
+"""
+IS_BORN = """
+import os, sys
+sys.path.append(sys.argv[1])
+from atoll.keeper.groups import Group
+group = Group(dict(zip(sys.argv[2::2], sys.argv[3::2])))
+def places():
+    return [use for use, place in zip(sys.argv[2::2], sys.argv[3::2])
+            if os.getpid() in Group({use: place}).pids()]
+pid = group.fork()
+if pid == 0:
+    born = places()
+    group.enter()
+    print(*born, "then", *places(), flush=True)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), places(), flush=True)
 """
 HOPS = """
 import os, time
@@ -220,6 +238,18 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.kill()
         process.wait(30)
         process.stdout.close()
+
+
+def test_a_child_is_born_in_a_group_of_version_2_and_enters_the_others(token, need, start):
+    places = need("unified", "pids")
+    made = make_group(places, f"{token}-0", Limits(pids=50))
+    uses = [word for use in ("unified", "pids") for word in (use, made.directories[use])]
+    process = start(None, IS_BORN, Path(atoll.__file__).parents[1], *uses)
+    said = process.communicate(timeout=60)[0].splitlines()
+    assert said[0].startswith("unified ")
+    assert said[0].endswith("then unified pids")
+    assert said[1] == "7 []"
+    assert sweep(places, f"{token}-", lambda _: False).stuck == {}
 
 
 def as_user(uid: int, function: Callable[[], None]) -> None:

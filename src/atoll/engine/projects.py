@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import planning, reaper, trust
+from atoll.engine import reaper, trust
 from atoll.engine.capsules import Capsule
-from atoll.engine.config import FILE_NAME, Config, load_config, parse_limits
 from atoll.engine.session import Listener, Session, Warn, open_session
 from atoll.host import files, git
 from atoll.model import state
@@ -22,6 +21,7 @@ from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
     from atoll.engine import bases, layers
+    from atoll.engine.config import Config
 
 
 class CapsuleSpec(NamedTuple):
@@ -36,6 +36,8 @@ class CapsuleSpec(NamedTuple):
 
     def given(self) -> dict[str, str]:
         """By setting key, for the last layer of the merge."""
+        from atoll.engine.config import parse_limits  # noqa: PLC0415 - not for those who run
+
         words = {
             "capsule.level": self.level,
             "project.base": self.base,
@@ -65,6 +67,8 @@ class Project:
         return Path(self.record.root)
 
     def config(self, spec: CapsuleSpec | None = None) -> Config:
+        from atoll.engine.config import load_config  # noqa: PLC0415 - not for those who run
+
         given: Mapping[str, str] = spec.given() if spec is not None else {}
         return load_config(self.root, self.session.owner, given=given)
 
@@ -74,6 +78,8 @@ class Project:
 
     def plan_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[CapsulePlan]:
         """What making several at once would do; what they share is looked up once."""
+        from atoll.engine import planning  # noqa: PLC0415 - only for those who make something
+
         dirty = spec is not None and spec.dirty
         config = self.config(spec)
         return planning.plan_capsules(self.session, self.record, names, config, dirty=dirty)
@@ -119,7 +125,7 @@ class Project:
 
     def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:
         """Freezes, ahead of time, what the next capsule starts from."""
-        from atoll.engine import bases  # noqa: PLC0415 - only for those who make something
+        from atoll.engine import bases, planning  # noqa: PLC0415 - as above
 
         config = self.config()
         trust.require_trust(self.session, config)
@@ -181,9 +187,15 @@ class Project:
 
         return detect.render_project_file(detect.look(self.root, git.tracked(cwd=str(self.root))))
 
+    @property
+    def _file(self) -> Path:
+        from atoll.engine.config import FILE_NAME  # noqa: PLC0415 - not for those who run
+
+        return self.root / FILE_NAME
+
     def init(self, text: str) -> Config:
         """Writes the project file, which must not exist, and approves it."""
-        path = self.root / FILE_NAME
+        path = self._file
         if os.path.lexists(path):
             raise StateError(f"`{path}` exists already", hint="edit it, then: atoll trust")
         files.write_new(path, text.encode())
@@ -198,7 +210,7 @@ class Project:
         return config
 
     def untrust(self) -> bool:
-        return trust.untrust(self.session, str(self.root / FILE_NAME))
+        return trust.untrust(self.session, str(self._file))
 
     def is_trusted(self, config: Config) -> bool:
         return config.file is not None and trust.is_trusted(self.session, config.file)

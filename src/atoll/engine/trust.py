@@ -5,9 +5,13 @@ The approval is bound to the file's place and content: a changed file asks again
 
 from __future__ import annotations
 
-from atoll.engine.config import Config, ProjectFileText
+from typing import TYPE_CHECKING
+
 from atoll.engine.session import Session
 from atoll.model.errors import StateError
+
+if TYPE_CHECKING:
+    from atoll.engine.config import Config, ProjectFileText
 
 _GATED = ("capsule.setup", "capsule.level", "capsule.network", "capsule.allow", "capsule.env",
           "project.carry", "tools.")  # fmt: skip

@@ -121,7 +121,7 @@ def find_checkout(path: str) -> Checkout:
     if not os.path.isdir(path):
         raise StateError(f"there is no directory `{printable(path)}`")
     answer = git(
-        "rev-parse", "--is-bare-repository", "--is-inside-work-tree",
+        "rev-parse", "--is-bare-repository", "--is-inside-work-tree", "--show-cdup",
         "--path-format=absolute", "--git-common-dir",
         cwd=path, allowed=(0, _ABSENT),
     )  # fmt: skip
@@ -132,7 +132,7 @@ def find_checkout(path: str) -> Checkout:
             f"`{printable(path)}` is not in a git repository",
             hint="git init && git add -A && git commit -m start",
         )
-    bare, inside, repository = answer.text.removesuffix("\n").split("\n", 2)
+    bare, inside, places = answer.text.removesuffix("\n").split("\n", 2)
     if bare != "true" and inside != "true":
         raise StateError(f"`{printable(path)}` is inside a repository's own files", hint="cd ..")
     if bare == "true":
@@ -140,8 +140,10 @@ def find_checkout(path: str) -> Checkout:
             f"`{printable(path)}` is a bare repository: it has no checkout to make capsules of",
             hint=f"git clone '{printable(path)}' work && cd work",
         )
-    top = git("rev-parse", "--show-toplevel", cwd=path).text.removesuffix("\n")
-    return Checkout(root=top, repository=os.path.realpath(repository))
+    # The way up is dots and slashes, so that only the last line can hold further ones.
+    up, repository = places.split("\n", 1)
+    root = os.path.realpath(os.path.join(path, up))
+    return Checkout(root=root, repository=os.path.realpath(repository))
 
 
 def find_commit(ref: str, *, cwd: str, within: Enclosure | None = None) -> str | None:

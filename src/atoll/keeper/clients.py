@@ -131,6 +131,8 @@ class Clients:
     def announce(self, frame: bytes) -> None:
         for client in list(self._clients):
             self._queue(client, frame)
+            if client.out:
+                self._flush(client)
 
     def send(self, client: Client, frame: bytes) -> None:
         self._queue(client, frame)
@@ -210,6 +212,7 @@ class Clients:
         client = Client(sock)
         self._clients.append(client)
         self._watch(client)
+        self._read(client)  # who connects says hello at once
 
     def _on_hangup(self, _events: int) -> None:
         gone = {fd for fd, _ in self._hangups.poll(0)}

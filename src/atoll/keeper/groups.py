@@ -59,19 +59,39 @@ class Group:
     with or without controllers.
     """
 
-    __slots__ = ("_by_use", "_directories")
+    __slots__ = ("_by_use", "_directories", "_to_enter")
 
     def __init__(self, directories: dict[str, str]) -> None:
         self._by_use = dict(directories)
         self._directories = list(dict.fromkeys(directories.values()))
+        self._to_enter = self._directories
+
+    def fork(self) -> int:
+        """As `os.fork`, for a child that is going to `enter` and to execute something soon.
+
+        To move a process into a group of version 2 the kernel waits until all others have been
+        seen to rest, which takes as long as to build a run's walls: better be born there.
+        """
+        unified = self._by_use.get("unified")
+        pid = None if unified is None else _find_fork(unified)
+        if pid is None:
+            return os.fork()
+        if pid == 0:
+            self._to_enter = [place for place in self._directories if place != unified]
+        return pid
 
     def enter(self) -> None:
-        """Put the calling process in. To be done before it gives up its rights.
+        """Put the calling process in, which has one thread. To be done before it gives up its
+        rights.
 
         OSError if a directory does not take it: it may be in others by then, and must not go on.
         """
-        for directory in self._directories:
-            _write(directory, "cgroup.procs", "0")
+        for directory in self._to_enter:
+            try:
+                # Of version 1, for a thread: a whole process would have to wait as in version 2.
+                _write(directory, "tasks", "0")
+            except FileNotFoundError:
+                _write(directory, "cgroup.procs", "0")
 
     def freeze(self, timeout_s: float = 2.0) -> bool:
         """Stop all processes; False if not all stopped in time, or if there is no freezer."""
@@ -109,11 +129,13 @@ class Group:
         )
 
     def events(self) -> Events:
-        memory, pids = self._by_use.get("memory"), self._by_use.get("pids")
-        oom_kills = _field(memory, "memory.events", "oom_kill")
-        if oom_kills is None:
-            oom_kills = _field(memory, "memory.oom_control", "oom_kill")
-        return Events(oom_kills, _field(pids, "pids.events", "max"))
+        return Events(self.oom_kills(), _field(self._by_use.get("pids"), "pids.events", "max"))
+
+    def oom_kills(self) -> int | None:
+        """As in `events`, for those who need no more."""
+        memory = self._by_use.get("memory")
+        found = _field(memory, "memory.events", "oom_kill")
+        return _field(memory, "memory.oom_control", "oom_kill") if found is None else found
 
     def remove(self, timeout_s: float = 1.0) -> list[int]:
         """Remove the group; what is already gone is fine. Returns the processes that are left.
@@ -196,6 +218,22 @@ class Group:
                 return used_us / 1e6
         used_ns = _first_number(self._by_use.get("cpu"), "cpuacct.usage")
         return None if used_ns is None else used_ns / 1e9
+
+
+def _find_fork(unified: str) -> int | None:
+    """As `fork`, in a directory of version 2; None where that cannot be, and nothing was done."""
+    from atoll.keeper import calls  # noqa: PLC0415 - libc is not for those who only ask
+
+    try:
+        place = os.open(unified, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return calls.fork_into(place)
+    except OSError:  # an old kernel, a filter, a group that is full: the usual way tells more
+        return None
+    finally:
+        os.close(place)
 
 
 def _open_process(pid: int) -> int | None:

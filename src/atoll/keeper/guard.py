@@ -24,7 +24,7 @@ def _guard(run_dir: str, lock_fd: int, ready_fd: int) -> int:
     leave_everything({lock_fd, ready_fd})
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
-    wards = Wards()
+    wards = Wards(run_dir)
     wards.start(run_dir, lock_fd, ready_fd)
     os.close(ready_fd)
     while wards:

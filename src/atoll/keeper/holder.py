@@ -68,7 +68,7 @@ class Holder:
         self._clients: dict[int, socket.socket] = {}
         group = view.get("group")
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
-        self._wards = Wards(kept=(lock_fd,), group=self._group)
+        self._wards = Wards(self._directory, kept=(lock_fd,), group=self._group)
         self._is_pinned = False
         self._is_ending = False
         names = [*(["user"] if view["user"] else []), "mnt"]
@@ -89,6 +89,7 @@ class Holder:
             if self._loop.stop_is_asked or self._is_idle():
                 self._is_ending = True
         wire.remove(self._directory, asking.SOCKET)
+        self._wards.dismiss()
         if self._is_idle():
             self._sync()
 
@@ -118,6 +119,8 @@ class Holder:
         self._wards.tend()
         if len(self._wards) != before:
             self._last = time.monotonic()
+            # Now that nobody waits for us.
+            self._wards.prepare()
 
     def _accept(self, _events: int) -> None:
         try:
@@ -127,8 +130,10 @@ class Holder:
         if wire.peer_uid(client) not in (os.geteuid(), 0):
             client.close()
             return
+        client.settimeout(0)
         self._clients[client.fileno()] = client
         self._loop.watch(client.fileno(), READ, lambda _: self._answer(client))
+        self._answer(client)  # who connects asks at once
 
     def _answer(self, client: socket.socket) -> None:
         self._last = time.monotonic()
@@ -137,6 +142,8 @@ class Holder:
             request, fds = asking.receive(client)
             reply, given = self._serve(request, fds)
             asking.send(client, reply, given)
+        except BlockingIOError:
+            return
         except (EOFError, OSError, wire.WireError):
             self._loop.forget(client.fileno())
             del self._clients[client.fileno()]
@@ -155,7 +162,8 @@ class Holder:
             case {"join": _}:
                 return {"group": self._group}, (self._lock_fd, *self._namespaces)
             case {"ping": _}:
-                return {"pid": os.getpid(), "runs": len(self._wards)}, ()
+                waiting = self._wards.waiting
+                return {"pid": os.getpid(), "runs": len(self._wards), "waiting": waiting}, ()
             case {"pin": _}:
                 self._is_pinned = True
                 return {"pid": os.getpid()}, ()

@@ -59,6 +59,10 @@ class Limits:
     def needs_a_look(self) -> bool:
         return bool(self._watch or self.budget or self.raw.get("idle_s"))
 
+    def fork(self) -> int:
+        """For a child that is going to `enter`."""
+        return self.group.fork()
+
     def enter(self) -> None:
         """For the child, before it gives up its rights."""
         # Whoever started us may have a priority that groups do not take, and nobody inside needs.
@@ -122,7 +126,7 @@ class Limits:
         return "oom" if was_killed and self._oom_kills() > self._told else None
 
     def _oom_kills(self) -> int:
-        return self.group.events().oom_kills or 0
+        return self.group.oom_kills() or 0
 
 
 def find_limits(raw: object, group: Mapping[str, str]) -> Limits | None:

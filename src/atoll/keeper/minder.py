@@ -32,6 +32,8 @@ HELLO_S = 30.0
 """How long a foreground run waits for its client."""
 NATURAL_GRACE_S = 2.0
 """How long those may take who are left when the command has ended by itself."""
+_KERNEL_S = 0.1
+"""How long the kernel may take to end by itself what is left behind walls: to look costs more."""
 HANGUP_S = 1.0
 DRAIN_S = 10.0
 """How long clients may take for what is left when the run has ended."""
@@ -75,6 +77,7 @@ class Minder:
 
     def serve(self) -> bool:
         """Until all is over; False if the outcome could not be written down."""
+        reserve_status(self._run_dir)  # before the command can fill the disk
         if not self._spec.foreground:
             self._start()
         is_over = False
@@ -112,7 +115,6 @@ class Minder:
 
     def _start(self) -> None:
         self._phase = Phase.RUNNING
-        reserve_status(self._run_dir)  # before the command can fill the disk
         if self._limits is not None:
             self._limits.begin(time.monotonic())
             if self._limits.needs_a_look:
@@ -197,7 +199,8 @@ class Minder:
             self._phase = Phase.ENDING
             self._status.reason = "exited" if self._run.is_over else reason
             shell = self._run.pid if self._spec.walls is not None else None
-            self._ending = Ending(os.getpid(), steps, time.monotonic(), shell=shell)
+            rest_s = _KERNEL_S if shell is not None and self._run.is_over else 0.0
+            self._ending = Ending(os.getpid(), steps, time.monotonic() + rest_s, shell=shell)
 
     def _stop(self, grace_s: float) -> None:
         now = time.monotonic()

@@ -79,7 +79,7 @@ def start_command(spec: Spec, size: tuple[int, int], limits: Limits | None = Non
     # The keeper's handlers must not run in the child.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
-        pid = os.fork()
+        pid = os.fork() if limits is None else limits.fork()
         if pid == 0:
             _become_command(spec, plumbing, failure_write, keeper, limits)
     except OSError as error:
@@ -197,10 +197,9 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     # Plain numbers: the module's own set of names takes longer to make than a process.
     for number in range(1, signal.NSIG):
-        try:
+        # None is somebody's outside of Python: of those that libc keeps for itself.
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):  # SIGKILL, SIGSTOP, and those that libc keeps for itself
-            continue
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -6,17 +6,19 @@ watcher (subreaper) ─┬─ minder (subreaper) ── a run's tree
 If a minder dies, its orphans come to the watcher: whatever is below that and below no living
 minder has lost its own, and is killed. Then the outcome `lost` is written. If the watcher dies,
 the kernel tells the minders, which do the same. Both hold the lock on the run until their last
-moment; nothing else does.
+moment, or until a minder that `kept` another lock has nothing left to do; nothing else does.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import time
 
-from atoll.keeper import calls, tree, wire
+from atoll.keeper import asking, calls, tree, wire
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.limits import find_limits
@@ -39,15 +41,29 @@ class _Ward:
         self.wait_status = 0
 
 
+class _Novice:
+    """A minder that has no run yet; it ends when `socket` is closed."""
+
+    __slots__ = ("pid", "socket")
+
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        self.pid = pid
+        self.socket = sock
+
+
 class Wards:
     """Truthy while there is a run, or something left of one. `kept` is for every minder, too, and
-    `group` (`groups.py`) for every run.
+    `group` (`groups.py`) for every run. `place` is where minders without a run tell their errors.
     """
 
-    def __init__(self, kept: Iterable[int] = (), group: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, place: str, kept: Iterable[int] = (), group: Mapping[str, str] | None = None
+    ) -> None:
         calls.become_subreaper()
+        self._place = place
         self._kept = tuple(kept)
         self._group = group or {}
+        self._novice: _Novice | None = None
         self._minders: dict[int, _Ward] = {}
         self._lost: list[_Ward] = []
         self._sweep: Ending | None = None
@@ -55,23 +71,51 @@ class Wards:
     def __len__(self) -> int:
         return len(self._minders) + len(self._lost)
 
+    @property
+    def waiting(self) -> int | None:
+        """The minder that has no run yet."""
+        return None if self._novice is None else self._novice.pid
+
     def start(self, run_dir: str, lock_fd: int, ready_fd: int) -> None:
         """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
 
         `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
         `{"error": message}`.
         """
+        novice, self._novice = self._novice or self._fork(), None
+        with novice.socket:
+            asking.send(novice.socket, {"start": run_dir}, (lock_fd, ready_fd))
+        self._minders[novice.pid] = _Ward(run_dir, os.dup(lock_fd))
+
+    def prepare(self) -> None:
+        """Have a minder for the next run: its birth takes as long as all that it does later."""
+        if self._novice is None and not self._lost:
+            try:
+                self._novice = self._fork()
+            except OSError:  # no process, or no descriptor, for what can be done later
+                return
+
+    def dismiss(self) -> None:
+        """Let the minder go that has no run."""
+        novice, self._novice = self._novice, None
+        if novice is not None:
+            novice.socket.close()
+            os.kill(novice.pid, signal.SIGKILL)
+            os.waitpid(novice.pid, 0)
+
+    def _fork(self) -> _Novice:
         watcher = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Our handlers must not run in the child.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
-                kept = {lock_fd, ready_fd, *self._kept}
-                run_process(run_dir, lambda: self._mind(run_dir, watcher, ready_fd, kept))
+                run_process(self._place, lambda: self._serve(theirs, watcher))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._minders[pid] = _Ward(run_dir, os.dup(lock_fd))
+            theirs.close()
+        return _Novice(pid, ours)
 
     def pass_on(self, number: int) -> None:
         for minder in self._minders:
@@ -85,6 +129,9 @@ class Wards:
         """Let go of the runs that are over; go on with the end of those whose minder has died."""
         exits, has_children = tree.reap()
         for child in exits:
+            if self._novice is not None and child.pid == self._novice.pid:
+                self._novice.socket.close()
+                self._novice = None
             ward = self._minders.pop(child.pid, None)
             if ward is not None and child.wait_status == 0:
                 os.close(ward.lock_fd)
@@ -92,6 +139,7 @@ class Wards:
                 ward.wait_status = child.wait_status
                 self._lost.append(ward)
         if self._lost:
+            self.dismiss()  # it would look like one of their orphans
             self._press(has_children=has_children)
 
     def _press(self, *, has_children: bool) -> None:
@@ -112,14 +160,25 @@ class Wards:
             _record_loss(ward, survivors)
             os.close(ward.lock_fd)
 
-    def _mind(self, run_dir: str, watcher: int, news: int, kept: set[int]) -> int:
-        leave_everything(kept)
+    def _serve(self, sock: socket.socket, watcher: int) -> int:
+        """The life of a minder."""
+        leave_everything({sock.fileno(), *self._kept})
         loop = Loop()
         loop.catch_signals()
         calls.become_subreaper()
         calls.name_process("atoll-keeper")
         if not calls.die_with_parent(signal.SIGTERM, watcher):
             loop.stop_is_asked = True
+        try:
+            with sock:
+                request, (lock, news) = asking.receive(sock)
+        except (EOFError, ConnectionResetError):
+            return 0
+        run_dir = str(request["start"])
+        run_process(run_dir, lambda: self._mind(run_dir, loop, watcher, lock, news))
+        return 0
+
+    def _mind(self, run_dir: str, loop: Loop, watcher: int, lock: int, news: int) -> int:
         try:
             spec = load_spec(run_dir)
             limits = find_limits(spec.limits, self._group)
@@ -128,7 +187,13 @@ class Wards:
             _tell(news, {"error": str(error)})
             raise
         _tell(news, {"pid": os.getpid(), "guard": watcher})
-        return 0 if minder.serve() else 1
+        if not minder.serve():
+            return 1
+        if self._kept:
+            # All is over and written down. Who has to know that we are gone, too, waits for the
+            # view's own lock; who waits for the run need not wait for our burial.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        return 0
 
     def _has_orphans(self) -> bool:
         # All of them were stopped before they were killed: none can have forked since.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 
 _TEXT_LENGTH = 40
 _MULTIPLES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -30,6 +29,8 @@ def parse_size_bytes(text: str, *, minimum_bytes: int = 1) -> int:
 
     Raises ValueError for anything else, for less than the minimum and for sizes beyond a kernel's.
     """
+    from decimal import Decimal  # noqa: PLC0415 - most commands are told no size
+
     match = _SIZE.fullmatch(text.strip()) if len(text) <= _TEXT_LENGTH else None
     if match is None:
         raise ValueError("must be a size such as `512M` or `4G`")
@@ -60,6 +61,8 @@ def parse_duration_s(text: str) -> float:
     match = _DURATION.fullmatch(stripped)
     if match is None or not any(match.groups()[1:]):
         raise ValueError("must be a duration such as `90s`, `10m` or `1h30m`")
+    from decimal import Decimal  # noqa: PLC0415 - as above
+
     sign, *numbers = match.groups()
     total_ms = sum(
         Decimal(number or 0) * unit_ms

@@ -216,9 +216,10 @@ def _background(home: Path) -> list[Keeper]:
 def _stray_processes(session: Session) -> list[str]:
     def strays() -> list[str]:
         answers = [views.ask(c.directory, {"ping": True}) for c in session.store.capsules()]
-        holders = {answer[0]["pid"] for answer in answers if answer is not None}
-        found = [k for k in keepers_of(session.home) if k.pid not in holders]
-        seen = set(views_of(session.home)) - holders
+        told = [answer[0] for answer in answers if answer is not None]
+        expected = {reply[key] for reply in told for key in ("pid", "waiting")}
+        found = [k for k in keepers_of(session.home) if k.pid not in expected]
+        seen = set(views_of(session.home)) - expected
         return [*(f"process {k.pid} ({k.name})" for k in found), *(f"view of {p}" for p in seen)]
 
     # What was told to end may need a moment for it.

@@ -98,6 +98,13 @@ def test_each_directory_is_entered_once_by_the_caller(tmp_path):
     assert (tmp_path / "h" / "cgroup.procs").read_text() == "0"
 
 
+def test_version_1_is_entered_as_a_thread_for_which_nobody_waits(tmp_path):
+    directory = lay(tmp_path / "g", tasks="", cgroup__procs="")
+    Group({"pids": directory}).enter()
+    assert (tmp_path / "g" / "tasks").read_text() == "0"
+    assert (tmp_path / "g" / "cgroup.procs").read_text() == ""
+
+
 def test_processes_of_subgroups_count_and_each_only_once(tmp_path):
     lay(tmp_path / "g", cgroup__procs="7\n0\n8\n")
     lay(tmp_path / "g" / "inner", cgroup__procs="9\n")

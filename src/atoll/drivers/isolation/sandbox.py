@@ -8,8 +8,6 @@ on system calls, and, where root makes the capsule, a kernel uid that nobody els
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 import stat
 import zlib
 from collections.abc import Mapping
@@ -30,6 +28,7 @@ _UIDS = 100_000_000
 _ROOMS = ("/mnt", "/srv", "/media", "/opt", "/run", "/tmp")  # noqa: S108 - only in its own view
 _COVERED = ("/dev", "/proc")
 _INSIDE_UID = 1000
+_PROGRAM = "bwrap"
 _INSTALL = "apt-get install bubblewrap"
 _SMALL = "mode=755,size=64m"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside
@@ -143,7 +142,7 @@ class SandboxProcess(NamespaceProcess):
             "program": program,
             "room": _room(plan),
             "options": self._options(plan, person),
-            "filter": seccomp.build(platform.machine()).hex(),
+            "filter": seccomp.build(os.uname().machine).hex(),
             "uid": plan.uid,
         }
         return inside._replace(env=env, walls=walls, limits=dict(plan.limits))
@@ -175,7 +174,8 @@ def _find_program(workspace: str = "") -> str | None:
     own = [workspace] if workspace else []
     places = os.environ.get("PATH", os.defpath).split(":")
     trusted = [p for p in places if os.path.isabs(p) and not visible.is_below(p, own)]
-    return shutil.which("bwrap", path=":".join(trusted))
+    programs = (f"{place}/{_PROGRAM}" for place in trusted)
+    return next((p for p in programs if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def _covers() -> list[str]:

@@ -7,7 +7,6 @@ view shows read-only. What it names is pinned in the owner's repository by one h
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -65,6 +64,8 @@ class Source(NamedTuple):
 
 def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
     """The id that the layer has or would have, and the layer if it is there. Starts nothing."""
+    import hashlib  # noqa: PLC0415 - needed when something is made, not when it is run
+
     digest = hashlib.blake2b(digest_size=8)
     for commit, ref in _visible(source.refs):
         digest.update(f"{commit} {ref}\n".encode(errors="surrogateescape"))

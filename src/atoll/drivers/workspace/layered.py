@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,8 @@ class LayeredWorkspace:
     name: str
 
     def check(self, home: Path) -> list[Problem]:
+        import shutil  # noqa: PLC0415 - only for a check
+
         if shutil.which("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
         way, reason = self.probe(home)
