@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from atoll.host import views
+from atoll.host.walled import News, limited, walled
 from atoll.model.errors import DriverError, PrerequisiteError
 from atoll.model.plan import Enclosure
 
@@ -106,32 +107,41 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     does not exist.
     """
     full, place, environment = _placed(argv, cwd, within, env)
-    with _spawn(
-        full,
-        place,
-        environment,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        within=within,
-        pass_fds=tuple(keep_fds),
-        start_new_session=alone,
-    ) as child:
-        try:
-            stdout, stderr = child.communicate(stdin, None if within is None else _INSIDE_S)
-        except subprocess.TimeoutExpired as error:
-            # Whoever is inside can make any tool wait, such as by a fifo in the place of a file.
-            _end(child)
-            raise DriverError(
-                f"`{full[0]}` did not end inside of the capsule within {_INSIDE_S:g} s"
-            ) from error
-        except BaseException:
-            _end(child)
-            raise
+    with News(within) as news:
+        with _spawn(
+            full,
+            place,
+            environment,
+            news,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            within=within,
+            pass_fds=tuple(keep_fds),
+            start_new_session=alone,
+        ) as child:
+            stdout, stderr = _hear(child, full[0], stdin, None if within is None else _INSIDE_S)
+        news.require_executed(full[0], child.returncode, stderr)
     completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
     if completed.code not in allowed:
         raise failure(completed)
     return completed
+
+
+def _hear(
+    child: subprocess.Popen[bytes], program: str, stdin: bytes | None, timeout_s: float | None
+) -> tuple[bytes, bytes]:
+    try:
+        return child.communicate(stdin, timeout_s)
+    except subprocess.TimeoutExpired as error:
+        # Whoever is inside can make any tool wait, such as by a fifo in the place of a file.
+        _end(child)
+        raise DriverError(
+            f"`{program}` did not end inside of the capsule within {timeout_s:g} s"
+        ) from error
+    except BaseException:
+        _end(child)
+        raise
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -162,6 +172,7 @@ def _spawn(
     full: tuple[str, ...],
     place: str | None,
     environment: dict[str, str],
+    news: News,
     *,
     within: Enclosure | None = None,
     pass_fds: tuple[int, ...] = (),
@@ -173,13 +184,16 @@ def _spawn(
     try:
         if within is None or not within.holder:
             return subprocess.Popen(full, cwd=place, env=environment, pass_fds=pass_fds, **streams)
-        with views.borrowed(within.holder) as view, _walled(within, full, place, environment) as it:
+        with (
+            views.borrowed(within.holder) as view,
+            walled(within, full, place, environment, news) as it,
+        ):
             return subprocess.Popen(
                 it.words,
                 env=it.env,
                 pass_fds=(*pass_fds, *it.fds, view.lock),
                 # A few system calls, no lock.
-                preexec_fn=view.entering(it.cwd, drop=_limited(within, view, it.drop)),  # noqa: PLW1509
+                preexec_fn=view.entering(it.cwd, drop=limited(within, view, it.drop)),  # noqa: PLW1509
                 **streams,
             )
     except subprocess.SubprocessError as error:
@@ -196,52 +210,6 @@ def _spawn(
         raise PrerequisiteError(
             f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
         ) from error
-
-
-def _limited(
-    within: Enclosure, view: views.Borrowed, drop: Callable[[], None]
-) -> Callable[[], None]:
-    """For the child: what a capsule makes git do is limited, too."""
-    if within.limits is None or within.walls is None:
-        return drop
-    from atoll.keeper.limits import Limits  # noqa: PLC0415 - only with limits
-
-    limits = Limits(within.limits, view.group)
-
-    def enter() -> None:
-        limits.enter()
-        drop()
-
-    return enter
-
-
-class _Words(NamedTuple):
-    """What is really started."""
-
-    words: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None
-    fds: Sequence[int] = ()
-    drop: Callable[[], None] = lambda: None
-
-
-@contextmanager
-def _walled(
-    within: Enclosure, full: tuple[str, ...], place: str | None, environment: dict[str, str]
-) -> Iterator[_Words]:
-    """A command with the walls of `within` around it, if there are any."""
-    if within.walls is None:
-        yield _Words(full, environment, place)
-        return
-    from atoll.keeper.walls import Walls  # noqa: PLC0415 - libc is not for every command
-
-    walls = Walls(within.walls)
-    words, fds = walls.words(full, environment, place or within.cwd)
-    try:
-        yield _Words(words, {}, None, fds, walls.drop)
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 def _is_there(program: str, environment: Mapping[str, str]) -> bool:
@@ -285,7 +253,11 @@ def stream(
     ended: Ended = "whole"
     complaints = bytearray()
     heard = 0
-    with _leading(program) as child, selectors.DefaultSelector() as selector:
+    with (
+        News(program.within) as news,
+        _leading(program, news, complaints) as child,
+        selectors.DefaultSelector() as selector,
+    ):
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and ended == "whole":
@@ -312,8 +284,13 @@ def stream(
 
 
 @contextmanager
-def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
-    """A program at the head of its own session and process group, which is gone afterwards."""
+def _leading(
+    program: Program, news: News, complaints: bytearray
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program at the head of its own session and process group, which is gone afterwards.
+
+    Raises as `run` does when it could not start after all.
+    """
     full, place, environment = _placed(program.argv, program.cwd, program.within, program.env)
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
@@ -323,6 +300,7 @@ def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
             full,
             place,
             environment,
+            news,
             within=program.within,
             pass_fds=program.keep_fds,
             stdin=given if isinstance(program.stdin, bytes) else program.stdin,
@@ -340,6 +318,7 @@ def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
             # Nobody has reaped it yet, so its number and its group's are nobody else's.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
+    news.require_executed(full[0], child.returncode, bytes(complaints))
 
 
 def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
