@@ -2,7 +2,8 @@
 
 Every entry is named by its place in the room. Some of them lie in directories that the capsule's
 own processes can write, and may have filled with links: no place is ever reached through one, and
-what stands in the way is moved aside. All mounts go on descriptors, never on paths.
+what stands in the way is moved aside. All mounts go on descriptors, never on paths. What must stay
+where it is has mounts all the way down to it, because a mount point cannot be renamed.
 """
 
 from __future__ import annotations
@@ -32,32 +33,43 @@ class Builder:
         self._root = root
         self._uid = uid
         self._namespace = namespace
+        self._mounted: set[str] = set()
 
     def build(self, entries: list[dict[str, object]]) -> None:
         """In order. An entry has `at` and one of `directory` (its mode), `link` (its target),
         `file` (its text), `copy` (its source), `tmpfs` (its options) and `bind` (its source).
-        A bind may be `read_only`, `shifted` (shown as theirs) and `optional` (passed over without
-        a source).
+        A bind may be `read_only`, `shifted` (shown as theirs), `fixed` (nobody can move the
+        directories above it) and `optional` (passed over without a source).
         """
         calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
         handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for entry in entries:
                 *above, name = str(entry["at"]).strip("/").split("/")
-                parent = self._reach(handle, above)
+                parent = self._reach(handle, above, is_fixed=bool(entry.get("fixed")))
                 try:
                     self._furnish(parent, name, entry)
                 finally:
                     os.close(parent)
+                if "bind" in entry or "tmpfs" in entry:
+                    self._mounted.add("/" + "/".join((*above, name)))
             calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
         finally:
             os.close(handle)
 
-    def _reach(self, root: int, names: list[str]) -> int:
+    def _reach(self, root: int, names: list[str], *, is_fixed: bool) -> int:
         """A descriptor of the directory, which is made where it is missing."""
         place = os.dup(root)
-        for name in names:
+        own = os.fstat(root).st_dev
+        for number, name in enumerate(names, 1):
             self._make_directory(place, name, 0o755)
+            path = "/" + "/".join(names[:number])
+            if is_fixed and path not in self._mounted:
+                with _opened(place, name) as found:
+                    # The room's own directories cannot be renamed: it will be read-only.
+                    if os.fstat(found).st_dev != own:
+                        _bind_to_itself(found)
+                        self._mounted.add(path)
             below = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=place)
             os.close(place)
             place = below
@@ -176,6 +188,14 @@ def _opened(parent: int, name: str) -> Iterator[int]:
         yield place
     finally:
         os.close(place)
+
+
+def _bind_to_itself(place: int) -> None:
+    tree = calls.clone_mounts(place)
+    try:
+        calls.attach_mounts(tree, place)
+    finally:
+        os.close(tree)
 
 
 def _path(place: int) -> str:

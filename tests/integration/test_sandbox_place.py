@@ -1,0 +1,76 @@
+"""A capsule's runs land in its workspace, whatever an agent does to the directories above it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from persons import as_both
+
+MOVES = {
+    "renamed": "mv $1 $1-elsewhere",
+    "exchanged": "mkdir $1-planted && mv -T --exchange $1-planted $1",
+    "renamed by the system call": "python3 -c \"import os; os.rename('$1', '$1-elsewhere')\"",
+    "removed": "rmdir $1",
+    "replaced by another": "mkdir -p $1-planted/shop/deep && mv -T $1-planted $1",
+    "replaced by a link": "ln -sfnT /usr $1",
+}
+
+
+def shop(person, *above):
+    """The person's project, moved to where the capsule's own processes own what is above."""
+    place = person.place.joinpath(*above, "shop")
+    person.run("mkdir", "-p", place.parent, cwd=person.place)
+    shutil.move(person.repo, place)
+    person.repo = place
+    return place
+
+
+def end_view(person):
+    [directory] = person.home.glob("projects/*/x")
+    ask = "import sys; from atoll.host import views; print(views.ask(sys.argv[1], {'end': True}))"
+    person.run(sys.executable, "-c", ask, directory)
+
+
+@pytest.mark.parametrize("above", [("owner", "code"), ("owner", "a", "b", "c")], ids="/".join)
+@as_both
+def test_directories_above_the_workspace_cannot_be_moved(person, above):
+    place = shop(person, *above)
+    person.atoll("new", "x")
+    person.sh("x", "echo mine > mark; cd ~ && touch beside")
+    home = person.place / "owner"
+    tops = [parent for parent in place.parents if home in parent.parents]
+    assert tops
+    for top in tops:
+        for name, move in MOVES.items():
+            person.atoll(
+                "run", "x", "--", "sh", "-c", f"set -- {top}; cd ~; {move}; mkdir -p {place}",
+                check=False,
+            )  # fmt: skip
+            assert person.sh("x", "pwd; cat mark") == f"{place}\nmine\n", (name, top)
+    assert person.atoll("diff", "x", "--stat").returncode == 0
+    # Each attempt in its own right: the names of others are free, and HOME is still theirs.
+    person.sh("x", f"cd ~ && mv beside moved && mkdir -p d/e && mv d f && cd {place} && mv mark m2")
+    end_view(person)
+    assert person.sh("x", "pwd; cat m2; ls -d ~/moved ~/f/e") == (
+        f"{place}\nmine\n{home}/f/e\n{home}/moved\n"
+    )
+
+
+def test_control_directories_beside_can_be_moved(person):
+    """The same moves work on a directory of the same home in which no workspace lies."""
+    shop(person, "owner", "code")
+    person.atoll("new", "x")
+    for name in ("renamed", "renamed by the system call", "removed", "replaced by another"):
+        person.sh("x", f"cd ~; mkdir free; set -- ~/free; {MOVES[name]}; rm -rf ~/free*")
+
+
+@as_both
+def test_only_a_part_can_be_written_below_a_fixed_place(person):
+    place = shop(person, "owner", "code")
+    person.atoll("new", "x")
+    script = f"touch src/new && ! touch top 2>/dev/null && ! mv {place.parent} ~/e 2>/dev/null; pwd"
+    assert person.sh("x", script, options=("--write", "src")) == f"{place}\n"
+    assert person.sh("x", "ls src/new; ls top 2>/dev/null || true") == "src/new\n"
