@@ -293,3 +293,18 @@ def test_command_has_no_way_to_tell_of_its_start(person, options):
     told = person.atoll("logs", "x").stdout.split()
     # Its own three, and that of the directory which `ls` reads.
     assert told == ["0", "0", "1", "2", "3"]
+
+
+@as_both
+def test_workspace_that_cannot_be_entered(person):
+    """The agent's own doing, and no missing wall: the capsule still goes, and its work stays."""
+    person.atoll("new", "x")
+    person.sh("x", "echo work > work; chmod 000 .")
+    done = person.atoll("run", "x", "--", "true", check=False)
+    assert done.returncode == 126, done
+    assert f"not-started(126): cannot enter `{person.repo}`: Permission denied" in done.stderr
+    done = person.atoll("diff", "x", check=False)
+    assert done.returncode == 5, done
+    person.atoll("rm", "x", "--force")
+    [saved] = person.home.glob("recovered/**/work")
+    assert saved.read_text() == "work\n"

@@ -71,6 +71,7 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
             keep_fds=keep_fds,
             alone=alone,
             allowed=(*allowed, _ABSENT),
+            patient=not safe,  # hooks do what they like
         )
         tried.append(answer)
         return answer.code != _ABSENT or _HALF_MADE not in answer.stderr

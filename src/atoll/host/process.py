@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from atoll.host import views
+from atoll.host.stillness import LOOK_S, Stillness
 from atoll.host.walled import News, limited, walled
-from atoll.model.errors import DriverError, PrerequisiteError
+from atoll.model.errors import DriverError, PrerequisiteError, Unanswered
 from atoll.model.plan import Enclosure
 
 _OWN_ENVIRONMENT = (
@@ -98,13 +99,15 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     keep_fds: Sequence[int] = (),
     alone: bool = False,
     allowed: Sequence[int] = (0,),
+    patient: bool = False,
 ) -> Completed:
     """Runs a program to its end and returns what it said.
 
     `keep_fds` lets the program hold a lock for as long as it lives, also when this process is
-    killed meanwhile; one that is `alone` is not killed with this process' group. Raises
-    DriverError when the exit code is not one of `allowed`, and PrerequisiteError when the program
-    does not exist.
+    killed meanwhile; one that is `alone` is not killed with this process' group. One inside of a
+    capsule must be at work all the time, unless we are `patient`. Raises DriverError when the exit
+    code is not one of `allowed`, and PrerequisiteError when the program does not exist; Unanswered
+    when it waits for something inside, IsolationError when its walls cannot be built.
     """
     full, place, environment = _placed(argv, cwd, within, env)
     with News(within) as news:
@@ -120,7 +123,9 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
             pass_fds=tuple(keep_fds),
             start_new_session=alone,
         ) as child:
-            stdout, stderr = _hear(child, full[0], stdin, None if within is None else _INSIDE_S)
+            watch = None if within is None or patient else Stillness(child.pid)
+            limit_s = None if within is None else _INSIDE_S
+            stdout, stderr = _hear(child, full[0], stdin, limit_s, watch)
         news.require_executed(full[0], child.returncode, stderr)
     completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
     if completed.code not in allowed:
@@ -129,16 +134,24 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
 
 
 def _hear(
-    child: subprocess.Popen[bytes], program: str, stdin: bytes | None, timeout_s: float | None
+    child: subprocess.Popen[bytes],
+    program: str,
+    stdin: bytes | None,
+    timeout_s: float | None,
+    watch: Stillness | None,
 ) -> tuple[bytes, bytes]:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        return child.communicate(stdin, timeout_s)
-    except subprocess.TimeoutExpired as error:
-        # Whoever is inside can make any tool wait, such as by a fifo in the place of a file.
-        _end(child)
-        raise DriverError(
-            f"`{program}` did not end inside of the capsule within {timeout_s:g} s"
-        ) from error
+        while True:
+            try:
+                return child.communicate(stdin, None if deadline is None else LOOK_S)
+            except subprocess.TimeoutExpired:
+                stdin = None  # it is on its way
+                if deadline is not None and time.monotonic() >= deadline:
+                    message = f"`{program}` did not end inside of the capsule in {timeout_s:g} s"
+                    raise Unanswered(message) from None
+                if watch is not None:
+                    watch.require_work(program)
     except BaseException:
         _end(child)
         raise
@@ -251,6 +264,7 @@ def stream(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     ended: Ended = "whole"
+    argv = program.argv if program.within is None else program.within.around(program.argv)
     complaints = bytearray()
     heard = 0
     with (
@@ -260,12 +274,16 @@ def stream(
     ):
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
+        watch = None if program.within is None else Stillness(child.pid)
         while selector.get_map() and ended == "whole":
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 ended = "time"
                 break
-            for key, _ in selector.select(left):
+            ready = selector.select(left if watch is None else min(LOOK_S, left or LOOK_S))
+            if not ready and watch is not None:
+                watch.require_work(argv[0])
+            for key, _ in ready:
                 chunk = os.read(key.fd, _CHUNK_BYTES)
                 heard += len(chunk)
                 if not chunk:
@@ -279,7 +297,6 @@ def stream(
                     del complaints[:-_TAIL_BYTES]
         if ended == "whole" and not _has_left(child, deadline):
             ended = "time"
-    argv = program.argv if program.within is None else program.within.around(program.argv)
     return Streamed(Completed(argv, child.returncode, b"", bytes(complaints)), ended)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from atoll.host import views
-from atoll.model.errors import DriverError, IsolationError
+from atoll.model.errors import IsolationError, Unanswered
 from atoll.model.plan import Enclosure
 
 _NEWS_BYTES = 1 << 16
@@ -36,8 +36,8 @@ class News:
     def require_executed(self, program: str, code: int, said: bytes) -> None:
         """For a program that has ended with `code`, and everybody together has `said` this.
 
-        Raises IsolationError when a wall could not be built, DriverError when the program is
-        not there inside: what was said and the code are then bwrap's own.
+        Raises IsolationError when a wall could not be built, Unanswered when the program or its
+        place is not there inside: what was said and the code are then bwrap's own.
         """
         if not self._pipe or code < 0:  # who was killed may not have got as far as that
             return
@@ -56,7 +56,7 @@ class News:
                 f"the walls around `{program}` cannot be built: {cause.message}",
                 hint="atoll doctor",
             )
-        raise DriverError(f"inside of the capsule {cause.message}")
+        raise Unanswered(f"inside of the capsule, {cause.message}")
 
 
 class Words(NamedTuple):

@@ -26,6 +26,7 @@ UNBUILT = 6
 
 _EXECUTED = b'"exit-code"'
 _NOT_EXECUTED = b"bwrap: execvp "
+_NOT_ENTERED = b"bwrap: Can't chdir to "
 _ABSENCES = tuple(os.strerror(number) for number in (errno.ENOENT, errno.ENOTDIR))
 _SAID_BYTES = 2000
 
@@ -139,10 +140,13 @@ def was_executed(record: bytes) -> bool:
 
 def find_cause(said: bytes) -> WallError:
     """Why a command was not executed, by what was said meanwhile: all of it is bwrap's own."""
-    _, is_execution, cause = said[-_SAID_BYTES:].partition(_NOT_EXECUTED)
-    if is_execution:
+    for mark in (_NOT_EXECUTED, _NOT_ENTERED):
+        _, is_it, cause = said[-_SAID_BYTES:].partition(mark)
         name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")
-        return WallError(127 if reason in _ABSENCES else 126, f"`{name}`: {reason}")
+        if is_it and mark == _NOT_ENTERED:
+            return WallError(126, f"cannot enter `{name}`: {reason}")
+        if is_it:
+            return WallError(127 if reason in _ABSENCES else 126, f"`{name}`: {reason}")
     lines = said.decode("utf-8", "replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "bwrap said nothing")
     return WallError(UNBUILT, last)

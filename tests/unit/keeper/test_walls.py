@@ -29,6 +29,7 @@ def test_was_executed(record, expected):
         (b"bwrap: execvp x: Not a directory\n", 127, "`x`: Not a directory"),
         (b"bwrap: execvp a: b: Permission denied\n", 126, "`a: b`: Permission denied"),
         (b"bwrap: execvp x: Argument list too long\n", 126, "`x`: Argument list too long"),
+        (b"bwrap: Can't chdir to /x: Not a directory\n", 126, "cannot enter `/x`: Not a directory"),
         (b"bwrap: no namespaces\n\n", UNBUILT, "bwrap: no namespaces"),
         (b"one\r\ntwo\r\n", UNBUILT, "two"),
         (b"", UNBUILT, "bwrap said nothing"),
