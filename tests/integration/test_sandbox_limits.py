@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -199,3 +202,58 @@ def test_temporary_filesystems_are_small(person):
         assert "No space left" in done.stderr or "ermission denied" in done.stderr, done
     # Shared memory is each run's own; nothing of it stays.
     assert person.sh("x", "ls /dev/shm; rm -f /run/bomb") == ""
+
+
+# Groups of homes that are gone
+
+
+def collect(person):
+    """A sweep from another home of the same person."""
+    person.atoll("gc", env={"ATOLL_HOME": str(person.place / "another-home")})
+
+
+def test_groups_of_a_home_that_was_removed_by_hand_are_swept(person):
+    person.atoll("new", "x")
+    person.sh("x", "true")
+    groups = person.groups()
+    if not groups:
+        pytest.skip("no groups can be made here")
+    collect(person)
+    assert person.groups() == groups, "of a home that is there"
+    person.end_view("x")
+    held, away = groups[0], person.place / "away"
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        Path(held, "cgroup.procs").write_text(str(sleeper.pid))
+        person.home.rename(away)
+        collect(person)
+        # Whoever is in there is nobody's to end: nothing is known of them.
+        assert person.groups() == [held]
+        assert sleeper.poll() is None
+        sleeper.kill()
+    collect(person)
+    assert person.groups() == []
+    away.rename(person.home)
+    assert person.sh("x", "echo back") == "back\n"
+
+
+def test_groups_that_say_nothing_of_their_home_stay(person):
+    person.atoll("new", "x")
+    person.sh("x", "true")
+    groups = person.groups()
+    if not groups:
+        pytest.skip("no groups can be made here")
+    person.end_view("x")
+    namespace = Path("/proc/self/ns/mnt").stat().st_ino
+    elsewhere, relative = f"{namespace + 1} {person.home}", f"{namespace} home"
+    away = person.place / "away"
+    person.home.rename(away)
+    for value in (elsewhere, relative, "", str(person.home), None):
+        for group in groups:
+            os.removexattr(group, "user.atoll.home")
+            if value is not None:
+                os.setxattr(group, "user.atoll.home", value.encode())
+        collect(person)
+        assert person.groups() == groups, value
+        for group in groups:
+            os.setxattr(group, "user.atoll.home", b"x")
+    away.rename(person.home)

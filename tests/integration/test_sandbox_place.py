@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import pytest
 
@@ -28,12 +27,6 @@ def shop(person, *above):
     return place
 
 
-def end_view(person):
-    [directory] = person.home.glob("projects/*/x")
-    ask = "import sys; from atoll.host import views; print(views.ask(sys.argv[1], {'end': True}))"
-    person.run(sys.executable, "-c", ask, directory)
-
-
 @pytest.mark.parametrize("above", [("owner", "code"), ("owner", "a", "b", "c")], ids="/".join)
 @as_both
 def test_directories_above_the_workspace_cannot_be_moved(person, above):
@@ -53,7 +46,7 @@ def test_directories_above_the_workspace_cannot_be_moved(person, above):
     assert person.atoll("diff", "x", "--stat").returncode == 0
     # Each attempt in its own right: the names of others are free, and HOME is still theirs.
     person.sh("x", f"cd ~ && mv beside moved && mkdir -p d/e && mv d f && cd {place} && mv mark m2")
-    end_view(person)
+    person.end_view("x")
     assert person.sh("x", "pwd; cat m2; ls -d ~/moved ~/f/e") == (
         f"{place}\nmine\n{home}/f/e\n{home}/moved\n"
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from atoll.drivers.layers import probes
 from atoll.engine.session import Session
-from atoll.host import cgroups
+from atoll.host import cgroups, strays
 from atoll.host.cgroups import Places
 from atoll.keeper.groups import Group
 from atoll.model.state import Capsule
@@ -58,7 +58,9 @@ def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) 
         cpus=limits.get("cpus"),
         pids=_whole(limits.get("pids")),
     )
-    return cgroups.make_group(find_places(session.home), _name(session, capsule), asked).directories
+    made = cgroups.make_group(find_places(session.home), _name(session, capsule), asked)
+    strays.mark(made.directories.values(), session.home)
+    return made.directories
 
 
 def close_group(session: Session, capsule: Capsule) -> None:
@@ -75,9 +77,13 @@ def close_group(session: Session, capsule: Capsule) -> None:
 
 
 def sweep(session: Session) -> list[str]:
-    """Removes the groups of capsules that are no more."""
+    """Removes the groups of capsules that are no more; returns those of this home.
+
+    Those of homes that are gone go, too, without a word: nothing of this one is removed.
+    """
     living = {_name(session, capsule) for capsule in session.store.capsules()}
     places = find_places(session.home)
+    strays.sweep(places.parents.values())
     return cgroups.sweep(places, _prefix(session), lambda name: name in living).removed
 
 
