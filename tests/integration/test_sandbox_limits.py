@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -202,6 +203,29 @@ def test_temporary_filesystems_are_small(person):
         assert "No space left" in done.stderr or "ermission denied" in done.stderr, done
     # Shared memory is each run's own; nothing of it stays.
     assert person.sh("x", "ls /dev/shm; rm -f /run/bomb") == ""
+
+
+@as_both
+def test_what_holds_each_limit_is_told_truly(person):
+    """By what was made for a capsule, and by what its processes find."""
+    make(person, "x", memory="200m", cpus="1", pids="50", files="100")
+    person.sh("x", "test $(ulimit -Hn) = 100")
+    groups = person.groups()
+    limits = person.answer("show", "x")["limits"]
+    doctor = next(f for f in person.answer("doctor") if f["name"] == "limits")["detail"]
+    _, *parts = re.split(r"(?:^|; )(enforced|watched|not held): ", doctor)
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    for name, file, otherwise in (
+        ("memory_bytes", "memory.*", "watched"), ("cpus", "cpu.*", "not held"),
+        ("pids", "pids.max", "watched"),
+    ):  # fmt: skip
+        is_limited = any(list(Path(group).glob(file)) for group in groups)
+        wanted = "enforced" if is_limited else otherwise
+        assert limits[name]["held"] == wanted
+        assert name.removesuffix("_bytes") in told[wanted]
+        assert f"{name.removesuffix('_bytes')} " in person.atoll("show", "x").stdout
+    if not groups:
+        assert "cpus 1 (not held)" in person.atoll("show", "x").stdout
 
 
 # Groups of homes that are gone

@@ -91,7 +91,7 @@ class Capsule:
         return registry.isolation_driver(plan.driver).visible(plan, self.session.owner)
 
     def limits(self) -> dict[str, tuple[float, str]]:
-        """By name: the value, and how it is held: `enforced` or `watched`."""
+        """By name: the value, and how it is held: `enforced`, `watched` or `not held`."""
         from atoll.engine import confines  # noqa: PLC0415 - looks at the host
 
         return confines.tell(self.session, isolation_plan(self.session, self.record).limits)
