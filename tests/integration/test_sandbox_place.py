@@ -67,3 +67,57 @@ def test_only_a_part_can_be_written_below_a_fixed_place(person):
     script = f"touch src/new && ! touch top 2>/dev/null && ! mv {place.parent} ~/e 2>/dev/null; pwd"
     assert person.sh("x", script, options=("--write", "src")) == f"{place}\n"
     assert person.sh("x", "ls src/new; ls top 2>/dev/null || true") == "src/new\n"
+
+
+TOOLS = "owner/.pyenv/bin"
+
+
+def lay_tools(person):
+    person.run("mkdir", "-p", person.place / TOOLS, cwd=person.place)
+
+
+@as_both
+def test_names_for_what_is_in_the_way_do_not_run_out(person):
+    lay_tools(person)
+    person.atoll("new", "x")
+    taken = (
+        "for i in $(seq 0 1100); do touch ~/.pyenv.moved-aside-$i; done; touch ~/.pyenv.moved-aside"
+    )
+    # A toolchain is a mount point while it is shown, and a plain name when it is not.
+    hidden = person.place / "hidden"
+    (person.place / "owner/.pyenv").rename(hidden)
+    person.end_view("x")
+    person.sh("x", f"rm -rf ~/.pyenv; echo mine > ~/.pyenv; {taken}")
+    hidden.rename(person.place / "owner/.pyenv")
+    person.end_view("x")
+    assert (
+        person.sh("x", "test -d ~/.pyenv/bin; cat ~/.pyenv.moved-aside-????????????????")
+        == "mine\n"
+    )
+
+
+@as_both
+def test_home_that_cannot_be_written_does_not_keep_the_room_from_being_built(person):
+    lay_tools(person)
+    person.atoll("new", "x")
+    hidden = person.place / "hidden"
+    (person.place / "owner/.pyenv").rename(hidden)
+    person.end_view("x")
+    person.sh("x", "echo work > work; rm -rf ~/.pyenv; echo mine > ~/.pyenv; chmod 555 ~")
+    hidden.rename(person.place / "owner/.pyenv")
+    person.end_view("x")
+    assert person.sh("x", "test -d ~/.pyenv/bin; cat ~/.pyenv.moved-aside work") == "mine\nwork\n"
+
+
+def test_objects_from_a_store_with_an_odd_name(person):
+    """The owner's repository borrows from a place that git can only name in quotes."""
+    store = person.place / 'odd "store"\nhere'
+    person.git("clone", "--quiet", "--bare", person.repo, store, cwd=person.place)
+    shutil.rmtree(person.repo / ".git/objects")
+    (person.repo / ".git/objects/info").mkdir(parents=True)
+    (person.repo / ".git/objects/pack").mkdir()
+    quoted = str(store / "objects").replace('"', '\\"').replace("\n", "\\n")
+    (person.repo / ".git/objects/info/alternates").write_text(f'"{quoted}"\n')
+    assert person.git("fsck") == ""
+    person.atoll("new", "x")
+    assert person.sh("x", "git log --format=%s; git show HEAD:README.md") == "first\n# Sample\n"

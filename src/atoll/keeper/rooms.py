@@ -8,6 +8,7 @@ where it is has mounts all the way down to it, because a mount point cannot be r
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import contextmanager
@@ -16,11 +17,13 @@ from atoll.keeper import calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MS_NOSUID, _MS_NODEV = 0x2, 0x4
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = "moved-aside"
+_NUMBERED = 100
+_TURNS = 10
 _COPY_BYTES = 1 << 20
 
 
@@ -150,35 +153,51 @@ class Builder:
             stream.write(content)
 
     def _clear(self, parent: int, name: str) -> None:
+        """Moves aside what stands there; OSError if no name is left for it."""
+        if not _is(_anything, parent, name):
+            return
+        marks = [f"-{number}" if number else "" for number in range(_NUMBERED)]
+        # Whoever has taken all these cannot know the others.
+        marks += [f"-{os.urandom(8).hex()}" for _ in range(_TURNS)]
         with self._acting(parent):
-            for number in range(1000):
-                aside = f"{name}.{_ASIDE}" + (f"-{number}" if number else "")
-                if not _is(lambda _: True, parent, name):
-                    return
-                if not _is(lambda _: True, parent, aside):
+            for aside in (f"{name}.{_ASIDE}{mark}" for mark in marks):
+                if not _is(_anything, parent, aside):
                     os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                    return
+        raise OSError(errno.EEXIST, f"`{name}` cannot be moved aside", name)
 
     @contextmanager
     def _acting(self, parent: int) -> Iterator[None]:
-        """In what is theirs, as the one whom the room is for: what is made there is theirs."""
-        if self._uid is None or os.fstat(parent).st_uid != self._uid:
+        """In what is theirs, as the one whom the room is for: what is made there is theirs.
+
+        Also where they may not write, since they may let themselves: that must not stop us.
+        """
+        status = os.fstat(parent)
+        if self._uid is None or status.st_uid != self._uid:
             yield
             return
+        mode = stat.S_IMODE(status.st_mode)
         os.setegid(self._uid)
         os.seteuid(self._uid)
         try:
+            os.chmod(_path(parent), mode | stat.S_IRWXU)
             yield
+            os.chmod(_path(parent), mode)
         finally:
             os.seteuid(0)
             os.setegid(0)
 
 
-def _is(kind: object, parent: int, name: str) -> bool:
+def _anything(_mode: int) -> bool:
+    return True
+
+
+def _is(kind: Callable[[int], bool], parent: int, name: str) -> bool:
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return False
-    return bool(kind(mode))  # type: ignore[operator]
+    return kind(mode)
 
 
 @contextmanager

@@ -127,7 +127,7 @@ class Wards:
         except Exception as error:
             _tell(news, {"error": str(error)})
             raise
-        _tell(news, {"pid": os.getpid(), "guard": watcher})
+        _tell(news, {"pid": os.getpid(), "watcher": watcher})
         return 0 if minder.serve() else 1
 
     def _has_orphans(self) -> bool:
