@@ -205,6 +205,35 @@ def test_temporary_filesystems_are_small(person):
     assert person.sh("x", "ls /dev/shm; rm -f /run/bomb") == ""
 
 
+GOES_ON = f"""
+import os, sys
+child = os.fork()
+if child == 0:
+    {EATS}
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(3 if code == -9 else 4)
+"""
+
+
+def test_command_that_goes_on_without_a_child(person):
+    """Its end is its own, and what the kernel did is told."""
+    require("python3")
+    make(person, "x", memory="100m")
+    done = person.atoll("run", "x", "--", "python3", "-c", GOES_ON, check=False)
+    outcome = person.outcome("x")
+    if outcome["reason"] == "oom":
+        pytest.skip("here the kernel kills all of the capsule together")
+    if done.returncode == 4:
+        pytest.skip("no groups can be made here")
+    told = "the capsule reached its memory limit meanwhile, and the kernel killed a process in it"
+    assert (outcome["reason"], outcome["exit_code"], outcome["message"]) == ("exited", 3, told)
+    assert f"x.1: {told}" in done.stderr
+    # That was then: the next run is not told of it.
+    person.sh("x", "true")
+    assert person.outcome("x")["message"] is None
+
+
 @as_both
 def test_what_holds_each_limit_is_told_truly(person):
     """By what was made for a capsule, and by what its processes find."""

@@ -260,6 +260,8 @@ class Minder:
             status.exit_code = os.WEXITSTATUS(wait_status)
         if self._limits is not None and status.reason in _OWN_ENDS:
             status.reason = self._limits.judge(status.exit_code, status.signal) or status.reason
+            if status.reason in _OWN_ENDS and (kills := self._limits.tell_kills()) is not None:
+                status.note(kills)
 
     def _find_cause(self) -> WallError:
         """From the log: nobody but bwrap has written to it."""
