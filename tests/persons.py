@@ -230,6 +230,12 @@ class Person:
             assert time.monotonic() < deadline, f"left behind: {left}"
             time.sleep(0.05)
 
+    def end_view(self, name: str) -> None:
+        """Has the holder of a capsule's view end, as it does by itself after a while."""
+        [directory] = self.home.glob(f"projects/*/{name}")
+        ask = "import sys; from atoll.host import views; views.ask(sys.argv[1], {'end': True})"
+        self.run(sys.executable, "-c", ask, directory)
+
     def groups(self) -> list[str]:
         """The groups of processes that were made for this person's capsules."""
         prefix = f"{zlib.crc32(os.fsencode(self.home)):08x}-"

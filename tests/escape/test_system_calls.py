@@ -173,6 +173,12 @@ ATTEMPTS = [
         for protocol in (1, 6, 17, 255)
     ],
     *[
+        Attempt("socket", (family, kind, protocol))
+        for family in (INET, INET6, INET | ABOVE)
+        for kind in (DGRAM, DGRAM | CLOEXEC, DGRAM | ABOVE)
+        for protocol in (1, 58, 1 | ABOVE)
+    ],
+    *[
         Attempt("socket", (family, kind, protocol), NO_PROTOCOL)
         for family in (INET, INET6)
         for kind, protocol in ((STREAM, 132), (STREAM, 262), (STREAM, 262 | ABOVE), (DGRAM, 136))
@@ -316,6 +322,16 @@ def catch_page_faults():
 
 def raw_packets():
     call("socket", 2, 3, 1)
+
+def pings():
+    with open("/proc/sys/net/ipv4/ping_group_range", "w") as stream:
+        stream.write("0 0")
+    call("socket", 2, 2, 1)
+
+def pings_of_version_6():
+    with open("/proc/sys/net/ipv4/ping_group_range", "w") as stream:
+        stream.write("0 0")
+    call("socket", 10, 2, 58)
 
 def all_packets():
     call("socket", 17, 3, 0x300)

@@ -59,7 +59,7 @@ def test_a_walled_capsule(tmp_path, monkeypatch, project, repo, atoll, git, trac
     capsule = project.new("x")
     capsule.run(["sh", "-c", "echo work > work.txt; echo mine > ~/mine; echo t > /tmp/t"])
     before, refs = painted(capsule), git("for-each-ref", cwd=repo)
-    digest = checkout_digest(repo)
+    digest, listed = checkout_digest(repo), capsule.runs()
     done = atoll("verify", "x", "--json", cwd=repo, check=False)
     answer = json.loads(done.stdout)
     assert (answer["version"], answer["kind"]) == (1, "verification")
@@ -70,6 +70,8 @@ def test_a_walled_capsule(tmp_path, monkeypatch, project, repo, atoll, git, trac
     assert told["held"] is not bool(through)
     assert (told["capsule"], told["level"]) == ("x", "sandbox")
     assert [c.name for c in project.capsules()] == ["x"]
+    assert capsule.runs() == listed
+    assert len(os.listdir(f"{capsule.record.directory}/runs")) == len(listed)
     assert differences(before, painted(capsule)) == []
     assert git("for-each-ref", cwd=repo) == refs
     assert checkout_digest(repo) == digest
@@ -114,7 +116,28 @@ def test_an_interrupt_leaves_nothing(project, capsule, repo, traces, wait_for, a
         child.communicate(timeout=60)
     assert child.returncode in {0, 1, 130}
     wait_for(lambda: [c.name for c in project.capsules()] == ["x"], what="one capsule")
+    assert capsule.runs() == []
     assert not capsule.work().any
+
+
+def test_what_a_killed_one_leaves_goes_with_the_next(
+    project, capsule, repo, atoll, wait_for, tmp_path
+):
+    capsule.run(["true"])
+    words = [sys.executable, "-m", "atoll", "verify", "x"]
+    # Its canaries are then nobody's: they go with the test.
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, cwd=repo, env=env, **quiet) as child:
+        wait_for(lambda: len(capsule.runs()) > 2, timeout_s=60, what="the second attack")
+        child.kill()
+    # One that was killed before it spoke to its run is waited for.
+    wait_for(lambda: not capsule.living(), timeout_s=60, what="the end of what it ran")
+    assert len(capsule.runs()) > 2
+    atoll("verify", "x", cwd=repo)
+    assert [run.argv for run in capsule.runs()] == [("true",)]
+    for other in project.capsules():
+        other.remove(force=True)
 
 
 def make(code):

@@ -20,6 +20,7 @@ from persons import as_both
 
 PRCTL = {"x86_64": 157, "aarch64": 167}
 UNSHARE = {"x86_64": 272, "aarch64": 97}
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
 LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -31,10 +32,15 @@ def machine(table):
     return table.get(name) or pytest.skip(f"the numbers of system calls on {name} are not known")
 
 
-NO_WALLS = """#!/bin/sh
+NO_WALLS = """#!/bin/bash
+news=$(tr '\\0' '\\n' < "/proc/self/fd/$2" | sed -n '/^--json-status-fd$/{n;p;}')
 while [ "$1" != -- ]; do shift; done; shift
-cd "$(mktemp -d)"; exec "$@"
+"$@"
+code=$?
+echo "{ \\"exit-code\\": $code }" >&$news
+exit $code
 """
+"""It says that all is well."""
 
 
 # Ways to take something away from a process and all that come after it.
@@ -130,6 +136,8 @@ MISSING = {
     "filters on system calls": lambda: forbid(
         machine(PRCTL), value=PR_SET_SECCOMP, error=errno.EINVAL
     ),
+    # Only bwrap itself needs these two: the room stands by then.
+    "roots of their own": lambda: forbid(machine(PIVOT_ROOT)),
     "networks of their own": lambda: forbid(
         machine(UNSHARE), bits=calls.CLONE_NEWNET, error=errno.EPERM
     ),
@@ -152,10 +160,10 @@ def require_nothing(person):
     assert list(person.home.glob("**/try-*")) == []
 
 
-def require_nothing_runs(person, how, code=6):
+def require_nothing_runs(person, how):
     """A run on a capsule that was made when all was well; `how` are options for the program."""
     done = person.atoll("run", "x", "--", "touch", "ran", check=False, **how)
-    assert done.returncode == code, done
+    assert done.returncode == 6, done
     assert "Traceback" not in done.stderr
     assert list(person.home.glob("pools/*/layers/u*/tree/workspace/ran")) == []
     return done.stderr
@@ -188,9 +196,17 @@ def test_without(person, what):
     # What was missing is not held against the machine once it is there, nor the other way round.
     person.atoll("new", "x")
     end_view(person)
-    # Only bwrap itself knows of filters, and what it says is the run's own end.
-    code = 1 if what.startswith("filters") else 6
-    require_nothing_runs(person, {"confined": take_away}, code=code)
+    told = require_nothing_runs(person, {"confined": take_away})
+    if what in ("filters on system calls", "roots of their own"):
+        assert "the walls around `x.1` cannot be built: " in told
+        assert told.endswith("hint: atoll doctor\n")
+        outcome = person.outcome("x")
+        assert (outcome["reason"], outcome["shell_code"]) == ("no-walls", 6)
+        asked = person.atoll("diff", "x", check=False, confined=take_away)
+        assert (asked.returncode, asked.stdout) == (6, ""), asked
+        assert "cannot be built" in asked.stderr
+        waited = person.atoll("wait", "x", check=False)
+        assert (waited.returncode, waited.stdout) == (6, "x.1  no-walls\n")
     end_view(person)
     assert person.sh("x", "test ! -e ran; echo well") == "well\n"
 
@@ -217,9 +233,7 @@ def test_bwrap_that_builds_no_walls(person, elsewhere):
     Path(elsewhere).chmod(0o755)
     place = Path(elsewhere, "programs")
     path = without("bwrap", place)
-    (place / "bwrap").write_text(
-        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@"\n'
-    )
+    (place / "bwrap").write_text(NO_WALLS)
     (place / "bwrap").chmod(0o755)
     done = person.atoll("new", "x", check=False, env={"PATH": path})
     require_refused(person, done)
@@ -234,3 +248,63 @@ def test_filter_that_takes_nothing_away(person):
     person.atoll("new", "x", confined=harmless)
     done = person.atoll("run", "x", "--", "echo", "well", confined=harmless)
     assert done.stdout == "well\n"
+
+
+ODD = {
+    "no-such": ("nope", 127, "`nope`: command not found"),
+    "no-file": ("./nope", 127, "`./nope`: no such file"),
+    "no-permission": ("./plain", 126, "`./plain`: Permission denied"),
+    "no-interpreter": ("./lost", 127, "`./lost`: No such file or directory"),
+    "no-directory": ("./under", 127, "`./under`: Not a directory"),
+}
+
+
+@as_both
+def test_command_that_cannot_be_executed(person):
+    """The walls stand: it is the command's own fault, told as a shell would."""
+    person.atoll("new", "x")
+    person.sh("x", """
+        echo hello > plain
+        printf '#!/no/such/interpreter\n' > lost
+        printf '#!/etc/passwd/sh\n' > under
+        chmod +x lost under
+    """)  # fmt: skip
+    for command, code, message in ODD.values():
+        done = person.atoll("run", "x", "--", command, check=False)
+        assert done.returncode == code, (command, done)
+        assert f": not-started({code}): {message}" in done.stderr
+
+
+def test_command_that_talks_like_bwrap(person):
+    """What a command writes and how it ends is its own, whatever it looks like."""
+    person.atoll("new", "x")
+    for said in ("bwrap: execvp x: No such file or directory", "bwrap: pivot_root: no"):
+        done = person.atoll("run", "x", "--", "sh", "-c", f"echo '{said}' >&2; exit 1", check=False)
+        assert (done.returncode, done.stderr) == (1, f"{said}\n")
+        assert person.outcome("x")["reason"] == "exited"
+
+
+@pytest.mark.parametrize("options", [(), ("--detach", "--tty")], ids=["pipes", "terminal"])
+def test_command_has_no_way_to_tell_of_its_start(person, options):
+    person.atoll("new", "x")
+    script = "for p in 1 $$; do ls -l /proc/$p/fd; done 2>&1 | grep -c atoll; ls /proc/self/fd"
+    person.atoll("run", *options, "x", "--", "sh", "-c", script)
+    person.atoll("wait", "x")
+    told = person.atoll("logs", "x").stdout.split()
+    # Its own three, and that of the directory which `ls` reads.
+    assert told == ["0", "0", "1", "2", "3"]
+
+
+@as_both
+def test_workspace_that_cannot_be_entered(person):
+    """The agent's own doing, and no missing wall: the capsule still goes, and its work stays."""
+    person.atoll("new", "x")
+    person.sh("x", "echo work > work; chmod 000 .")
+    done = person.atoll("run", "x", "--", "true", check=False)
+    assert done.returncode == 126, done
+    assert f"not-started(126): cannot enter `{person.repo}`: Permission denied" in done.stderr
+    done = person.atoll("diff", "x", check=False)
+    assert done.returncode == 5, done
+    person.atoll("rm", "x", "--force")
+    [saved] = person.home.glob("recovered/**/work")
+    assert saved.read_text() == "work\n"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -199,3 +203,110 @@ def test_temporary_filesystems_are_small(person):
         assert "No space left" in done.stderr or "ermission denied" in done.stderr, done
     # Shared memory is each run's own; nothing of it stays.
     assert person.sh("x", "ls /dev/shm; rm -f /run/bomb") == ""
+
+
+GOES_ON = f"""
+import os, sys
+child = os.fork()
+if child == 0:
+    {EATS}
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(3 if code == -9 else 4)
+"""
+
+
+def test_command_that_goes_on_without_a_child(person):
+    """Its end is its own, and what the kernel did is told."""
+    require("python3")
+    make(person, "x", memory="100m")
+    done = person.atoll("run", "x", "--", "python3", "-c", GOES_ON, check=False)
+    outcome = person.outcome("x")
+    if outcome["reason"] == "oom":
+        pytest.skip("here the kernel kills all of the capsule together")
+    if done.returncode == 4:
+        pytest.skip("no groups can be made here")
+    told = "the capsule reached its memory limit meanwhile, and the kernel killed a process in it"
+    assert (outcome["reason"], outcome["exit_code"], outcome["message"]) == ("exited", 3, told)
+    assert f"x.1: {told}" in done.stderr
+    # That was then: the next run is not told of it.
+    person.sh("x", "true")
+    assert person.outcome("x")["message"] is None
+
+
+@as_both
+def test_what_holds_each_limit_is_told_truly(person):
+    """By what was made for a capsule, and by what its processes find."""
+    make(person, "x", memory="200m", cpus="1", pids="50", files="100")
+    person.sh("x", "test $(ulimit -Hn) = 100")
+    groups = person.groups()
+    limits = person.answer("show", "x")["limits"]
+    doctor = next(f for f in person.answer("doctor") if f["name"] == "limits")["detail"]
+    _, *parts = re.split(r"(?:^|; )(enforced|watched|not held): ", doctor)
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    for name, file, otherwise in (
+        ("memory_bytes", "memory.*", "watched"), ("cpus", "cpu.*", "not held"),
+        ("pids", "pids.max", "watched"),
+    ):  # fmt: skip
+        is_limited = any(list(Path(group).glob(file)) for group in groups)
+        wanted = "enforced" if is_limited else otherwise
+        assert limits[name]["held"] == wanted
+        assert name.removesuffix("_bytes") in told[wanted]
+        assert f"{name.removesuffix('_bytes')} " in person.atoll("show", "x").stdout
+    if not groups:
+        assert "cpus 1 (not held)" in person.atoll("show", "x").stdout
+
+
+# Groups of homes that are gone
+
+
+def collect(person):
+    """A sweep from another home of the same person."""
+    person.atoll("gc", env={"ATOLL_HOME": str(person.place / "another-home")})
+
+
+def test_groups_of_a_home_that_was_removed_by_hand_are_swept(person):
+    person.atoll("new", "x")
+    person.sh("x", "true")
+    groups = person.groups()
+    if not groups:
+        pytest.skip("no groups can be made here")
+    collect(person)
+    assert person.groups() == groups, "of a home that is there"
+    person.end_view("x")
+    held, away = groups[0], person.place / "away"
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        Path(held, "cgroup.procs").write_text(str(sleeper.pid))
+        person.home.rename(away)
+        collect(person)
+        # Whoever is in there is nobody's to end: nothing is known of them.
+        assert person.groups() == [held]
+        assert sleeper.poll() is None
+        sleeper.kill()
+    collect(person)
+    assert person.groups() == []
+    away.rename(person.home)
+    assert person.sh("x", "echo back") == "back\n"
+
+
+def test_groups_that_say_nothing_of_their_home_stay(person):
+    person.atoll("new", "x")
+    person.sh("x", "true")
+    groups = person.groups()
+    if not groups:
+        pytest.skip("no groups can be made here")
+    person.end_view("x")
+    namespace = Path("/proc/self/ns/mnt").stat().st_ino
+    elsewhere, relative = f"{namespace + 1} {person.home}", f"{namespace} home"
+    away = person.place / "away"
+    person.home.rename(away)
+    for value in (elsewhere, relative, "", str(person.home), None):
+        for group in groups:
+            os.removexattr(group, "user.atoll.home")
+            if value is not None:
+                os.setxattr(group, "user.atoll.home", value.encode())
+        collect(person)
+        assert person.groups() == groups, value
+        for group in groups:
+            os.setxattr(group, "user.atoll.home", b"x")
+    away.rename(person.home)

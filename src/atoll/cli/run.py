@@ -90,5 +90,7 @@ def _tell_end(frame: Frame, label: str, outcome: Outcome) -> None:
     if outcome.reason not in (Reason.EXITED, Reason.SIGNALLED):
         said = f": {outcome.message}" if outcome.message else ""
         frame.output.note(f"{label}: {phrases.ending(outcome)}{said}")
+    elif outcome.message:
+        frame.output.note(f"{label}: {outcome.message}")
     if outcome.leftover:
         frame.output.note(f"{label}: ended what it left behind (processes: {outcome.leftover})")

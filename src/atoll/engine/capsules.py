@@ -27,7 +27,7 @@ from atoll.host import locks
 from atoll.host.process import wait_until
 from atoll.keeper.log import Entry
 from atoll.model import state
-from atoll.model.errors import StateError
+from atoll.model.errors import IsolationError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import Enclosure
 from atoll.model.state import (
@@ -91,7 +91,7 @@ class Capsule:
         return registry.isolation_driver(plan.driver).visible(plan, self.session.owner)
 
     def limits(self) -> dict[str, tuple[float, str]]:
-        """By name: the value, and how it is held: `enforced` or `watched`."""
+        """By name: the value, and how it is held: `enforced`, `watched` or `not held`."""
         from atoll.engine import confines  # noqa: PLC0415 - looks at the host
 
         return confines.tell(self.session, isolation_plan(self.session, self.record).limits)
@@ -187,9 +187,17 @@ class Capsule:
         )
 
     def conclude(self, run: Run) -> Run:
-        """Waits for the end of a run and records it."""
+        """Waits for the end of a run and records it.
+
+        Raises IsolationError when a wall could not be built: then nothing was run.
+        """
         self.session.reach("run.ended", run.label)
         ended = runs.wait(self.session, run)
+        if (outcome := require_outcome(ended)).reason is state.Reason.NO_WALLS:
+            raise IsolationError(
+                f"the walls around `{run.label}` cannot be built: {outcome.message}",
+                hint="atoll doctor",
+            )
         self.session.reach("run.recorded", run.label)
         exports.export_after_run(self.session, self.record)
         return ended

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from atoll.drivers.layers import probes
 from atoll.engine.session import Session
-from atoll.host import cgroups
+from atoll.host import cgroups, strays
 from atoll.host.cgroups import Places
 from atoll.keeper.groups import Group
 from atoll.model.state import Capsule
@@ -34,19 +34,26 @@ def find_places(home: Path) -> Places:
     return Places(**json.loads(str(found)))
 
 
-_KERNEL = {"memory_bytes": "memory", "cpus": "cpu", "pids": "pids"}
+_USES = {"memory_bytes": "memory", "cpus": "cpu", "pids": "pids"}
 _ALWAYS = ("files",)
+_NEVER_WATCHED = ("cpus",)
 
 
 def tell(session: Session, limits: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """By name, each limit and how it is held: by the kernel, or by looks at what happens."""
+    """By name, each limit and how it is held (`holding`)."""
     if not limits:
         return {}
     parents = find_places(session.home).parents
-    held = {name for name, use in _KERNEL.items() if use in parents} | set(_ALWAYS)
-    return {
-        name: (value, "enforced" if name in held else "watched") for name, value in limits.items()
-    }
+    return {name: (value, holding(name, parents)) for name, value in limits.items()}
+
+
+def holding(limit: str, parents: Mapping[str, str]) -> str:
+    """How a limit is held where groups for these uses can be made: `enforced` by the kernel,
+    `watched` by the keeper, which ends a run that was seen beyond it, or `not held`.
+    """
+    if limit in _ALWAYS or _USES.get(limit) in parents:
+        return "enforced"
+    return "not held" if limit in _NEVER_WATCHED else "watched"
 
 
 def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) -> dict[str, str]:
@@ -58,7 +65,11 @@ def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) 
         cpus=limits.get("cpus"),
         pids=_whole(limits.get("pids")),
     )
-    return cgroups.make_group(find_places(session.home), _name(session, capsule), asked).directories
+    made = cgroups.make_group(find_places(session.home), _name(session, capsule), asked)
+    strays.mark(made.directories.values(), session.home)
+    # What the kernel did not take for this one has to be watched.
+    unmet = {_USES.get(limit, _USES.get(f"{limit}_bytes")) for limit in made.unmet}
+    return {use: place for use, place in made.directories.items() if use not in unmet}
 
 
 def close_group(session: Session, capsule: Capsule) -> None:
@@ -75,9 +86,13 @@ def close_group(session: Session, capsule: Capsule) -> None:
 
 
 def sweep(session: Session) -> list[str]:
-    """Removes the groups of capsules that are no more."""
+    """Removes the groups of capsules that are no more; returns those of this home.
+
+    Those of homes that are gone go, too, without a word: nothing of this one is removed.
+    """
     living = {_name(session, capsule) for capsule in session.store.capsules()}
     places = find_places(session.home)
+    strays.sweep(places.parents.values())
     return cgroups.sweep(places, _prefix(session), lambda name: name in living).removed
 
 

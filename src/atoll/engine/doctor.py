@@ -197,15 +197,14 @@ def _walls() -> str:
 
 
 def _limits() -> str:
-    """What the kernel holds for us, and what can only be watched."""
-    from atoll.host import cgroups  # noqa: PLC0415 - only here
+    """What the kernel holds for us, what can only be watched, and what nobody holds here."""
+    from atoll.engine import confines  # noqa: PLC0415 - only here
+    from atoll.host import cgroups  # noqa: PLC0415 - likewise
 
     places = cgroups.find_places()
-    names = {"memory": "memory", "pids": "pids", "cpu": "cpus"}
-    held = [name for use, name in names.items() if use in places.parents]
-    watched = [
-        f"{name} ({places.missing[use]})" for use, name in names.items() if use in places.missing
-    ]
-    parts = [f"enforced: {', '.join(held)}"] if held else []
-    parts += [f"watched: {', '.join(watched)}"] if watched else []
-    return "; ".join(parts)
+    told: dict[str, list[str]] = {"enforced": [], "watched": [], "not held": []}
+    for limit, use in (("memory_bytes", "memory"), ("pids", "pids"), ("cpus", "cpu")):
+        name = limit.partition("_")[0]
+        why = f" ({places.missing[use]})" if use in places.missing else ""
+        told[confines.holding(limit, places.parents)].append(name + why)
+    return "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)

@@ -264,6 +264,13 @@ def stop(session: Session, run: Run, *, grace_s: float | None = None) -> Run:
     return wait(session, run, timeout_s=_ENDED_S)
 
 
+def forget(session: Session, run: Run) -> None:
+    """Removes every trace of a run, which is ended first if it lives: for Atoll's own ones."""
+    stop(session, run, grace_s=0)
+    files.discard(Path(run.directory), home=session.home)
+    session.store.forget_run(run)
+
+
 def stop_all(session: Session, capsule: Capsule) -> list[Run]:
     """Ends every run of a capsule."""
     unfinished = [r for r in session.store.runs(capsule) if r.state is not RunState.ENDED]

@@ -277,6 +277,10 @@ class Store:
                 (RunState.ENDED, json.dumps(outcome._asdict()), ended_at, run.id, RunState.ENDED),
             )
 
+    def forget_run(self, run: Run) -> None:
+        with self._write(durable=False) as db:
+            db.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+
     def runs(self, capsule: Capsule | None = None) -> list[Run]:
         if capsule is None:
             return self._select_runs("1 = 1")

@@ -38,6 +38,12 @@ _HALF_MADE = b"/commondir: "
 """Git gives up when it meets the record of a worktree that another git is making right now."""
 _HALF_MADE_S = 2.0
 _STALE_S = 2.0
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\[0-3][0-7]{2}|\\[abfnrtv\\"])*)"')
+_LINE = re.compile(rb"[^\n]*")
+_ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)")
+_ESCAPED = {
+    b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v",
+}  # fmt: skip
 
 
 class Checkout(NamedTuple):
@@ -71,6 +77,7 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
             keep_fds=keep_fds,
             alone=alone,
             allowed=(*allowed, _ABSENT),
+            patient=not safe,  # hooks do what they like
         )
         tried.append(answer)
         return answer.code != _ABSENT or _HALF_MADE not in answer.stderr
@@ -246,6 +253,27 @@ def make_store(path: str, *, like: str) -> str:
     alternates.parent.mkdir(exist_ok=True)
     alternates.write_bytes(os.fsencode(os.path.realpath(os.path.join(like, "objects"))) + b"\n")
     return path
+
+
+def parse_alternates(content: bytes) -> list[str]:
+    """The directories that a store's `info/alternates` names, as git reads it."""
+    found = []
+    place = 0
+    while place < len(content):
+        # What is in quotes may go over several lines; a quote that does not end is part of a name.
+        entry = _QUOTED.match(content, place) or _LINE.match(content, place)
+        if entry is None:
+            break
+        path = _ESCAPE.sub(_unescaped, entry[1]) if entry.re is _QUOTED else entry[0]
+        if path and content[place : place + 1] != b"#":
+            found.append(os.fsdecode(path))
+        place = entry.end() + 1
+    return found
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    said = escape[1]
+    return bytes([int(said, 8)]) if said.isdigit() else _ESCAPED.get(said, said)
 
 
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:

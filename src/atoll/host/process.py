@@ -18,7 +18,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from atoll.host import views
-from atoll.model.errors import DriverError, PrerequisiteError
+from atoll.host.stillness import LOOK_S, Stillness
+from atoll.host.walled import News, limited, walled
+from atoll.model.errors import DriverError, PrerequisiteError, Unanswered
 from atoll.model.plan import Enclosure
 
 _OWN_ENVIRONMENT = (
@@ -97,41 +99,62 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     keep_fds: Sequence[int] = (),
     alone: bool = False,
     allowed: Sequence[int] = (0,),
+    patient: bool = False,
 ) -> Completed:
     """Runs a program to its end and returns what it said.
 
     `keep_fds` lets the program hold a lock for as long as it lives, also when this process is
-    killed meanwhile; one that is `alone` is not killed with this process' group. Raises
-    DriverError when the exit code is not one of `allowed`, and PrerequisiteError when the program
-    does not exist.
+    killed meanwhile; one that is `alone` is not killed with this process' group. One inside of a
+    capsule must be at work all the time, unless we are `patient`. Raises DriverError when the exit
+    code is not one of `allowed`, and PrerequisiteError when the program does not exist; Unanswered
+    when it waits for something inside, IsolationError when its walls cannot be built.
     """
     full, place, environment = _placed(argv, cwd, within, env)
-    with _spawn(
-        full,
-        place,
-        environment,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        within=within,
-        pass_fds=tuple(keep_fds),
-        start_new_session=alone,
-    ) as child:
-        try:
-            stdout, stderr = child.communicate(stdin, None if within is None else _INSIDE_S)
-        except subprocess.TimeoutExpired as error:
-            # Whoever is inside can make any tool wait, such as by a fifo in the place of a file.
-            _end(child)
-            raise DriverError(
-                f"`{full[0]}` did not end inside of the capsule within {_INSIDE_S:g} s"
-            ) from error
-        except BaseException:
-            _end(child)
-            raise
+    with News(within) as news:
+        with _spawn(
+            full,
+            place,
+            environment,
+            news,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            within=within,
+            pass_fds=tuple(keep_fds),
+            start_new_session=alone,
+        ) as child:
+            watch = None if within is None or patient else Stillness(child.pid)
+            limit_s = None if within is None else _INSIDE_S
+            stdout, stderr = _hear(child, full[0], stdin, limit_s, watch)
+        news.require_executed(full[0], child.returncode, stderr)
     completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
     if completed.code not in allowed:
         raise failure(completed)
     return completed
+
+
+def _hear(
+    child: subprocess.Popen[bytes],
+    program: str,
+    stdin: bytes | None,
+    timeout_s: float | None,
+    watch: Stillness | None,
+) -> tuple[bytes, bytes]:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        while True:
+            try:
+                return child.communicate(stdin, None if deadline is None else LOOK_S)
+            except subprocess.TimeoutExpired:
+                stdin = None  # it is on its way
+                if deadline is not None and time.monotonic() >= deadline:
+                    message = f"`{program}` did not end inside of the capsule in {timeout_s:g} s"
+                    raise Unanswered(message) from None
+                if watch is not None:
+                    watch.require_work(program)
+    except BaseException:
+        _end(child)
+        raise
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -162,6 +185,7 @@ def _spawn(
     full: tuple[str, ...],
     place: str | None,
     environment: dict[str, str],
+    news: News,
     *,
     within: Enclosure | None = None,
     pass_fds: tuple[int, ...] = (),
@@ -173,13 +197,16 @@ def _spawn(
     try:
         if within is None or not within.holder:
             return subprocess.Popen(full, cwd=place, env=environment, pass_fds=pass_fds, **streams)
-        with views.borrowed(within.holder) as view, _walled(within, full, place, environment) as it:
+        with (
+            views.borrowed(within.holder) as view,
+            walled(within, full, place, environment, news) as it,
+        ):
             return subprocess.Popen(
                 it.words,
                 env=it.env,
                 pass_fds=(*pass_fds, *it.fds, view.lock),
                 # A few system calls, no lock.
-                preexec_fn=view.entering(it.cwd, drop=_limited(within, view, it.drop)),  # noqa: PLW1509
+                preexec_fn=view.entering(it.cwd, drop=limited(within, view, it.drop)),  # noqa: PLW1509
                 **streams,
             )
     except subprocess.SubprocessError as error:
@@ -196,52 +223,6 @@ def _spawn(
         raise PrerequisiteError(
             f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
         ) from error
-
-
-def _limited(
-    within: Enclosure, view: views.Borrowed, drop: Callable[[], None]
-) -> Callable[[], None]:
-    """For the child: what a capsule makes git do is limited, too."""
-    if within.limits is None or within.walls is None:
-        return drop
-    from atoll.keeper.limits import Limits  # noqa: PLC0415 - only with limits
-
-    limits = Limits(within.limits, view.group)
-
-    def enter() -> None:
-        limits.enter()
-        drop()
-
-    return enter
-
-
-class _Words(NamedTuple):
-    """What is really started."""
-
-    words: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None
-    fds: Sequence[int] = ()
-    drop: Callable[[], None] = lambda: None
-
-
-@contextmanager
-def _walled(
-    within: Enclosure, full: tuple[str, ...], place: str | None, environment: dict[str, str]
-) -> Iterator[_Words]:
-    """A command with the walls of `within` around it, if there are any."""
-    if within.walls is None:
-        yield _Words(full, environment, place)
-        return
-    from atoll.keeper.walls import Walls  # noqa: PLC0415 - libc is not for every command
-
-    walls = Walls(within.walls)
-    words, fds = walls.words(full, environment, place or within.cwd)
-    try:
-        yield _Words(words, {}, None, fds, walls.drop)
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 def _is_there(program: str, environment: Mapping[str, str]) -> bool:
@@ -283,17 +264,26 @@ def stream(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     ended: Ended = "whole"
+    argv = program.argv if program.within is None else program.within.around(program.argv)
     complaints = bytearray()
     heard = 0
-    with _leading(program) as child, selectors.DefaultSelector() as selector:
+    with (
+        News(program.within) as news,
+        _leading(program, news, complaints) as child,
+        selectors.DefaultSelector() as selector,
+    ):
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
+        watch = None if program.within is None else Stillness(child.pid)
         while selector.get_map() and ended == "whole":
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 ended = "time"
                 break
-            for key, _ in selector.select(left):
+            ready = selector.select(left if watch is None else min(LOOK_S, left or LOOK_S))
+            if not ready and watch is not None:
+                watch.require_work(argv[0])
+            for key, _ in ready:
                 chunk = os.read(key.fd, _CHUNK_BYTES)
                 heard += len(chunk)
                 if not chunk:
@@ -307,13 +297,17 @@ def stream(
                     del complaints[:-_TAIL_BYTES]
         if ended == "whole" and not _has_left(child, deadline):
             ended = "time"
-    argv = program.argv if program.within is None else program.within.around(program.argv)
     return Streamed(Completed(argv, child.returncode, b"", bytes(complaints)), ended)
 
 
 @contextmanager
-def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
-    """A program at the head of its own session and process group, which is gone afterwards."""
+def _leading(
+    program: Program, news: News, complaints: bytearray
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program at the head of its own session and process group, which is gone afterwards.
+
+    Raises as `run` does when it could not start after all.
+    """
     full, place, environment = _placed(program.argv, program.cwd, program.within, program.env)
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
@@ -323,6 +317,7 @@ def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
             full,
             place,
             environment,
+            news,
             within=program.within,
             pass_fds=program.keep_fds,
             stdin=given if isinstance(program.stdin, bytes) else program.stdin,
@@ -340,6 +335,7 @@ def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
             # Nobody has reaped it yet, so its number and its group's are nobody else's.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
+    news.require_executed(full[0], child.returncode, bytes(complaints))
 
 
 def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:

@@ -125,6 +125,17 @@ class Limits:
         was_killed = signal_number == 9 or exit_code == _KILLED
         return "oom" if was_killed and self._oom_kills() > self._told else None
 
+    def tell_kills(self) -> str | None:
+        """What the kernel killed for want of memory since the start, for who went on without it.
+
+        The group is that of all runs, so it may have been another one's.
+        """
+        count = self._oom_kills() - self._told
+        if count <= 0:
+            return None
+        what = "a process" if count == 1 else f"{count} processes"
+        return f"the capsule reached its memory limit meanwhile, and the kernel killed {what} in it"
+
     def _oom_kills(self) -> int:
         return self.group.oom_kills() or 0
 

@@ -17,15 +17,17 @@ from atoll.keeper import tree, wire
 from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.limits import LOOK_S
-from atoll.keeper.log import LogWriter
+from atoll.keeper.log import LogWriter, read_log
 from atoll.keeper.run import Run
 from atoll.keeper.status import Status, reserve_status, write_status
+from atoll.keeper.walls import UNBUILT, WallError, find_cause
 from atoll.keeper.wire import Kind, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.keeper.limits import Limits
     from atoll.keeper.loop import Loop
+    from atoll.keeper.spawn import StartError
     from atoll.keeper.spec import Spec
 
 HELLO_S = 30.0
@@ -42,7 +44,7 @@ PATIENCE_S = 600.0
 _LOOK_AGAIN_S = 0.5
 _LONGEST_WAIT_S = 3600.0  # the kernel counts milliseconds in 31 bits
 
-_OWN_ENDS = ("exited", "signalled", "not-started")
+_OWN_ENDS = ("exited", "signalled", "not-started", "no-walls")
 
 
 class Phase(enum.IntEnum):
@@ -244,11 +246,15 @@ class Minder:
     def _judge(self) -> None:
         """Put what became of the main process into the status."""
         status, wait_status = self._status, self._run.wait_status
-        if self._run.failure is not None:
-            status.exit_code = self._run.failure.exit_code
-            status.note(self._run.failure.message)
+        failure: StartError | WallError | None = self._run.failure
+        if failure is not None and not failure.message:
+            # Who was ended on purpose may not have got as far as its walls.
+            failure = self._find_cause() if status.reason == "exited" else None
+        if failure is not None:
+            status.exit_code = failure.exit_code
+            status.note(failure.message)
             if status.reason == "exited":
-                status.reason = "not-started"
+                status.reason = "no-walls" if failure.exit_code == UNBUILT else "not-started"
         elif wait_status is not None and os.WIFSIGNALED(wait_status):
             status.signal = os.WTERMSIG(wait_status)
             if status.reason == "exited":
@@ -257,6 +263,12 @@ class Minder:
             status.exit_code = os.WEXITSTATUS(wait_status)
         if self._limits is not None and status.reason in _OWN_ENDS:
             status.reason = self._limits.judge(status.exit_code, status.signal) or status.reason
+            if status.reason in _OWN_ENDS and (kills := self._limits.tell_kills()) is not None:
+                status.note(kills)
+
+    def _find_cause(self) -> WallError:
+        """From the log: nobody but bwrap has written to it."""
+        return find_cause(b"".join(entry.data for entry in read_log(self._run_dir)))
 
     def _record(self) -> None:
         try:

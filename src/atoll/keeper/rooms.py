@@ -2,11 +2,13 @@
 
 Every entry is named by its place in the room. Some of them lie in directories that the capsule's
 own processes can write, and may have filled with links: no place is ever reached through one, and
-what stands in the way is moved aside. All mounts go on descriptors, never on paths.
+what stands in the way is moved aside. All mounts go on descriptors, never on paths. What must stay
+where it is has mounts all the way down to it, because a mount point cannot be renamed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import contextmanager
@@ -15,11 +17,13 @@ from atoll.keeper import calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MS_NOSUID, _MS_NODEV = 0x2, 0x4
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = "moved-aside"
+_NUMBERED = 100
+_TURNS = 10
 _COPY_BYTES = 1 << 20
 
 
@@ -32,32 +36,43 @@ class Builder:
         self._root = root
         self._uid = uid
         self._namespace = namespace
+        self._mounted: set[str] = set()
 
     def build(self, entries: list[dict[str, object]]) -> None:
         """In order. An entry has `at` and one of `directory` (its mode), `link` (its target),
         `file` (its text), `copy` (its source), `tmpfs` (its options) and `bind` (its source).
-        A bind may be `read_only`, `shifted` (shown as theirs) and `optional` (passed over without
-        a source).
+        A bind may be `read_only`, `shifted` (shown as theirs), `fixed` (nobody can move the
+        directories above it) and `optional` (passed over without a source).
         """
         calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
         handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for entry in entries:
                 *above, name = str(entry["at"]).strip("/").split("/")
-                parent = self._reach(handle, above)
+                parent = self._reach(handle, above, is_fixed=bool(entry.get("fixed")))
                 try:
                     self._furnish(parent, name, entry)
                 finally:
                     os.close(parent)
+                if "bind" in entry or "tmpfs" in entry:
+                    self._mounted.add("/" + "/".join((*above, name)))
             calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
         finally:
             os.close(handle)
 
-    def _reach(self, root: int, names: list[str]) -> int:
+    def _reach(self, root: int, names: list[str], *, is_fixed: bool) -> int:
         """A descriptor of the directory, which is made where it is missing."""
         place = os.dup(root)
-        for name in names:
+        own = os.fstat(root).st_dev
+        for number, name in enumerate(names, 1):
             self._make_directory(place, name, 0o755)
+            path = "/" + "/".join(names[:number])
+            if is_fixed and path not in self._mounted:
+                with _opened(place, name) as found:
+                    # The room's own directories cannot be renamed: it will be read-only.
+                    if os.fstat(found).st_dev != own:
+                        _bind_to_itself(found)
+                        self._mounted.add(path)
             below = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=place)
             os.close(place)
             place = below
@@ -138,35 +153,51 @@ class Builder:
             stream.write(content)
 
     def _clear(self, parent: int, name: str) -> None:
+        """Moves aside what stands there; OSError if no name is left for it."""
+        if not _is(_anything, parent, name):
+            return
+        marks = [f"-{number}" if number else "" for number in range(_NUMBERED)]
+        # Whoever has taken all these cannot know the others.
+        marks += [f"-{os.urandom(8).hex()}" for _ in range(_TURNS)]
         with self._acting(parent):
-            for number in range(1000):
-                aside = f"{name}.{_ASIDE}" + (f"-{number}" if number else "")
-                if not _is(lambda _: True, parent, name):
-                    return
-                if not _is(lambda _: True, parent, aside):
+            for aside in (f"{name}.{_ASIDE}{mark}" for mark in marks):
+                if not _is(_anything, parent, aside):
                     os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                    return
+        raise OSError(errno.EEXIST, f"`{name}` cannot be moved aside", name)
 
     @contextmanager
     def _acting(self, parent: int) -> Iterator[None]:
-        """In what is theirs, as the one whom the room is for: what is made there is theirs."""
-        if self._uid is None or os.fstat(parent).st_uid != self._uid:
+        """In what is theirs, as the one whom the room is for: what is made there is theirs.
+
+        Also where they may not write, since they may let themselves: that must not stop us.
+        """
+        status = os.fstat(parent)
+        if self._uid is None or status.st_uid != self._uid:
             yield
             return
+        mode = stat.S_IMODE(status.st_mode)
         os.setegid(self._uid)
         os.seteuid(self._uid)
         try:
+            os.chmod(_path(parent), mode | stat.S_IRWXU)
             yield
+            os.chmod(_path(parent), mode)
         finally:
             os.seteuid(0)
             os.setegid(0)
 
 
-def _is(kind: object, parent: int, name: str) -> bool:
+def _anything(_mode: int) -> bool:
+    return True
+
+
+def _is(kind: Callable[[int], bool], parent: int, name: str) -> bool:
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return False
-    return bool(kind(mode))  # type: ignore[operator]
+    return kind(mode)
 
 
 @contextmanager
@@ -176,6 +207,14 @@ def _opened(parent: int, name: str) -> Iterator[int]:
         yield place
     finally:
         os.close(place)
+
+
+def _bind_to_itself(place: int) -> None:
+    tree = calls.clone_mounts(place)
+    try:
+        calls.attach_mounts(tree, place)
+    finally:
+        os.close(tree)
 
 
 def _path(place: int) -> str:

@@ -76,7 +76,8 @@ class Run:
     def main_exited(self, wait_status: int) -> None:
         self.wait_status = wait_status
         if self._child is not None:
-            self.failure = spawn.read_failure(self._child.failure)
+            by_bwrap = self._spec.walls is not None and os.WIFEXITED(wait_status)
+            self.failure = spawn.read_failure(self._child.failure, by_bwrap=by_bwrap)
 
     def pause(self, *, is_paused: bool) -> None:
         """Leave the output where it is, so that the command has to wait."""

@@ -12,7 +12,7 @@ import termios
 
 from atoll.keeper import calls
 from atoll.keeper.loop import HANDLED_SIGNALS
-from atoll.keeper.walls import WallError, Walls
+from atoll.keeper.walls import UNBUILT, WallError, Walls, was_executed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _IUTF8 = 0o40000  # the termios module does not name it before Python 3.13
 
 
 class StartError(Exception):
-    """The command could not be started; `exit_code` is what a shell would say."""
+    """The command could not be started; `exit_code` is what a shell would say, or `UNBUILT`."""
 
     def __init__(self, exit_code: int, message: str) -> None:
         super().__init__(message)
@@ -95,16 +95,20 @@ def start_command(spec: Spec, size: tuple[int, int], limits: Limits | None = Non
     return Child(plumbing, pid, failure_read)
 
 
-def read_failure(fd: int) -> StartError | None:
-    """Why the command was not started; None if it was, or if it died before it could be."""
+def read_failure(fd: int, *, by_bwrap: bool) -> StartError | None:
+    """Why the command was not started; None if it was, or if it was killed before it could be.
+
+    `by_bwrap`: bwrap has exited; an empty message then means that it has told the cause where
+    the command would have written.
+    """
     try:
         record = os.read(fd, 65536)
     except BlockingIOError:
         return None
-    if not record:
-        return None
-    exit_code, message = json.loads(record)
-    return StartError(exit_code, message)
+    if record.startswith(b"["):
+        exit_code, message = json.loads(record)
+        return StartError(exit_code, message)
+    return StartError(UNBUILT, "") if by_bwrap and not was_executed(record) else None
 
 
 def resize(fd: int, rows: int, cols: int) -> None:
@@ -156,11 +160,13 @@ def _become_command(
             if spec.walls is None:
                 _execute(spec)
             else:
-                _execute_behind(spec.walls, spec)
+                _execute_behind(spec.walls, spec, failure)
         except (StartError, WallError) as error:
             exit_code = error.exit_code
             message = error.message
         except (OSError, ValueError) as error:
+            if spec.walls is not None and isinstance(error, OSError):
+                exit_code = UNBUILT
             message = f"`{spec.argv[0]}`: {error}"
         message = message.encode("utf-8", "backslashreplace").decode()[:2000]
         os.write(failure, json.dumps([exit_code, message]).encode("ascii"))
@@ -232,9 +238,10 @@ def _execute(spec: Spec) -> None:
     raise StartError(NOT_EXECUTABLE, f"`{name}`: {failure.strerror}")
 
 
-def _execute_behind(walls: Walls, spec: Spec) -> None:
+def _execute_behind(walls: Walls, spec: Spec, news: int) -> None:
     walls.require(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
-    words, _ = walls.words(spec.argv, spec.env, spec.cwd, tty=spec.tty)
+    words, _ = walls.words(spec.argv, spec.env, spec.cwd, news=news, tty=spec.tty)
+    os.set_inheritable(news, True)  # noqa: FBT003 - and bwrap keeps it from the command
     os.execve(walls.program, [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
 
 

@@ -19,7 +19,8 @@ _ERRORS_LIMIT_BYTES = 64 * 1024
 _MESSAGE_LIMIT = 2000
 
 REASONS = (
-    "exited", "signalled", "timeout", "stopped", "hangup", "not-started", "lost", "output",
+    "exited", "signalled", "timeout", "stopped", "hangup", "not-started", "no-walls", "lost",
+    "output", "idle", "oom", "pids", "disk",
 )  # fmt: skip
 
 
@@ -27,7 +28,8 @@ class Status:
     """One run as observed: `state` is `running` or `ended`, `reason` (one of REASONS) tells why.
 
     `keeper` and `guard` are (pid, start time in clock ticks), to tell them from later namesakes.
-    `exit_code` is 127 for a command not found and 126 for one that cannot be started.
+    `exit_code` is 127 for a command not found, 126 for one that cannot be started and 6 when its
+    walls could not be built.
     """
 
     __slots__ = (

@@ -7,6 +7,7 @@ the capsule chose.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -20,8 +21,20 @@ _MOST_WORDS = 8900
 """bwrap takes 9000 in all, from its file and its command line."""
 
 
+UNBUILT = 6
+"""In the place of an exit code: a wall could not be built, and nothing was run."""
+
+_EXECUTED = b'"exit-code"'
+_NOT_EXECUTED = b"bwrap: execvp "
+_NOT_ENTERED = b"bwrap: Can't chdir to "
+_ABSENCES = tuple(os.strerror(number) for number in (errno.ENOENT, errno.ENOTDIR))
+_SAID_BYTES = 2000
+
+
 class WallError(Exception):
-    """The command cannot be started behind its walls; `exit_code` is what a shell would say."""
+    """The command cannot be started behind its walls; `exit_code` is what a shell would say, or
+    `UNBUILT`.
+    """
 
     def __init__(self, exit_code: int, message: str) -> None:
         super().__init__(message)
@@ -51,11 +64,21 @@ class Walls:
         self.write = [str(pattern) for pattern in write] if isinstance(write, list) else []
 
     def words(
-        self, argv: Iterable[str], env: Mapping[str, str], cwd: str, *, tty: bool = False
+        self,
+        argv: Iterable[str],
+        env: Mapping[str, str],
+        cwd: str,
+        *,
+        news: int | None = None,
+        tty: bool = False,
     ) -> tuple[list[str], list[int]]:
-        """What to execute, and the descriptors that it needs, which are made here."""
+        """What to execute, and the descriptors that it needs, which are made here.
+
+        `news`, a pipe, gets what `was_executed` understands; the command itself never has it.
+        """
         filter_fd = _file("filter", self.filter)
         told = [*self.options, "--seccomp", str(filter_fd)]
+        told += [] if news is None else ["--json-status-fd", str(news)]
         told += ["--chdir", cwd, *([] if tty else ["--new-session"])]
         for name, value in env.items():
             told += ["--setenv", name, value]
@@ -108,6 +131,25 @@ class Walls:
             raise WallError(127, f"`{name}`: {absence}")
         if not any(stat.S_ISREG(mode) and mode & 0o111 for mode in modes):
             raise WallError(126, f"`{name}`: Permission denied")
+
+
+def was_executed(record: bytes) -> bool:
+    """By what bwrap wrote to `news`: it tells the end of a command only if that was executed."""
+    return _EXECUTED in record
+
+
+def find_cause(said: bytes) -> WallError:
+    """Why a command was not executed, by what was said meanwhile: all of it is bwrap's own."""
+    for mark in (_NOT_EXECUTED, _NOT_ENTERED):
+        _, is_it, cause = said[-_SAID_BYTES:].partition(mark)
+        name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")
+        if is_it and mark == _NOT_ENTERED:
+            return WallError(126, f"cannot enter `{name}`: {reason}")
+        if is_it:
+            return WallError(127 if reason in _ABSENCES else 126, f"`{name}`: {reason}")
+    lines = said.decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "bwrap said nothing")
+    return WallError(UNBUILT, last)
 
 
 def _mode(root: int, path: str) -> int:

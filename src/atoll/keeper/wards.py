@@ -186,7 +186,7 @@ class Wards:
         except Exception as error:
             _tell(news, {"error": str(error)})
             raise
-        _tell(news, {"pid": os.getpid(), "guard": watcher})
+        _tell(news, {"pid": os.getpid(), "watcher": watcher})
         if not minder.serve():
             return 1
         if self._kept:

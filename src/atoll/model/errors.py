@@ -5,6 +5,7 @@ AtollError
 ├── PrerequisiteError  the host lacks something                exit 3
 ├── StateError         no such thing, exists, or wrong state   exit 4
 ├── DriverError        a tool failed                           exit 5
+│   └── Unanswered     it is kept from answering, by what lies inside of a capsule
 ├── IsolationError     a promised wall could not be built      exit 6
 └── Interrupted        a signal ended the work                 exit 128+n
 
@@ -79,6 +80,10 @@ class DriverError(AtollError):
 
     exit_code = 5
     kind = "driver"
+
+
+class Unanswered(DriverError):  # noqa: N818 - what came of a question
+    """What lies inside of a capsule keeps a tool from answering there; the tool itself is fine."""
 
 
 class IsolationError(AtollError):

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     DISK = "disk"
     IDLE = "idle"
     NOT_STARTED = "not-started"
+    NO_WALLS = "no-walls"
     LOST = "lost"
 
 

@@ -127,7 +127,7 @@ class Keeper:
         ours.close()
         self.nursery_exit = nursery.wait(PATIENCE_S)
         self.minder = int(self.ready.get("pid", 0))
-        self.guard = int(self.ready.get("guard", 0))
+        self.guard = int(self.ready.get("watcher", 0))
 
     def client(self, role: str | None = "attach", **hello: object) -> Client:
         hello = {"role": role, **hello}

@@ -109,7 +109,13 @@ JUDGED = [
     *[
         ("socket", (family, kind, protocol), 0)
         for family in (INET, INET6)
-        for kind, protocol in ((STREAM, 6), (DGRAM, 17), (DGRAM, 1), (DGRAM, 58))
+        for kind, protocol in ((STREAM, 6), (DGRAM, 17))
+    ],
+    *[
+        ("socket", (family, kind, protocol), EPERM)
+        for family in (INET, INET6, INET6 | ABOVE)
+        for kind in (STREAM, DGRAM, DGRAM | NONBLOCK | CLOEXEC | ABOVE)
+        for protocol in (1, 58, 1 | ABOVE, 58 | ABOVE)
     ],
     *[
         ("socket", (family, kind | flags, protocol), EPERM)
@@ -124,6 +130,13 @@ JUDGED = [
         for kind in (STREAM, DGRAM | CLOEXEC)
         # IGMP, DCCP, L2TP, SCTP, UDP-Lite, SMC, MPTCP
         for protocol in (2, 33, 115, 132, 136, 256, 262, 262 | ABOVE, 0xFFFFFFFF)
+    ],
+    *[
+        ("socket", (family, kind, protocol), NO_PROTOCOL)
+        for family in (INET, INET6)
+        for kind in (STREAM, DGRAM)
+        for protocol in range(264)
+        if protocol not in {0, 1, 6, 17, 58}
     ],
     *[
         ("socket", (family, STREAM, 0), NO_FAMILY)

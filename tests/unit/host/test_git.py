@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -241,3 +242,28 @@ def test_owner_cannot_be_asked_for_a_password(repo, monkeypatch):
     heard = host.git("var", "-l", cwd=str(repo)).text
     assert "GIT_ASKPASS" not in heard
     assert "GIT_DIR" not in os.environ
+
+
+ODD_STORES = ("plain", "with space", 'quo"ted', "line\nbreak", "tab\there", "bäck\\slash", "#hash")
+
+
+def test_alternates_are_read_as_git_reads_them(tmp_path, git):
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git("init", "--quiet", cwd=repository)
+    lines = ["# a comment", ""]
+    for name in ODD_STORES:
+        store = tmp_path / name / "objects"
+        store.mkdir(parents=True)
+        quoted = str(store).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines += [f'"{quoted}"'] if "\n" in name or '"' in name else [str(store)]
+    octal = "".join(f"\\{byte:03o}" for byte in os.fsencode(tmp_path / "plain" / "objects"))
+    content = os.fsencode("\n".join([*lines, f'"{octal}"', '"/never/ends', ""]))
+    (repository / ".git/objects/info/alternates").write_bytes(content)
+    read = host.parse_alternates(content)
+    # Git tells only of those that exist, each once, in quotes where it must.
+    told = git("count-objects", "-v", cwd=repository).replace("alternate: ", "").encode()
+    known = [place for place in host.parse_alternates(told) if place.startswith("/")]
+    assert list(dict.fromkeys(place for place in read if Path(place).is_dir())) == known
+    assert {Path(place).parent.name for place in known} == set(ODD_STORES)
+    assert read[-1] == '"/never/ends'

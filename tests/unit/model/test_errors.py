@@ -38,8 +38,12 @@ def test_signal_is_told_as_a_shell_does():
 
 
 def test_tree_in_the_docstring_is_the_tree():
-    drawn = re.findall(r"[├└]── (\w+)", str(errors.__doc__))
+    drawn = re.findall(r"^[├└]── (\w+)", str(errors.__doc__), re.MULTILINE)
     assert sorted(drawn) == sorted(kind.__name__ for kind in direct_children())
+    below = re.findall(r"^│ +[├└]── (\w+)", str(errors.__doc__), re.MULTILINE)
+    grandchildren = [kind for child in direct_children() for kind in child.__subclasses__()]
+    ours = [kind.__name__ for kind in grandchildren if kind.__module__ == errors.__name__]
+    assert sorted(below) == sorted(ours)
     codes = dict(re.findall(r"[├└]── (\w+).* exit (\d)$", str(errors.__doc__), re.MULTILINE))
     assert {name: int(code) for name, code in codes.items() if name in CODES} == CODES
 

@@ -108,7 +108,7 @@ class SandboxProcess(NamespaceProcess):
         shown: list[Entry] = [
             {"at": "/tmp", "bind": f"{private}/tmp"},  # noqa: S108 - inside
             {"at": plan.home, "bind": f"{private}/home"},
-            {"at": plan.workspace, "bind": plan.workspace},
+            {"at": plan.workspace, "bind": plan.workspace, "fixed": True},
         ]
         needed = [_objects(plan), *([plan.tools] if plan.tools else [])]
         shown += [_read_only(place, plan) for place in needed]

@@ -199,9 +199,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "socket",
+        errno.EPERM,
+        "pings: packets that no proxy sees, and a way to carry data out",
+        (_INTERNET, Match(2, (_ICMP, _ICMPV6))),
+    ),
+    Rule(
+        "socket",
         errno.EPROTONOSUPPORT,
         "SCTP, DCCP, MPTCP, UDP-Lite and the like: seldom used, seldom looked at",
-        (_INTERNET, _only(2, _IP, _ICMP, _TCP, _UDP, _ICMPV6)),
+        (_INTERNET, _only(2, _IP, _TCP, _UDP)),
     ),
     Rule(
         "socketpair",

@@ -7,10 +7,11 @@ which nothing tells about the machine or its users. What is not named here does 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from atoll.host import files
+from atoll.host import files, git
 
 Entry = dict[str, object]
 
@@ -19,11 +20,12 @@ _ETC = (
     "alternatives", "ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki", "crypto-policies",
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "protocols", "services",
     "mime.types", "fonts", "terminfo", "os-release", "debian_version", "lsb-release", "inputrc",
-    "gai.conf", "bash.bashrc", "profile.d", "vim", "perl", "python3", "python3.11", "java",
-    "maven", "gitattributes", "magic", "magic.mime", "rpc", "ethertypes", "shells", "xattr.conf",
-    "request-key.d", "ImageMagick-6", "php", "texmf", "skel",
+    "gai.conf", "bash.bashrc", "profile.d", "vim", "perl", "python3", "java", "maven",
+    "gitattributes", "magic", "magic.mime", "rpc", "ethertypes", "shells", "xattr.conf",
+    "request-key.d", "php", "texmf", "skel",
 )  # fmt: skip
 """What programs look for in `/etc` and nobody has to keep to himself."""
+_ETC_VERSIONS = re.compile(r"python3\.\d+|ImageMagick-\d+")
 _LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
 _MOST_STORES = 50
 _NAMES = "hosts: files dns\npasswd: files\ngroup: files\nservices: files\nprotocols: files\n"
@@ -50,7 +52,7 @@ def system(hidden: str) -> Iterator[Entry]:
 
 def settings(person: Person, host: str) -> Iterator[Entry]:
     """The `/etc`."""
-    for name in _ETC:
+    for name in (*_ETC, *sorted(filter(_ETC_VERSIONS.fullmatch, os.listdir("/etc")))):
         place = f"/etc/{name}"
         if os.path.islink(place) and not os.path.isabs(os.readlink(place)):
             yield {"at": place, "link": os.readlink(place)}
@@ -89,7 +91,7 @@ def borrowed(store: str) -> list[str]:
     pending = [store]
     while pending and len(found) < _MOST_STORES:
         content = files.read_regular(Path(pending.pop(), "info/alternates"), limit_bytes=1 << 20)
-        for line in os.fsdecode(content or b"").splitlines():
+        for line in git.parse_alternates(content or b""):
             place = os.path.normpath(line)
             if line.startswith("/") and place not in found:
                 found.append(place)

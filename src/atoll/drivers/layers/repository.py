@@ -231,8 +231,8 @@ def _require_plain_alternates(source: Source) -> None:
     """A store that the owner's names relative to itself lies elsewhere for a view."""
     store = Path(source.repository, "objects")
     content = files.read_regular(store / "info/alternates", limit_bytes=1 << 20) or b""
-    for line in os.fsdecode(content).splitlines():
-        if line and line[0] not in '/#"':
+    for line in git.parse_alternates(content):
+        if not os.path.isabs(line):
             place = os.path.normpath(store / line)
             raise StateError(
                 f"the repository borrows objects from `{line}`, which is not an absolute path",

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from atoll.drivers.workspace.points import PREFIX, find_point
 from atoll.host import git
 from atoll.host.process import Completed, tells_of_no_space
-from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.errors import DriverError, PrerequisiteError, StateError, Unanswered
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
 
@@ -69,6 +69,14 @@ class Site(Protocol):
 
 
 def find_work(site: Site) -> Work:
+    try:
+        return _ask_for_work(site)
+    except Unanswered:
+        # What cannot be asked may hold anything.
+        return Work(nested=(".",))
+
+
+def _ask_for_work(site: Site) -> Work:
     plan = site.plan
     if not Path(plan.repository).is_dir():
         return Work(nested=(".",) if site.is_there() else ())
@@ -96,12 +104,12 @@ def find_work(site: Site) -> Work:
 
 
 def _find_tips(site: Site) -> list[str] | None:
-    """None when what the capsule has committed is refused or broken: then its files are kept as
-    they are.
+    """None when what the capsule has committed is refused, broken or cannot be asked for: then its
+    files are kept as they are.
     """
     try:
         return site.tips()
-    except StateError:
+    except (StateError, Unanswered):
         return None
     except DriverError:
         if site.is_sound():
@@ -203,8 +211,7 @@ def save(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
     if not work.any:
         return find_point(ref, cwd=plan.repository)
     tips = _find_tips(site)
-    is_sound = tips is not None and site.is_there() and site.belongs()
-    stored = find_trees(site) if is_sound else None
+    stored = find_trees(site) if tips is not None and site.is_there() else None
     lost_to_git = work.nested or (stored is None and (work.uncommitted or work.untracked))
     aside = home / "recovered" / point if lost_to_git else None
     parents = list(dict.fromkeys(tips or ())) or [plan.base_commit]
@@ -275,8 +282,8 @@ def find_trees(site: Site) -> Trees | None:
     whatever is in the way: then the files themselves can still be kept.
     """
     try:
-        return require_trees(site)
-    except (StateError, PrerequisiteError):
+        return require_trees(site) if site.belongs() else None
+    except (StateError, PrerequisiteError, Unanswered):
         return None
 
 

@@ -1,7 +1,8 @@
 """`verify`: lays out canaries, attacks a capsule's walls from inside, clears everything away.
 
-Each wall is attacked by one run, which goes the way of every run of the capsule. Nothing is
-claimed that was not tried: what could not be made, or did not answer, is told as that.
+Each wall is attacked by one run, which goes the way of every run of the capsule, but is not in its
+list afterwards. Nothing is claimed that was not tried: what could not be made, or did not answer,
+is told as that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.engine import runs
-from atoll.engine.capsules import Capsule, Result
+from atoll.engine.capsules import Capsule
 from atoll.engine.leases import workspace_plan
 from atoll.engine.projects import CapsuleSpec, Project
 from atoll.engine.verify import (
@@ -40,6 +41,7 @@ from atoll.engine.verify.canaries import (
     plant,
 )
 from atoll.model.errors import AtollError
+from atoll.model.state import Run, RunState
 
 WALLS = (
     files.WALL,
@@ -52,6 +54,7 @@ WALLS = (
     limits.WALL,
 )
 _PYTHONS = ("/usr/bin/python3", "python3")
+_ATTACK = ("-I", "-S", "-c", inside.LOADER)
 _NOT_FOUND = 127
 _LIMIT_S = 120.0
 _DETAIL = 500
@@ -64,10 +67,10 @@ def verify(project: Project, capsule: Capsule, *, tell: Callable[[str], None]) -
     """
     started = time.monotonic()
     findings: list[Finding] = []
-    with laid_out(project, capsule, tell) as given:
+    with laid_out(project, capsule, tell) as given, _untold(capsule) as own:
         for wall in WALLS:
             tell(f"attacking: {wall.name}")
-            findings += attack(wall, given, lambda task: _run_inside(capsule, task))
+            findings += attack(wall, given, lambda task: _run_inside(capsule, task, own))
     return Report(
         capsule=capsule.name,
         level=capsule.record.level,
@@ -118,20 +121,33 @@ def _parse_answers(said: bytes) -> dict[str, tuple[Verdict, str]]:
     return answers
 
 
-def _run_inside(capsule: Capsule, task: bytes) -> tuple[bytes, str]:
+@contextmanager
+def _untold(capsule: Capsule) -> Iterator[list[Run]]:
+    """The runs that were added to what is given, and those that a killed `verify` has left, are
+    forgotten at the end: they are ours, not the capsule's.
+    """
+    own: list[Run] = []
+    try:
+        yield own
+    finally:
+        mine = {run.id for run in own}
+        for run in capsule.runs():
+            is_left = run.state is RunState.ENDED and run.argv[1:] == _ATTACK
+            if run.id in mine or is_left:
+                runs.forget(capsule.session, run)
+
+
+def _run_inside(capsule: Capsule, task: bytes, own: list[Run]) -> tuple[bytes, str]:
     for python in _PYTHONS:
-        done = _start(capsule, (python, "-I", "-S", "-c", inside.LOADER), task)
+        # Not by `capsule.run`: an attack is no reason for an automatic snapshot.
+        spec = runs.RunSpec(argv=(python, *_ATTACK), timeout_s=_LIMIT_S)
+        run = runs.start(capsule.session, capsule.record, capsule.enclosure(), spec)
+        own.append(run)
+        done = capsule.follow(run, stdin=task)
         if done.exit_code != _NOT_FOUND:
             complaint = os.fsdecode(done.stderr).strip().splitlines() or ["it said nothing"]
             return done.stdout, f"the run ended with {done.exit_code}: {complaint[-1]}"
     return b"", "there is no python3 inside"
-
-
-def _start(capsule: Capsule, argv: tuple[str, ...], stdin: bytes) -> Result:
-    # Not by `capsule.run`: an attack is no reason for an automatic snapshot.
-    spec = runs.RunSpec(argv=argv, timeout_s=_LIMIT_S)
-    run = runs.start(capsule.session, capsule.record, capsule.enclosure(), spec)
-    return capsule.follow(run, stdin=stdin)
 
 
 def describe_project(project: Project, capsule: Capsule) -> Facts:

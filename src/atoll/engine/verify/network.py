@@ -59,6 +59,16 @@ socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
         Attempt("N20b", "listen to all packets", """
 socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).close()
 """, "lax"),
+        Attempt("N20c", "send pings", """
+for family, protocol in ((socket.AF_INET, socket.IPPROTO_ICMP),
+                         (socket.AF_INET6, socket.IPPROTO_ICMPV6)):
+    try:
+        socket.socket(family, socket.SOCK_DGRAM, protocol).close()
+        gave_way(family.name)
+    except OSError as error:
+        refusal = error
+raise refusal
+""", "lax"),
         Attempt("N21", "reach the host of a virtual machine", """
 socket.socket(40, socket.SOCK_STREAM).close()
 """),
