@@ -254,7 +254,11 @@ ODD = {
     "no-such": ("nope", 127, "`nope`: command not found"),
     "no-file": ("./nope", 127, "`./nope`: no such file"),
     "no-permission": ("./plain", 126, "`./plain`: Permission denied"),
-    "no-interpreter": ("./lost", 127, "`./lost`: No such file or directory"),
+    "no-interpreter": (
+        "./lost",
+        127,
+        "`./lost`: No such file or directory: its interpreter is not visible inside",
+    ),
     "no-directory": ("./under", 127, "`./under`: Not a directory"),
 }
 

@@ -145,32 +145,6 @@ def test_links_planted_where_the_room_is_furnished(person):
     assert survey(person.place / "owner") == before
 
 
-@as_both
-def test_workspace_whose_parent_was_replaced(person):
-    """A project below HOME: its parents inside are the capsule's own to move."""
-    person.repo = person.make_repo(name="owner/work/shop")
-    before = survey(person.repo)
-    person.atoll("new", "x")
-    person.sh("x", "mv ~/work ~/gone; ln -s ~/elsewhere ~/work")
-    complaint = f"cannot enter `{person.repo}`: there is no such directory"
-    assert complaint in said_by(person, "true")
-    end_view(person)
-    assert person.sh("x", "cat src/calc.py; pwd -P") == f"one = 1\n{person.repo}\n"
-    assert person.sh("x", "readlink ~/work.moved-aside") == f"{person.place}/owner/elsewhere\n"
-    assert survey(person.repo) == before
-
-
-def test_replaced_parent_does_not_widen_what_can_be_written(person):
-    """What is narrowed is the workspace in the room, not what a link shows on the host."""
-    person.repo = person.make_repo(name="owner/work/proc")
-    person.atoll("new", "x")
-    person.sh("x", "mv ~/work ~/gone; ln -s / ~/work")
-    # As a control: the link leads to a place that is a mount, inside and outside.
-    assert person.sh("x", "pwd -P") == "/proc\n"
-    new = f"{person.place}/owner/gone/proc/new"
-    assert "symbolic link" in said_by(person, "touch", new, options=("--write", "sys/**"))
-
-
 def end_view(person):
     """As if nobody had used the capsule for a while: the next run furnishes its room anew."""
     [directory] = person.home.glob("projects/*/x")

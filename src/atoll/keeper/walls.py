@@ -145,8 +145,11 @@ def find_cause(said: bytes) -> WallError:
         name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")
         if is_it and mark == _NOT_ENTERED:
             return WallError(126, f"cannot enter `{name}`: {reason}")
+        if is_it and reason in _ABSENCES:
+            # The file itself was found before: see `require`.
+            return WallError(127, f"`{name}`: {reason}: its interpreter is not visible inside")
         if is_it:
-            return WallError(127 if reason in _ABSENCES else 126, f"`{name}`: {reason}")
+            return WallError(126, f"`{name}`: {reason}")
     lines = said.decode("utf-8", "replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "bwrap said nothing")
     return WallError(UNBUILT, last)
