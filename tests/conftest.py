@@ -64,6 +64,8 @@ def atoll_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ATOLL_HOME", str(home))
     # What holds for every level is tried on the plainest one; tests of others say so.
     monkeypatch.setenv("ATOLL_LEVEL", "worktree")
+    # Nor does every test need a daemon.
+    monkeypatch.setenv("ATOLL_DAEMON", "off")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git_config))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
@@ -165,7 +167,7 @@ def atoll(atoll_home: Path, tmp_path: Path) -> Callable[..., subprocess.Complete
 def wait_for() -> Callable[..., Any]:
     """`wait_for(lambda: port_is_open(), timeout_s=5, what="the server")`: its first true value."""
 
-    def wait(predicate: Callable[[], Any], timeout_s: float = 10, what: str = "condition") -> Any:
+    def wait(predicate: Callable[[], Any], timeout_s: float = 60, what: str = "condition") -> Any:
         value = poll(predicate, timeout_s)
         return value or pytest.fail(f"{what}: not within {timeout_s} s")
 

@@ -105,6 +105,7 @@ class Person:
             "TERM": "xterm",
             "ATOLL_HOME": str(self.home),
             "ATOLL_LEVEL": "sandbox",
+            "ATOLL_DAEMON": "off",
             "XDG_CONFIG_HOME": str(place / "config"),
             "GIT_CONFIG_GLOBAL": str(place / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",
@@ -220,11 +221,17 @@ class Person:
         self.git("add", "--all", cwd=root)
         self.git("commit", "--quiet", "-m", message, cwd=root)
 
+    def wants_daemon(self) -> None:
+        """From now on one is started when it is needed; it ends with this person."""
+        self.env.pop("ATOLL_DAEMON", None)
+
     def end(self) -> None:
         """Removes all capsules; fails when anything is left of them."""
         names = [path.name for path in self.home.glob("projects/*/*") if path.is_dir()]
         if names:
             self.atoll("rm", *names, "--force")
+        if "ATOLL_DAEMON" not in self.env:
+            self.atoll("daemon", "stop")
         deadline = time.monotonic() + ENDED_S
         while left := [*still_running(self.place), *self.groups()]:
             assert time.monotonic() < deadline, f"left behind: {left}"

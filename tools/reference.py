@@ -1,6 +1,6 @@
 """Writes the generated reference pages: what the program itself says, put in order.
 
-    python tools/reference.py           write docs/reference/{cli,project-file,settings}.md
+    python tools/reference.py           write docs/reference/{cli,presets,project-file,settings}.md
     python tools/reference.py --check   exit 1 and name the pages that are out of date
 
 Law: the same source gives the same bytes, on every machine. What a key does today cannot be read
@@ -19,6 +19,7 @@ import click
 
 from atoll.cli.app import VERBS, root
 from atoll.engine.config import ENVIRONMENT, LIMITS, load_config
+from atoll.model.presets import FOUND, PRESETS
 from atoll.model.projectfile import project_schema
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
@@ -40,21 +41,42 @@ stands in [Project file](project-file.md)."""
 SETTINGS_END = """\
 A limit that is given as `none` on the command line or in the environment takes back what a file
 says."""
+PRESETS_INTRODUCTION = """\
+Words that may stand in `capsule.allow` and after `atoll allow NAME`, for lists of destinations. All
+are meant for ports 80 and 443. See [networks](../explanation/network.md)."""
+PRESETS_FOUND = """\
+Where packages come from is asked of this machine's own tools, as they are set up for you; it is
+kept until a tool or its settings change. `atoll allow NAME` shows what was found. What a project's
+own files say about it does not count."""
 GENERATED = (
     "<!-- Written by `make docs` (tools/reference.py). Change the source, not this page. -->"
 )
 COMMON = ("as_json", "project", "quiet", "verbose")
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "allow": (
+        "atoll allow fix-auth",
+        "atoll allow fix-auth api.example.org",
+        "atoll allow fix-auth host:5432",
+        "atoll allow fix-auth host:5432 --revoke",
+    ),
     "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
     "bench": (
         "atoll bench workspace",
         "atoll bench sandbox",
+        "atoll bench network",
         "atoll bench workspace --size S --quick",
         "atoll bench workspace --size all --repeat 50 --json",
     ),
+    "browser": (
+        "atoll browser status fix-auth",
+        "atoll browser settings fix-auth --for playwright-mcp",
+        "atoll browser reset fix-auth",
+    ),
+    "checkout": ("atoll checkout fix-auth", "atoll checkout --none"),
     "commit": ('atoll commit fix-auth -m "auth: refuse empty tokens"',),
     "completion": ("atoll completion bash", "atoll completion fish"),
+    "daemon": ("atoll daemon", "atoll daemon stop", "atoll daemon logs"),
     "demo": ("atoll demo", "atoll demo --keep demo-place"),
     "diff": ("atoll diff fix-auth", "atoll diff fix-auth --stat", "atoll diff fix-auth 3"),
     "doctor": ("atoll doctor",),
@@ -66,6 +88,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "levels": ("atoll levels",),
     "logs": ("atoll logs fix-auth", "atoll logs fix-auth 2 -f"),
     "ls": ("atoll ls", "atoll ls --json"),
+    "network": ("atoll network fix-auth", "atoll network fix-auth --refused -f"),
     "new": (
         "atoll new fix-auth",
         "atoll new fix-auth --from v1.2 --limit time=2h",
@@ -74,7 +97,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll new fix-auth --workspace copy",
         "atoll new fix-auth --dry-run",
     ),
+    "open": ("atoll open fix-auth web", "atoll open fix-auth 3000 --headless"),
     "path": ("atoll path fix-auth",),
+    "ports": ("atoll ports", "atoll ports fix-auth --json"),
     "ps": ("atoll ps fix-auth",),
     "recover": (
         "atoll recover",
@@ -94,6 +119,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll run fix-auth -- make test",
         "atoll run fix-auth -d -- npm run dev",
         "atoll run fix-auth --timeout 10m -- make test",
+        "atoll run fix-auth --network none -- make test",
     ),
     "schema": ("atoll schema",),
     "shell": ("atoll shell fix-auth",),
@@ -121,7 +147,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 YES = "yes"
 LATER = "read and checked; nothing uses it yet"
-NO_LIMIT = "refused by `new` (exit 6)"
 LIMIT = "at `sandbox`; refused by the levels below (exit 6)"
 NO_PART = "refused by `new` (exit 3)"
 NOT_STARTED = "read and checked; services are not started yet"
@@ -132,15 +157,15 @@ TODAY: dict[str, str] = {
     "project.carry": "refused at `none` and `worktree` (exit 3); else only what is listed",
     "project.never": "yes: at `clone` and `sandbox`, which carry ignored files",
     "capsule.level": "`none`, `worktree`, `clone` and `sandbox`; the others are refused (exit 6)",
-    "capsule.network": "`open`, at `sandbox` also `none`; the others are refused (exit 6)",
-    "capsule.allow": NO_LIMIT,
+    "capsule.network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
+    "capsule.allow": LIMIT,
     "capsule.limits.time": YES,
     **{f"capsule.limits.{name}": LIMIT for name in LIMITS if name != "time"},
     "capsule.setup": YES,
-    "capsule.setup_network": "`open` only; the others are refused (exit 6)",
+    "capsule.setup_network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
     "capsule.env": YES,
     "tools.use": "`none` only; the others are refused (exit 3)",
-    "services.NAME.port": "in part: a free port is leased and told as `ATOLL_PORT_<NAME>`",
+    "services.NAME.port": "told as `ATOLL_PORT_<NAME>`; at levels below `sandbox` a leased one is",
     **{
         f"services.NAME.{key}": NOT_STARTED
         for key in ("command", "use", "on_switch", "restart", "data", "shared", "needs", "env")
@@ -159,7 +184,11 @@ TODAY: dict[str, str] = {
     },
 }
 
-SPOKEN = {"project.name": "the directory's name", "project.carry": "all that git ignores"}
+SPOKEN = {
+    "project.name": "the directory's name",
+    "project.carry": "all that git ignores",
+    "capsule.allow": "`model-apis`, and what the project's files call for",
+}
 """Defaults that are no value."""
 
 Schema = Mapping[str, Any]
@@ -375,6 +404,20 @@ def _default(path: str, field: Schema, known: Mapping[str, str], *, required: bo
 # The settings
 
 
+def render_presets() -> str:
+    kept = (
+        (f"`{name}`", ", ".join(f"`{rule}`" for rule in rules)) for name, rules in PRESETS.items()
+    )
+    found = ((f"`{name}`", what) for name, what in FOUND.items())
+    return render_page(
+        "Presets",
+        PRESETS_INTRODUCTION,
+        render_table(("preset", "stands for"), kept),
+        PRESETS_FOUND,
+        render_table(("preset", "stands for"), found),
+    )
+
+
 def render_settings() -> str:
     variables = {key: name for name, key in ENVIRONMENT.items()}
     options = {
@@ -413,6 +456,7 @@ def pages() -> dict[str, str]:
         "cli.md": render_cli(),
         "project-file.md": render_project_file(),
         "settings.md": render_settings(),
+        "presets.md": render_presets(),
     }
 
 

@@ -330,8 +330,6 @@ SECTIONS = {
 }
 REFUSED = {
     "capsule.level": ('"container"', 6),
-    "capsule.network": ('"allow"', 6),
-    "capsule.setup_network": ('"none"', 6),
     "tools.use": ('"mise"', 3),
 }
 

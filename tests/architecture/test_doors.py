@@ -18,7 +18,7 @@ DOORS: dict[str, set[str]] = {
     "asyncio.create_subprocess_exec": SPAWN,
     "asyncio.create_subprocess_shell": SPAWN,
     "ctypes": {"host/kernel.py", "keeper/calls.py"},
-    "sqlite3": {"engine/store.py"},
+    "sqlite3": {"engine/database.py", "engine/store.py"},
     "print": PRINT,
     "sys.stdout": PRINT,
     "click.echo": PRINT,

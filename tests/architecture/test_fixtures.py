@@ -27,7 +27,8 @@ def test_leaves_nothing(atoll_home):
 
 def test_environment_is_clean(atoll_home, git, repo, monkeypatch):
     foreign = {name for name in os.environ if name.startswith(("ATOLL_", "GIT_"))}
-    assert foreign == {"ATOLL_HOME", "ATOLL_LEVEL", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"}
+    ours = {"ATOLL_HOME", "ATOLL_LEVEL", "ATOLL_DAEMON"}
+    assert foreign == {*ours, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"}
     assert not atoll_home.exists()
     assert git("log", "--format=%an %s", cwd=repo).splitlines() == [
         "Test Owner second",

@@ -264,6 +264,7 @@ def become(where: Where, place: Path) -> None:
             "PATH": PATH,
             "HOME": str(place / "owner"),
             "LANG": "C.UTF-8",
+            "ATOLL_DAEMON": "off",
             "GIT_CONFIG_GLOBAL": str(place / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",
         }

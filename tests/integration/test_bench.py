@@ -73,6 +73,16 @@ def test_kept_projects_are_clean_and_used_again(atoll, place, tmp_path, git):
     assert list(place.iterdir()) == []
 
 
+def test_network_is_measured_against_direct_connections(atoll, place):
+    words = ("bench", "network", "--scale", "0.01", "--repeat", "4", "--place", place, "--json")
+    data = json.loads(atoll(*words, timeout_s=120).stdout)["data"]
+    rows = {row["what"]: row for row in data["rows"]}
+    assert rows["10 MiB through a published port"]["peer"] == "direct"
+    assert len(rows["a request over an open connection"]["samples"]) == 400
+    assert rows["added to a request over an open connection"]["aim"] == "≤ 0.30 ms"
+    assert list(place.iterdir()) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(number, start_cli, place, wait_for, processes_with, tmp_path):
     cli = start_cli(

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 
@@ -94,8 +95,18 @@ def test_ctrl_c_ends_what_does_not_care(person, terminal):
     assert term.process.wait(timeout=60) == 128 + signal.SIGINT
 
 
+def is_in_foreground(person, command):
+    """Whether keys that end or stop something reach this command, and it goes on."""
+    for process in person.answer("ps", "x"):
+        if process["command"] == command:
+            stat = Path(f"/proc/{process['pid']}/stat").read_text().rpartition(")")[2].split()
+            state, group, foreground = stat[0], stat[2], stat[5]
+            return state != "T" and group == foreground
+    return False
+
+
 @as_both
-def test_shell_with_job_control(person, terminal):
+def test_shell_with_job_control(person, terminal, wait_for):
     require("bash")
     person.atoll("new", "x")
     term = terminal("shell", "x")
@@ -103,14 +114,14 @@ def test_shell_with_job_control(person, terminal):
     term.type("echo begin-$((40+2)); sleep 600\n")
     term.expect("begin-42")
     # Not before it runs in the foreground: earlier, the shell itself would get the key.
-    while "sleep 600" not in str(person.answer("ps", "x")):
-        continue
+    wait_for(lambda: is_in_foreground(person, "sleep 600"), what="the program in the foreground")
     term.type("\x1a")
     term.expect("Stopped")
     term.type("jobs -l; bg; fg\n")
     term.expect(r"\[1\]\+.*Stopped +sleep 600")
     term.expect(r"sleep 600 &")
     term.expect(r"sleep 600\r\n")
+    wait_for(lambda: is_in_foreground(person, "sleep 600"), what="the program in the foreground")
     term.type("\x03")
     term.expect(r"[#$] ")
     term.type("jobs; echo marker-$((40+2))-$?\n")

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 VERBS = {
+    "allow": "Let a capsule reach one more destination.",
     "attach": "Watch a run and type to it.",
     "bench": "Measure this machine: workspaces against what others need.",
+    "browser": "Show or reset a capsule's browsers, or tell tools of them.",
+    "checkout": "Give a capsule the project's own port numbers.",
     "commit": "Commit everything in a capsule on its branch.",
     "completion": "Print the completion script for a shell.",
+    "daemon": "Show, end or explain the background process.",
     "demo": "See it work: three capsules of a sample project, from nothing.",
     "diff": "Show what a capsule has changed.",
     "edit": "Start a program of your own where the project is a capsule's.",
@@ -35,9 +39,12 @@ VERBS = {
     "levels": "Show the isolation spectrum.",
     "logs": "Show what a run printed.",
     "ls": "List the capsules of this project.",
+    "network": "Show what a capsule wanted to reach.",
     "new": "Make capsules.",
+    "open": "Open a capsule's web application in a browser of its own.",
     "pause": "Hold every process of a capsule still.",
     "path": "Print where a capsule's workspace is.",
+    "ports": "Show where a capsule's ports are reached.",
     "ps": "List the live processes of a capsule.",
     "recover": "List and restore work that was stored before a removal.",
     "resume": "Let a paused capsule go on.",
@@ -61,8 +68,10 @@ VERBS = {
 SECTIONS = {
     "Capsules": ("new", "ls", "show", "path", "rm", "recover", "warm", "gc"),
     "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop", "pause", "resume"),
+    "Ports": ("ports", "checkout"),
     "Work": ("diff", "commit", "export", "edit"),
     "Time": ("snapshot", "snapshots", "rollback", "fork"),
+    "Network": ("network", "allow", "open", "browser", "daemon"),
     "Project": ("init", "trust", "untrust", "schema"),
     "This machine": ("doctor", "verify", "levels", "bench", "demo", "completion"),
 }

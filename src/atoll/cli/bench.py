@@ -9,12 +9,15 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.cli.output import render_columns
 from atoll.engine.bench import table
+from atoll.engine.bench.network import measure as measure_network
 from atoll.engine.bench.sandbox import measure as measure_walls
 from atoll.engine.bench.workspace import SIZES, WHAT, Order, measure
 
+_MEASURES = {"workspace": measure, "sandbox": measure_walls, "network": measure_network}
+
 
 @click.command("bench")
-@click.argument("what", type=click.Choice(["workspace", "sandbox"]))
+@click.argument("what", type=click.Choice([*_MEASURES]))
 @click.option(
     "--size", "sizes", multiple=True, type=click.Choice([*SIZES, "all"]),
     help="500, 70,000 or 300,000 files; default: S and M.",
@@ -48,7 +51,8 @@ def command(
 ) -> None:
     """Measures workspaces on generated projects, against git worktree, cp -a and the bare system
     calls; or what walls cost, against bwrap, docker, podman, srt and sandlock where they are
-    installed. Everything that it makes is removed at the end."""
+    installed; or what it costs to reach a capsule's port, against a direct connection. Everything
+    that it makes is removed at the end."""
     chosen = SIZES if "all" in sizes else sizes or ("S", "M")
     order = Order(
         sizes=chosen,
@@ -59,7 +63,7 @@ def command(
         place=None if place is None else Path(place),
         keep=None if keep is None else Path(keep),
     )
-    report = (measure if what == "workspace" else measure_walls)(order, frame.output.note)
+    report = _MEASURES[what](order, frame.output.note)
     lines = [*table.head(report), "", render_columns(table.COLUMNS, table.cells(report.rows))]
     lines += [f"not measured: {text}" for text in report.skipped]
     frame.output.answer("bench", table.shape(report), "\n".join(lines))

@@ -78,7 +78,7 @@ def _make_capsules(project: Project, output: Output) -> list[Capsule]:
     started = time.monotonic()
     capsules = [project.new(name) for name in demo.attempts()]
     took = time.monotonic() - started
-    names = ", ".join(f"{c.name} (PORT={c.ports['web']})" for c in capsules)
+    names = ", ".join(c.name for c in capsules)
     output.note(f"2. {len(capsules)} capsules in {took:.2f} s: {names}")
     return capsules
 

@@ -24,6 +24,10 @@ from atoll.model.state import Outcome, Reason, require_outcome
     "--write", multiple=True, metavar="PATTERN",
     help="Nothing else in the workspace can be written, such as 'src/payments/**'.",
 )  # fmt: skip
+@click.option(
+    "--network", metavar="MODE",
+    help="none: not even the capsule's; allow, open: wider than the capsule's while it runs.",
+)  # fmt: skip
 @verb
 def command(
     frame: Frame,
@@ -31,13 +35,14 @@ def command(
     argv: tuple[str, ...],
     timeout: str | None,
     write: tuple[str, ...],
+    network: str | None,
     *,
     detach: bool,
     tty: bool,
 ) -> int:
     """Runs COMMAND inside the capsule NAME and exits with its code."""
     capsule = frame.capsule(name)
-    asked = RunSpec(argv=argv, timeout_s=_parse_timeout(timeout), write=write)
+    asked = RunSpec(argv=argv, timeout_s=_parse_timeout(timeout), write=write, network=network)
     if detach:
         return _start_background(frame, capsule, asked._replace(background=True, tty=tty))
     return run_foreground(frame, capsule, asked)

@@ -20,6 +20,7 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from atoll.engine.browsers import Status as Browsers
     from atoll.engine.layers import Layer
     from atoll.engine.timeline import Moment
     from atoll.engine.verify import attempt as verify
@@ -133,6 +134,16 @@ def layer(record: Layer) -> Shape:
         "about": record.about,
         "files": record.files,
         "bytes": record.bytes,
+    }
+
+
+def browser(record: Browsers) -> Shape:
+    window = record.window
+    return {
+        "window": None if window is None else {"pid": window.pid, "program": window.program},
+        "profile": record.profile,
+        "inside": None if record.inside is None else run(record.inside),
+        "endpoint": record.endpoint,
     }
 
 

@@ -9,7 +9,8 @@ A conformance suite in `atoll.testing.conformance` holds each driver, and its fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -54,6 +55,8 @@ class IsolationRequest(NamedTuple):
     """For a capsule with walls: where it has its HOME."""
     is_root: bool = False
     network: str = "open"
+    setup_network: str = ""
+    allow: tuple[str, ...] = ()
     limits: Mapping[str, float] = {}
     """As in `IsolationPlan`."""
 
@@ -212,3 +215,52 @@ class IsolationDriver(Protocol):
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         """How to start a process inside. `owner` is the owner's environment, of which only
         allow-listed parts are taken. Raises IsolationError when a wall cannot be built."""
+
+
+class BrowserRequest(NamedTuple):
+    program: str
+    profile: str
+    """The directory that holds everything the browser remembers."""
+    url: str
+    is_open: bool = False
+    """Whether a window of ours has this profile open already."""
+
+
+class BrowserDriver(Protocol):
+    """Knows one family of browsers: finds its program and says how it is started."""
+
+    @property
+    def name(self) -> str: ...
+
+    def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
+        """Its program by the directories of `path`, or `chosen` if that is there. Never one from
+        below `avoid`, the project.
+        """
+
+    def check(self) -> list[Problem]:
+        """What keeps this user from having a window of it. Leaves nothing changed."""
+
+    def cure(self) -> str:
+        """What installs it."""
+
+    def plan_window(self, request: BrowserRequest) -> tuple[str, ...]:
+        """The command for a window on the host, or for a tab in one that is open. Pure."""
+
+    def is_lasting(self, path: str) -> bool:
+        """Whether an entry of a profile is more than a cache or a mark of who has it open."""
+
+
+class DrivenBrowser(BrowserDriver, Protocol):
+    """Also runs without a window, and takes orders on a port. `dial` connects to that."""
+
+    def plan_headless(self, request: BrowserRequest, *, port: int, cwd: str) -> tuple[str, ...]:
+        """The command for inside of a capsule, where nothing else has the profile open. Pure."""
+
+    def is_answering(self, dial: Callable[[], socket.socket]) -> bool:
+        """Whether a browser takes orders there; not whose."""
+
+    def open_page(self, dial: Callable[[], socket.socket], url: str) -> None:
+        """Raises OSError when nobody who is a browser answers."""
+
+    def close(self, dial: Callable[[], socket.socket]) -> None:
+        """Has it write everything down and end, which the caller waits for. Raises OSError."""

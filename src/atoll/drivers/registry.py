@@ -1,7 +1,7 @@
 """Name → driver. The only importer of concrete drivers, and the door for outside plugins.
 
-A plugin registers an entry point in the group `atoll.workspace` or `atoll.isolation` that yields
-a driver class; built-in names win.
+A plugin registers an entry point in the group `atoll.workspace`, `atoll.isolation` or
+`atoll.browser` that yields a driver class; built-in names win.
 """
 
 from __future__ import annotations
@@ -9,7 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from atoll.drivers.contracts import IsolationDriver, LayeredDriver, WorkspaceDriver
+from atoll.drivers.contracts import (
+    BrowserDriver,
+    DrivenBrowser,
+    IsolationDriver,
+    LayeredDriver,
+    WorkspaceDriver,
+)
 from atoll.model.errors import PrerequisiteError
 
 _WORKSPACE = {
@@ -28,6 +34,14 @@ _ISOLATION = {
     "namespace": "atoll.drivers.isolation.namespace:NamespaceProcess",
     "sandbox": "atoll.drivers.isolation.sandbox:SandboxProcess",
 }
+_BROWSER = {
+    "chromium": "atoll.drivers.browser.chromium:ChromiumBrowser",
+    "firefox": "atoll.drivers.browser.firefox:FirefoxBrowser",
+}
+BROWSERS = ("chromium", "firefox")
+"""In the order in which they are looked for."""
+DRIVEN = "chromium"
+"""The one that can run inside."""
 
 
 def workspace_driver(name: str) -> WorkspaceDriver:
@@ -41,6 +55,14 @@ def layered_driver(name: str) -> LayeredDriver:
 
 def isolation_driver(name: str) -> IsolationDriver:
     return cast("IsolationDriver", _load("atoll.isolation", _ISOLATION, name))
+
+
+def browser_driver(name: str) -> BrowserDriver:
+    return cast("BrowserDriver", _load("atoll.browser", _BROWSER, name))
+
+
+def driven_browser() -> DrivenBrowser:
+    return cast("DrivenBrowser", _load("atoll.browser", _BROWSER, DRIVEN))
 
 
 def _load(group: str, built_in: dict[str, str], name: str) -> object:

@@ -9,9 +9,11 @@ from typing import NamedTuple, Self
 
 from atoll.drivers import registry
 from atoll.engine import (
+    browsers,
     chores,
     exports,
     freezer,
+    networks,
     ports,
     removal,
     runs,
@@ -19,6 +21,8 @@ from atoll.engine import (
     timeline,
     views,
 )
+from atoll.engine.attempts import Attempt
+from atoll.engine.browsers import Browser
 from atoll.engine.channels import Channel
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
@@ -100,6 +104,21 @@ class Capsule:
     def network(self) -> str:
         return isolation_plan(self.session, self.record).network
 
+    def allow(self, rule: str) -> None:
+        """Lets its processes reach one more destination, at once."""
+        networks.grant(self.session, self.record, rule)
+
+    def revoke(self, rule: str) -> None:
+        networks.revoke(self.session, self.record, rule)
+
+    def allowed(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Each rule with where it comes from and what it stands for."""
+        return networks.allowed(self.session, self.record)
+
+    def attempts(self, *, count: int | None = None, follow: bool = False) -> Iterator[Attempt]:
+        """What its processes wanted to reach, the oldest first."""
+        return networks.attempts(self.record, count=count, follow=follow)
+
     @property
     def ports(self) -> dict[str, int]:
         return dict(self.record.ports)
@@ -115,12 +134,14 @@ class Capsule:
     def enclosure(self, *, is_open: bool = False) -> Enclosure:
         """How a process is started inside, with the capsule's own variables."""
         project = self.session.store.project_name(self.record.project_id)
+        inside = removal.enclosure(self.session, self.record, is_open=is_open)
         own = {
             "ATOLL_CAPSULE": self.name,
             "ATOLL_PROJECT_NAME": project,
-            **ports.variables(self.record.ports),
+            **ports.variables_of(self.session, self.record),
+            **browsers.variables(self.session, self.record, inside),
         }
-        return removal.enclosure(self.session, self.record, is_open=is_open).adding(own)
+        return inside.adding(own)
 
     def run(
         self,
@@ -136,6 +157,8 @@ class Capsule:
     def start(self, spec: runs.RunSpec, *, owner: bool = False) -> Run:
         """Starts a run; with `owner` as the owner's own program, with all of their environment."""
         freezer.require_running(self.record)
+        if spec.network is not None:
+            networks.require_mode(self.session, self.record, spec.network)
         if self.record.automatic:
             self._snapshot_before(spec)
         # A start opens the view by itself when it must.
@@ -160,7 +183,7 @@ class Capsule:
     def _snapshot_before(self, spec: runs.RunSpec) -> None:
         if snapshots.has_changed(self.session, self.record):
             command = " ".join(spec.argv)[:60]
-            self.snapshot(f"before `{printable(command)}`", automatic=True)
+            self._snapshot(f"before `{printable(command)}`", automatic=True)
 
     def set_automatic(self, *, automatic: bool) -> None:
         """Whether a snapshot is taken before every run."""
@@ -230,6 +253,9 @@ class Capsule:
     def stop(self, run: Run | None = None, *, grace_s: float | None = None) -> list[Run]:
         """Ends one run, or all of them, with everything that they started."""
         targets = [run] if run is not None else self.living()
+        browser = browsers.find_inside(self.session, self.record)
+        if browser is not None and browser.number in [target.number for target in targets]:
+            browsers.close_inside(self.session, self.record)
         ended = [runs.stop(self.session, target, grace_s=grace_s) for target in targets]
         if not self.living():
             freezer.resume(self.session, self.record)
@@ -254,6 +280,11 @@ class Capsule:
     def log(self, run: Run, *, follow: bool = False) -> Iterator[Entry]:
         return runs.entries(self.session, run, follow=follow)
 
+    @property
+    def browser(self) -> Browser:
+        """Its browsers: one inside for its agents, one on the host for its owner."""
+        return Browser(self.session, self.record, self.start, self._alone)
+
     def work(self, *, keep_branch: bool = False) -> Work:
         """What exists only in this capsule; with `keep_branch`, what its branch does not hold."""
         return removal.find_work(self.session, self.record, keep_branch=keep_branch)
@@ -277,6 +308,10 @@ class Capsule:
 
     def snapshot(self, message: str = "", *, automatic: bool = False) -> Snapshot:
         """Makes a point to which the whole capsule can return."""
+        browsers.tell_of_open(self.session, self.record)
+        return self._snapshot(message, automatic=automatic)
+
+    def _snapshot(self, message: str, *, automatic: bool) -> Snapshot:
         with self._alone():
             made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
         chores.relieve(self.session, self.record)
@@ -297,6 +332,7 @@ class Capsule:
     def rollback(self, target: Snapshot | None = None) -> Snapshot:
         """Returns to a point, or to the latest; what there was is a point afterwards."""
         chosen = target or self.require_snapshot()
+        browsers.tell_of_open(self.session, self.record)
         with self._alone():
             made = snapshots.roll_back(self.session, self.record, chosen)
         chores.start(self.session)

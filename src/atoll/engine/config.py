@@ -6,6 +6,7 @@ heavy models, so those are imported only when there is a file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from atoll.drivers.registry import LAYERED
 from atoll.engine import levels
 from atoll.host import files
-from atoll.model import units
+from atoll.model import presets, units
 from atoll.model.errors import Mistake, SpecError
+from atoll.model.modes import MODES
 from atoll.model.names import slug
 from atoll.model.settings import Setting, Settings
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 FILE_NAME = "atoll.toml"
 COMMAND_LINE = "command line"
 FILE_LIMIT_BYTES = 1 << 20
-NETWORKS = ("none", "allow", "open")
 TOOLS = ("mise", "nix", "direnv", "none")
 ENVIRONMENT = {
     "ATOLL_BASE": "project.base",
@@ -39,7 +40,7 @@ _LIMIT_VARIABLE = "ATOLL_LIMIT_"
 WORKSPACES = ("auto", *LAYERED)
 _CHOICES = {
     "capsule.level": levels.NAMES,
-    "capsule.network": NETWORKS,
+    "capsule.network": MODES,
     "capsule.workspace": WORKSPACES,
 }
 _PARSERS: dict[str, Callable[[str], float]] = {
@@ -105,11 +106,19 @@ def _defaults(root: Path, name: str) -> dict[str, Setting]:
         "project.base": "HEAD",
         "capsule.level": levels.DEFAULT,
         "capsule.network": level.networks[0] if level else "open",
+        **({"capsule.allow": _presets(root)} if level and "allow" in level.networks else {}),
         **{f"capsule.limits.{key}": value for key, value in limits.items()},
         "capsule.workspace": "auto",
         "tools.use": "none",
     }
     return {key: Setting(key=key, value=value, source="default") for key, value in values.items()}
+
+
+def _presets(root: Path) -> tuple[str, ...]:
+    try:
+        return presets.called_for(os.listdir(root))
+    except OSError:
+        return presets.ALWAYS
 
 
 def user_file_path(owner: Mapping[str, str]) -> Path:

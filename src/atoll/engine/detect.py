@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from atoll.engine.ecosystems import Ecosystem, Server, Tree, find_ecosystems
+from atoll.model import presets
 from atoll.model.names import printable, slug
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Findings:
     tools: str | None = None
     carry: tuple[str, ...] = ()
     """Ignored directories that are there and worth carrying."""
+    presets: tuple[str, ...] = presets.ALWAYS
+    """What it has to reach, by name."""
     notes: tuple[str, ...] = ()
     """What was seen and left alone, one line each."""
 
@@ -89,6 +92,7 @@ def look(root: Path, tracked: Sequence[str]) -> Findings:
         services=tuple(_services(tree)),
         tools=next((use for use, names in _TOOL_FILES if tree.has(*names)), None),
         carry=tuple(dict.fromkeys(_carry(root, found))),
+        presets=presets.proposed(tracked),
         notes=tuple(_notes(tree, container)),
     )
 
@@ -233,7 +237,9 @@ def _capsule_block(findings: Findings) -> list[str]:
         lines.append('# setup = ["make deps"]    # run once, in order, inside a new capsule')
     lines.append('# env = { LOG_LEVEL = "debug" }')
     lines.append('# limits = { time = "2h" }')
-    lines.append('# later: network = "allow"')
+    lines.append("# What its processes may reach, at level `sandbox`:")
+    lines.append('# network = "allow"    # or "none", or "open"')
+    lines.append(f"# allow = {_list(findings.presets)}")
     if findings.tools:
         lines += ["", f"# later: [tools] use = {_text(findings.tools)}"]
     return lines

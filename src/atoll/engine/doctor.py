@@ -41,7 +41,9 @@ def examine() -> list[Finding]:
         _try("user namespaces", _user_namespaces, needed=False,
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
         _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
+        _try("egress", _egress, cure="atoll new NAME --network none works without"),
         _try("limits", _limits, needed=False),
+        _try("browser", _browser, needed=False, cure=f"{_INSTALL} chromium"),
     ]  # fmt: skip
 
 
@@ -196,6 +198,14 @@ def _walls() -> str:
     return reason
 
 
+def _egress() -> str:
+    """Has the kernel catch a connection that leaves a capsule's network."""
+    said = kernel.can_let_out()
+    if said is not None:
+        raise OSError(f"what leaves a capsule's network cannot be caught: {said}")
+    return "what leaves a capsule's network is caught"
+
+
 def _limits() -> str:
     """What the kernel holds for us, what can only be watched, and what nobody holds here."""
     from atoll.engine import confines  # noqa: PLC0415 - only here
@@ -208,3 +218,15 @@ def _limits() -> str:
         why = f" ({places.missing[use]})" if use in places.missing else ""
         told[confines.holding(limit, places.parents)].append(name + why)
     return "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
+
+
+def _browser() -> str:
+    """Which one `atoll open` would start."""
+    from atoll.engine import windows  # noqa: PLC0415 - only here
+
+    session = open_session()
+    try:
+        found = windows.require_browser(session, avoid=os.devnull)
+    finally:
+        session.store.close()
+    return f"{run((found.program, '--version')).text.strip()}, {found.program}"

@@ -41,6 +41,8 @@ class Level(NamedTuple):
     cost: str
     networks: tuple[str, ...] = ("open",)
     """What it can do about the network; the first one is what it does unless told otherwise."""
+    own_network: bool = False
+    """Whether every capsule may listen on any port; else ports are leases that it is told."""
     limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
     """What its capsules may use unless told otherwise; empty for one that limits nothing."""
 
@@ -81,7 +83,8 @@ LEVELS = (
         isolates="files, processes, network, kernel interfaces, limits",
         shares="the kernel",
         cost="milliseconds",
-        networks=("none", "open"),
+        networks=("allow", "none", "open"),
+        own_network=True,
         limits=_LIMITS,
     ),
     Level(
@@ -107,6 +110,11 @@ NAMES = tuple(level.name for level in LEVELS)
 
 def find_level(name: str) -> Level | None:
     return next((level for level in LEVELS if level.name == name), None)
+
+
+def has_own_network(name: str) -> bool:
+    level = find_level(name)
+    return level is not None and level.own_network
 
 
 def require_level(name: str, home: Path) -> Level:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import bases, ports, removal, runs, snapshots
+from atoll.engine import bases, networks, ports, profiles, registries, removal, runs, snapshots
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
@@ -36,6 +36,8 @@ def make_capsules(
             session.reach("new.planned", plan.name)
             held[plan.name] = stack.enter_context(_locked(session, project, plan.name))
         require_free(session, project, plans)
+        if networks.has_own(plans[0].isolation):
+            registries.look(session, plans[0].isolation.allow)
         with bases.grounded(session, project, plans, tell=tell) as grounded:
             session.reach("new.frozen", grounded[0].name)
             made = ports.lease_with_ports(
@@ -119,13 +121,13 @@ def fork_capsule(
     project: state.Project,
     origin: state.Capsule,
     plan: CapsulePlan,
-    layers: tuple[str, ...],
+    point: state.Snapshot,
 ) -> state.Capsule:
     """Makes a capsule that starts from a point of another. What fails on the way is undone."""
     with _locked(session, project, plan.name):
         require_free(session, project, [plan])
         with Pool(session.pool(project.id)).turn(shared=True):
-            forked = snapshots.fork_plan(session, origin, plan, layers)
+            forked = snapshots.fork_plan(session, origin, plan, point.layers)
             capsule = ports.lease_with_ports(
                 session,
                 [forked.ports],
@@ -133,6 +135,7 @@ def fork_capsule(
             )[0]
         session.reach("fork.leased", plan.name)
         try:
+            profiles.hand_on(session, origin, point.browser, capsule)
             snapshots.begin_fork(session, capsule, former=str(origin.branch))
         except BaseException:
             removal.announce(session, capsule)

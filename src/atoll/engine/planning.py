@@ -93,7 +93,8 @@ class _Planner:
         settings, found = self._config.settings, self._found
         directory = self._session.capsule_directory(self._project.id, name)
         workspace = self._plan_workspace(name, directory)
-        file = self._config.file
+        services = self._config.file.services if self._config.file else {}
+        default = () if self._level.own_network else (DEFAULT_PORT,)
         return CapsulePlan(
             name=name,
             project=settings.value("project.name"),
@@ -103,7 +104,9 @@ class _Planner:
             directory=str(directory),
             workspace=workspace,
             isolation=self._plan_isolation(workspace, directory),
-            ports=tuple(file.services if file else ()) or (DEFAULT_PORT,),
+            # In a network of its own what nobody declared is leased when it is found.
+            ports=tuple(services) or default,
+            numbers=dict(services),
             setup=tuple(settings.value("capsule.setup", ())),
             time_limit_s=settings.value("capsule.limits.time"),
             ground=ground_of(self._config)._replace(dirty=dirty),
@@ -134,6 +137,8 @@ class _Planner:
                 home=_home_inside(self._session.owner.get("HOME", ""), workspace.path),
                 is_root=os.geteuid() == 0,
                 network=self._config.settings.value("capsule.network"),
+                setup_network=self._config.settings.value("capsule.setup_network", ""),
+                allow=tuple(self._config.settings.value("capsule.allow", ())),
                 limits=_limits(self._config),
                 private=str(Pool(workspace.pool).state),
                 tools=registry.layered_driver(self._driver).tools(workspace),
@@ -193,7 +198,7 @@ def _require_walls(name: str, config: Config, level: levels.Level) -> None:
     in_file = [
         key
         for key in ("capsule.setup_network", "capsule.allow")
-        if settings.value(key, "open") not in ("open", ())
+        if level.networks == ("open",) and settings.value(key, "open") not in ("open", ())
     ]
     walls |= {f"`{key}` has no effect on the host's own network": "" for key in in_file}
     if walls:

@@ -2,19 +2,22 @@
 
 A port is bound exclusively while the lease is committed, so no stranger can slip in between, and
 the registry keeps it from every later capsule until `rm`. The range lies below the one from which
-the kernel picks ports by itself.
+the kernel picks ports by itself. A capsule with a network of its own listens on whatever it likes,
+and its leases are where the owner reaches that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from atoll.engine import daemons, levels, urls
 from atoll.engine.session import Session
 from atoll.engine.store import PortTakenError
 from atoll.host import sockets
 from atoll.model.errors import PrerequisiteError
 from atoll.model.names import short_hash
-from atoll.model.state import Capsule
+from atoll.model.state import Capsule, Project
 
 FIRST, LAST = 20_000, 29_999
 
@@ -68,9 +71,59 @@ def _next_free(candidates: Iterator[int]) -> tuple[int, sockets.HeldPort]:
     )
 
 
-def variables(ports: dict[str, int]) -> dict[str, str]:
-    """`ATOLL_PORT_<NAME>` for each lease, and the first one as `PORT`."""
-    found = {
-        f"ATOLL_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()
-    }
-    return {"PORT": str(next(iter(ports.values()))), **found} if ports else {}
+def lease_one(session: Session, capsule: Capsule, name: str, number: int) -> int:
+    """One more port for a capsule that exists, by the name of `number`; the one that it has, if
+    it has. Raises StateError when the capsule is gone.
+    """
+    while True:
+        known = session.store.find_capsule(capsule.project_id, capsule.name)
+        if known is not None and known.id == capsule.id and name in known.ports:
+            return known.ports[name]
+        port, holder = _next_free(_candidates(session))
+        try:
+            session.store.lease_port(capsule, name, port, number)
+        except PortTakenError:
+            continue
+        finally:
+            holder.close()
+        return port
+
+
+def told_inside(capsule: Capsule) -> dict[str, int]:
+    """What the capsule's processes are told to listen on, by name."""
+    if not levels.has_own_network(capsule.level):
+        return capsule.ports
+    # What was only found is named by its number, and those who listen there know it.
+    return {name: port for name, port in capsule.numbers.items() if not name.isdigit()}
+
+
+def variables(ports: Mapping[str, int], addresses: Mapping[str, str]) -> dict[str, str]:
+    """`ATOLL_PORT_<NAME>` for each port, the first one as `PORT`, `ATOLL_URL_<NAME>`."""
+    found = {f"ATOLL_PORT_{_upper(name)}": str(port) for name, port in ports.items()}
+    found |= {f"ATOLL_URL_{_upper(name)}": text for name, text in addresses.items()}
+    return {"PORT": str(next(iter(ports.values()))), **found} if ports else found
+
+
+def _upper(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def variables_of(session: Session, capsule: Capsule) -> dict[str, str]:
+    ports = told_inside(capsule)
+    return variables(ports, urls.of_capsule(session, capsule, ports))
+
+
+def look(session: Session, project: Project, capsule: Capsule | None = None) -> dict[str, Any]:
+    """Every port of the project's capsules, or of one, as the daemon sees them now."""
+    request = {"do": "ports", "project": project.id}
+    return daemons.ask(session, {**request, "capsule": capsule.id if capsule else None})
+
+
+def checkout(session: Session, project: Project, capsule: Capsule | None) -> dict[str, Any]:
+    """Gives the project's own port numbers to a capsule, all or none of them; None: to nobody.
+
+    Raises StateError when somebody else has one of them, PrerequisiteError when the kernel does
+    not let us have it; then nothing has changed.
+    """
+    request = {"do": "checkout", "project": project.id}
+    return daemons.ask(session, {**request, "capsule": capsule.id if capsule else None})

@@ -120,7 +120,7 @@ class Project:
         plan = self.plan(name, CapsuleSpec(level=origin.record.level))
         making.require_free(self.session, self.record, [plan])
         chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
-        record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen.layers)
+        record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen)
         return Capsule(session=self.session, record=record)
 
     def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine import runs, views
+from atoll.engine import runs, views, windows
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files
@@ -68,6 +68,7 @@ def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -
 def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     """Carries an announced removal to its end, from wherever it stands."""
     removal = session.store.removal(capsule)
+    windows.end_window(capsule)
     runs.stop_all(session, capsule)
     session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)

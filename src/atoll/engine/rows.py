@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll.model.state import Capsule, CapsuleState, Outcome, Reason, Run, RunState, Snapshot
 
 
-def capsule_of(row: Mapping[str, Any], ports: dict[str, int]) -> Capsule:
+def capsule_of(row: Mapping[str, Any], ports: Sequence[Any]) -> Capsule:
+    """`ports` are the rows of its leases, in order."""
     given = ("removal", "state", "exported", "automatic")
     fields = {key: value for key, value in dict(row).items() if key not in given}
     return Capsule(
         **fields,
         state=CapsuleState(row["state"]),
-        ports=ports,
+        ports={port["name"]: port["port"] for port in ports},
+        numbers={port["name"]: port["number"] for port in ports if port["number"] is not None},
         exported=tuple(json.loads(row["exported"])),
         automatic=bool(row["automatic"]),
     )

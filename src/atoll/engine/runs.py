@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.engine import daemons, levels
 from atoll.engine.channels import Channel
 from atoll.engine.session import Session
 from atoll.engine.views import open_view
@@ -46,6 +47,8 @@ class RunSpec(NamedTuple):
     stdin: bool = True
     write: tuple[str, ...] = ()
     """Patterns for what may be written in the workspace; none means all of it."""
+    network: str | None = None
+    """`none`, or a mode that is wider than the capsule's own for as long as it lives."""
 
 
 def start(
@@ -75,6 +78,7 @@ def start(
             argv=spec.argv,
             background=spec.background,
             tty=spec.tty,
+            network=spec.network,
             states=states,
         )
     except BaseException:
@@ -83,14 +87,19 @@ def start(
     try:
         session.reach("run.leased", run.label)
         files.make_private_directory(Path(run.directory))
-        payload = keeper_spec(token, walled, spec, ports=tuple(capsule.ports.values()))
+        payload = keeper_spec(token, walled, spec, ports=_held_ports(capsule))
         session.reach("run.prepared", run.label)
-        _launch(session, capsule, run, payload, lock, holder=inside.holder)
+        _launch(session, capsule, run, payload, lock, inside)
         session.reach("run.launched", run.label)
         _note_running(session, run)
     finally:
         lock.release()
     return run._replace(state=RunState.RUNNING)
+
+
+def _held_ports(capsule: Capsule) -> tuple[int, ...]:
+    """What is in a network of its own needs no port of the host's."""
+    return () if levels.has_own_network(capsule.level) else tuple(capsule.ports.values())
 
 
 def _note_running(session: Session, run: Run) -> None:
@@ -130,14 +139,20 @@ def keeper_spec(
 
 
 def _walls(inside: Enclosure, spec: RunSpec) -> dict[str, object] | None:
-    if not spec.write:
+    if not spec.write and spec.network is None:
         return inside.walls
     if inside.walls is None:
-        raise IsolationError(
-            "without walls nothing can keep a run from writing where it should not",
-            hint="`--write` needs level `sandbox`",
+        what, option = (
+            ("writing where it should not", "--write")
+            if spec.write
+            else ("the host's own network", "--network")
         )
-    return {**inside.walls, "write": list(spec.write), "workspace": inside.cwd}
+        raise IsolationError(
+            f"without walls nothing can keep a run from {what}",
+            hint=f"`{option}` needs level `sandbox`",
+        )
+    walls = {**inside.walls, "write": list(spec.write), "workspace": inside.cwd}
+    return {**walls, "alone": True} if spec.network == "none" else walls
 
 
 def _launch(
@@ -146,18 +161,20 @@ def _launch(
     run: Run,
     payload: dict[str, object],
     lock: locks.Lock,
-    *,
-    holder: str,
+    inside: Enclosure,
 ) -> None:
     """Starts a run's keeper, in the capsule's view where that has one."""
-    if not holder:
+    if not inside.holder:
         launch_keeper(session, run.directory, payload, lock)
         return
     _write_spec(run.directory, payload)
 
     def begin(ready: int) -> None:
         def is_asked() -> bool:
-            if views.ask(holder, {"start": run.directory}, (lock.fd, ready)) is not None:
+            # Its ways out are open before it begins.
+            is_held = not inside.has_egress or daemons.let_out(session, capsule)
+            request: dict[str, object] = {"start": run.directory}
+            if is_held and views.ask(inside.holder, request, (lock.fd, ready)) is not None:
                 return True
             # It has ended since it was opened: nobody used it, or a snapshot was taken.
             open_view(session, capsule)
@@ -167,6 +184,8 @@ def _launch(
             raise DriverError(f"nobody holds the view of `{capsule.name}`", hint="try again")
 
     await_ready(begin, run.directory)
+    if inside.walls is not None and not inside.has_egress:
+        daemons.mention(session, capsule)
 
 
 def launch_keeper(

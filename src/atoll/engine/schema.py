@@ -50,7 +50,31 @@ CREATE TABLE snapshots (
 ) STRICT;
 """
 
-STEPS = (_FIRST, _SNAPSHOTS)
+_NETWORK = """
+CREATE TABLE grants (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    rule TEXT NOT NULL, granted_at REAL NOT NULL,
+    PRIMARY KEY (capsule_id, rule)
+) STRICT;
+ALTER TABLE runs ADD COLUMN network TEXT;
+"""
+
+_CHECKOUTS = """
+ALTER TABLE ports ADD COLUMN number INTEGER;
+ALTER TABLE ports ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE checkouts (
+    project_id TEXT PRIMARY KEY REFERENCES projects (id) ON DELETE CASCADE,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE
+) STRICT;
+"""
+"""`number` is the port as the project knows it."""
+
+_BROWSER = """
+ALTER TABLE capsules ADD COLUMN browser TEXT NOT NULL DEFAULT '';
+ALTER TABLE snapshots ADD COLUMN browser TEXT NOT NULL DEFAULT '';
+"""
+
+STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER)
 """Script n makes version n+1 out of version n; version 0 is an empty file."""
 
 VERSION = len(STEPS)

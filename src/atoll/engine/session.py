@@ -66,7 +66,9 @@ class Session:
         self.nursery = Nursery(f"{home}/")
         self.acquaintance = Acquaintance()
         self.background = background
-        """Whether upkeep may go on after a command; otherwise the command waits for it."""
+        """Whether anything may go on after a command: upkeep, for which the command waits
+        otherwise, and the daemon, without which nothing gets out of a capsule.
+        """
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import freezer, removal, runs, views
+from atoll.engine import freezer, profiles, removal, runs, views, windows
 from atoll.engine.leases import isolation_plan, note_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.model.errors import StateError
@@ -30,11 +30,14 @@ def take(
         plan = workspace_plan(session, capsule)
         if not busy:
             views.look_after(session, capsule, plan)
+        with windows.held_still(session, capsule):
+            kept = profiles.keep(session, capsule)
         sealed = registry.layered_driver(plan.driver).seal(plan, busy=busy)
         session.reach("snapshot.sealed", capsule.name)
         made = session.store.add_snapshot(
-            capsule, sealed.layers, sealed.plan, message=message, automatic=automatic
-        )
+            capsule, sealed.layers, sealed.plan, message=message, automatic=automatic,
+            browser=(kept, profiles.current(session, capsule)),
+        )  # fmt: skip
         note_plan(capsule, sealed.plan)
     session.reach("snapshot.recorded", capsule.name)
     return made
@@ -47,6 +50,7 @@ def roll_back(session: Session, capsule: Capsule, target: Snapshot) -> Snapshot:
     """
     pool = Pool(require_layers(session, capsule).pool)
     _require_quiet(session, capsule)
+    windows.end_window(capsule)
     with pool.turn(shared=True), views.kept_closed(session, capsule):
         plan = workspace_plan(session, capsule)
         driver = registry.layered_driver(plan.driver)
@@ -55,13 +59,16 @@ def roll_back(session: Session, capsule: Capsule, target: Snapshot) -> Snapshot:
         session.reach("rollback.sealed", capsule.name)
         after = driver.on(plan, target.layers)
         driver.prepare(after)
+        # Nobody writes to the profile any more: as it is, it belongs to the new point.
+        browser = (profiles.current(session, capsule), profiles.put_back(capsule, target.browser))
         session.reach("rollback.prepared", capsule.name)
-        what = target.message or f"snapshot {target.number}"
+        what = f"before rollback to {target.message or f'snapshot {target.number}'}"
         made = session.store.add_snapshot(
-            capsule, sealed.layers, after, message=f"before rollback to {what}", automatic=True
+            capsule, sealed.layers, after, message=what, automatic=True, browser=browser
         )
         note_plan(capsule, after)
         session.reach("rollback.recorded", capsule.name)
+    profiles.sweep(session, capsule)
     # The layer in which the old state would have gone on was never used.
     for leftover in {plan.upper, sealed.plan.upper} - {after.upper, *sealed.layers}:
         driver.discard(plan._replace(upper=leftover), home=session.home)

@@ -1,4 +1,4 @@
-"""Durable state: the only SQL. One SQLite database in WAL mode under Atoll's home.
+"""Durable state: the only SQL.
 
 Every change is one transaction that is on disk before the act that it announces. Nothing here
 acts: whoever calls writes down first, then does.
@@ -7,19 +7,13 @@ acts: whoever calls writes down first, then does.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import threading
 import time
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
 
-from atoll.engine import schema
+from atoll.engine.database import Database
 from atoll.engine.rows import capsule_of, run_of, snapshot_of
-from atoll.host import locks
-from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.errors import StateError
 from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
     Capsule,
@@ -31,91 +25,9 @@ from atoll.model.state import (
     Snapshot,
 )
 
-SCHEMA_VERSION = schema.VERSION
-_BUSY_S = 60.0
 
-
-class Store:
-    """The database of one Atoll home."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.path = home / "state.db"
-        # Threads of one process take turns on the one connection.
-        self._turn = threading.RLock()
-        with self._explained():
-            # SQLite would make it readable to all; the files beside it take its mode. Only at its
-            # birth: closing a descriptor drops all locks that this process has on the file.
-            with suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            self._db = sqlite3.connect(
-                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            self._db.row_factory = sqlite3.Row
-            # Closed with the store, also when the migration below refuses.
-            self.close = weakref.finalize(self, self._db.close)
-            self._migrate()
-
-    def _migrate(self) -> None:
-        self._db.execute("PRAGMA foreign_keys = ON")
-        found = self._version()
-        if found == SCHEMA_VERSION:
-            return
-        if found > SCHEMA_VERSION:
-            raise StateError(
-                f"`{self.path}` was written by a newer Atoll (schema {found}, this one knows "
-                f"{SCHEMA_VERSION})",
-                hint="upgrade atoll, or set ATOLL_HOME to another directory",
-            )
-        lock = locks.Lock(self.home / "migrate.lock")
-        lock.acquire(wait=True)
-        with lock:
-            found = self._version()
-            if found == 0:
-                self._db.execute("PRAGMA journal_mode = WAL")
-            if found < SCHEMA_VERSION:
-                self._db.executescript(schema.migration(found))
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns what SQLite says into what a user can act on."""
-        try:
-            yield
-        except sqlite3.IntegrityError:
-            raise
-        except (sqlite3.OperationalError, OSError) as error:
-            raise PrerequisiteError(
-                f"the state in `{self.path}` cannot be used: {error}",
-                hint=f"df -h '{self.home}'; ls -ld '{self.home}'",
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise StateError(
-                f"`{self.path}` is damaged: {error}",
-                hint=f"mv '{self.path}' '{self.path}.damaged' && atoll gc "
-                "(work in capsules becomes recovery points)",
-            ) from error
-
-    @contextmanager
-    def _write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk when it is over. One that is not `durable` a power cut may take,
-        whole: for what does not outlive one in any case.
-        """
-        with self._turn, self._explained():
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-
-    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        with self._turn, self._explained():
-            return self._db.execute(query, values).fetchall()
+class Store(Database):
+    """What an Atoll home knows, table by table."""
 
     # Projects
 
@@ -134,6 +46,10 @@ class Store:
 
     def projects(self) -> list[Project]:
         return [Project(**dict(row)) for row in self._rows("SELECT * FROM projects ORDER BY name")]
+
+    def projects_by_age(self) -> list[Project]:
+        """The one that was known first comes first."""
+        return [Project(**dict(row)) for row in self._rows("SELECT * FROM projects ORDER BY rowid")]
 
     def project_name(self, project_id: str) -> str:
         return next(p.name for p in self.projects() if p.id == project_id)
@@ -188,10 +104,10 @@ class Store:
             "SELECT * FROM capsules WHERE coalesce(?, project_id) = project_id ORDER BY id",
             project_id,
         )
-        ports: dict[int, dict[str, int]] = {}
-        for row in self._rows("SELECT * FROM ports ORDER BY rowid"):
-            ports.setdefault(row["capsule_id"], {})[row["name"]] = row["port"]
-        return [capsule_of(dict(row), ports.get(row["id"], {})) for row in rows]
+        ports: dict[int, list[sqlite3.Row]] = {}
+        for row in self._rows("SELECT * FROM ports ORDER BY position, port"):
+            ports.setdefault(row["capsule_id"], []).append(row)
+        return [capsule_of(dict(row), ports.get(row["id"], ())) for row in rows]
 
     def find_capsule(self, project_id: str, name: str) -> Capsule | None:
         return next((c for c in self.capsules(project_id) if c.name == name), None)
@@ -201,6 +117,9 @@ class Store:
         if found is None:
             raise StateError(f"there is no capsule `{name}`", hint="atoll ls")
         return found
+
+    def capsule(self, capsule_id: int) -> Capsule | None:
+        return next((c for c in self.capsules() if c.id == capsule_id), None)
 
     def unsettled(self) -> list[Capsule]:
         """Capsules in a state that only lasts while a command works on them."""
@@ -229,12 +148,54 @@ class Store:
         with self._write() as db:
             db.execute("UPDATE capsules SET automatic = ? WHERE id = ?", (automatic, capsule.id))
 
+    def set_browser(self, capsule: Capsule, profile: str) -> None:
+        """Says which directory is the capsule's browser profile from now on."""
+        with self._write() as db:
+            db.execute("UPDATE capsules SET browser = ? WHERE id = ?", (profile, capsule.id))
+
+    # Ports
+
+    def lease_port(self, capsule: Capsule, name: str, port: int, number: int) -> None:
+        """One more port for a capsule that exists. Raises PortTakenError when it, or the name, is
+        leased already, StateError when the capsule is gone.
+        """
+        try:
+            with self._write() as db:
+                db.execute(
+                    "INSERT INTO ports SELECT ?, ?, ?, ?, count(*) FROM ports WHERE capsule_id = ?",
+                    (port, capsule.id, name, number, capsule.id),
+                )
+        except sqlite3.IntegrityError as error:
+            if "FOREIGN KEY" in str(error):
+                raise StateError(f"the capsule `{capsule.name}` has been removed") from error
+            raise PortTakenError from error
+
+    def release_port(self, capsule: Capsule, name: str) -> None:
+        with self._write() as db:
+            db.execute("DELETE FROM ports WHERE capsule_id = ? AND name = ?", (capsule.id, name))
+
     def leased_ports(self) -> set[int]:
         return {row["port"] for row in self._rows("SELECT port FROM ports")}
 
+    def checkouts(self) -> dict[str, int]:
+        """Project → the capsule that has its canonical ports."""
+        return {
+            row["project_id"]: row["capsule_id"] for row in self._rows("SELECT * FROM checkouts")
+        }
+
+    def set_checkout(self, project_id: str, capsule_id: int | None) -> None:
+        """Raises StateError when the capsule is gone."""
+        try:
+            with self._write() as db:
+                db.execute("DELETE FROM checkouts WHERE project_id = ?", (project_id,))
+                if capsule_id is not None:
+                    db.execute("INSERT INTO checkouts VALUES (?, ?)", (project_id, capsule_id))
+        except sqlite3.IntegrityError as error:
+            raise StateError("the capsule has been removed", hint="atoll ls") from error
+
     # Runs
 
-    def lease_run(
+    def lease_run(  # noqa: PLR0913 - a row, and when it may be written
         self,
         capsule: Capsule,
         *,
@@ -243,6 +204,7 @@ class Store:
         background: bool,
         tty: bool,
         states: Sequence[CapsuleState],
+        network: str | None = None,
     ) -> Run:
         """Writes down a run that is about to start, if the capsule is still in one of `states`."""
         with self._write(durable=False) as db:
@@ -254,10 +216,10 @@ class Store:
             ).fetchone()[0]
             cursor = db.execute(
                 "INSERT INTO runs (capsule_id, number, token, argv, state, background, tty, "
-                "directory, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "directory, created_at, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     capsule.id, number, token, json.dumps(list(argv)), RunState.STARTING,
-                    background, tty, f"{capsule.directory}/runs/{number}", time.time(),
+                    background, tty, f"{capsule.directory}/runs/{number}", time.time(), network,
                 ),
             )  # fmt: skip
             run_id = cursor.lastrowid
@@ -292,6 +254,14 @@ class Store:
     def unfinished_runs(self) -> list[Run]:
         return self._select_runs("runs.state <> ?", RunState.ENDED)
 
+    def widening_runs(self, capsule: Capsule) -> list[Run]:
+        """Unfinished runs that asked for a network other than their capsule's."""
+        return self._select_runs(
+            "capsule_id = ? AND runs.network IS NOT NULL AND runs.state <> ?",
+            capsule.id,
+            RunState.ENDED,
+        )
+
     def _select_runs(self, condition: str, *values: object) -> list[Run]:
         rows = self._rows(
             "SELECT runs.*, capsules.name AS capsule_name FROM runs "  # noqa: S608 - our own words
@@ -310,8 +280,11 @@ class Store:
         *,
         message: str,
         automatic: bool,
+        browser: tuple[str, str] = ("", ""),
     ) -> Snapshot:
-        """Writes down a moment, and how the workspace goes on from it, as one."""
+        """Writes down a moment, and how the workspace goes on from it, as one; `browser` names the
+        profile of that moment, and the one that goes on.
+        """
         with self._write() as db:
             number = db.execute(
                 "SELECT coalesce(max(number), 0) + 1 FROM snapshots WHERE capsule_id = ?",
@@ -319,9 +292,13 @@ class Store:
             ).fetchone()[0]
             db.execute(
                 "INSERT INTO snapshots (capsule_id, number, message, layers, automatic, synced, "
-                "created_at) VALUES (?, ?, ?, ?, ?, 0, ?)",
-                (capsule.id, number, message, json.dumps(list(layers)), automatic, time.time()),
-            )
+                "created_at, browser) VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
+                (
+                    capsule.id, number, message, json.dumps(list(layers)), automatic, time.time(),
+                    browser[0],
+                ),
+            )  # fmt: skip
+            db.execute("UPDATE capsules SET browser = ? WHERE id = ?", (browser[1], capsule.id))
             _update_plan(db, capsule, plan)
         return self.snapshots(capsule)[-1]
 
@@ -339,6 +316,28 @@ class Store:
             db.executemany(
                 "UPDATE snapshots SET synced = 1 WHERE id = ?", [(s.id,) for s in snapshots]
             )
+
+    # Network
+
+    def add_grant(self, capsule: Capsule, rule: str) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", (capsule.id, rule, time.time())
+            )
+
+    def drop_grant(self, capsule: Capsule, rule: str) -> bool:
+        with self._write() as db:
+            cursor = db.execute(
+                "DELETE FROM grants WHERE capsule_id = ? AND rule = ?", (capsule.id, rule)
+            )
+            return cursor.rowcount > 0
+
+    def grants(self, capsule: Capsule) -> list[str]:
+        """What the owner has allowed a living capsule beyond what it was made with."""
+        rows = self._rows(
+            "SELECT rule FROM grants WHERE capsule_id = ? ORDER BY granted_at", capsule.id
+        )
+        return [row["rule"] for row in rows]
 
     # Trust
 
@@ -385,8 +384,11 @@ def _insert_capsule(
         ],
     )
     db.executemany(
-        "INSERT INTO ports VALUES (?, ?, ?)",
-        [(port, cursor.lastrowid, name) for name, port in ports.items()],
+        "INSERT INTO ports VALUES (?, ?, ?, ?, ?)",
+        [
+            (port, cursor.lastrowid, name, plan.numbers.get(name), position)
+            for position, (name, port) in enumerate(ports.items())
+        ],
     )
 
 

@@ -40,6 +40,7 @@ _SOON_S = 0.0005
 _POLITE_S = 2.0
 _INSIDE_S = 300.0
 _TAIL_BYTES = 2000
+_NO_SPACE = ("No space left on device", "Disk quota exceeded", "Out of diskspace")
 _CHUNK_BYTES = 1 << 16
 
 on_command: Callable[[str], None] | None = None
@@ -240,7 +241,7 @@ def failure(completed: Completed) -> DriverError:
 
 def tells_of_no_space(said: str) -> bool:
     """Whether a tool failed because the disk is full: it has only words for that."""
-    return "No space left on device" in said or "Disk quota exceeded" in said
+    return any(words in said for words in _NO_SPACE)
 
 
 def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:

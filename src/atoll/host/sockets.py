@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 
@@ -40,3 +41,9 @@ def find_hold(port: int) -> HeldPort | None:
                 return None
             raise
     return HeldPort(sockets)
+
+
+def allow_many() -> None:
+    """Lets this process have as many descriptors as it may: each connection takes two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 
-from atoll.keeper import asking, calls, mounts, wire
+from atoll.keeper import asking, calls, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.wards import Wards
@@ -72,7 +72,7 @@ class Holder:
         self._is_pinned = False
         self._is_ending = False
         names = [*(["user"] if view["user"] else []), "mnt"]
-        names += ["net"] if view.get("network") == "none" else []
+        names += ["net"] if view.get("network", networks.HOST) != networks.HOST else []
         flags = os.O_RDONLY | os.O_CLOEXEC
         # The user namespace first: the right to enter the others comes with it.
         self._namespaces = tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
@@ -164,6 +164,10 @@ class Holder:
             case {"ping": _}:
                 waiting = self._wards.waiting
                 return {"pid": os.getpid(), "runs": len(self._wards), "waiting": waiting}, ()
+            case {"sockets": list(wanted)}:
+                made = [sock.detach() for sock in networks.make_sockets(wanted)]
+                fds += made  # closed here as soon as they are there
+                return {}, tuple(made)
             case {"pin": _}:
                 self._is_pinned = True
                 return {"pid": os.getpid()}, ()

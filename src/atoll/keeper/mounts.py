@@ -7,12 +7,9 @@ that has nothing else to do yet. Nothing is ever unmounted: the view goes with i
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import socket
-import struct
 
-from atoll.keeper import calls, rooms
+from atoll.keeper import calls, networks, rooms
 
 _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
@@ -23,8 +20,6 @@ _LOCKED_FLAGS = 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x200000
 """nosuid, nodev, noexec, noatime, nodiratime, relatime: a user namespace may not drop them."""
 _OPTIONS_LIMIT_BYTES = 4095
 _NOBODYS = 2_147_000_000
-_SIOCSIFFLAGS = 0x8914
-_IFF_UP, _IFF_RUNNING = 0x1, 0x40
 
 
 class ViewError(Exception):
@@ -34,29 +29,33 @@ class ViewError(Exception):
 def enter_view(view: dict[str, object]) -> None:
     """Unshare and mount all of `view`: `{"user": bool, "pool": DIR, "mounts": [...]}`.
 
-    With `"network": "none"` it has a network of its own, of which only the loopback exists. With
-    `"uid"` what is ours in the pool is shown as that user's. A `"room"`, `{"root": DIR, "entries":
-    [...]}`, is furnished last (`rooms.py`).
+    It shares its maker's network if that is `"host"`, and has one of its own otherwise
+    (`networks.py`). With `"uid"` what is ours in the pool is shown as that user's. A `"room"`,
+    `{"root": DIR, "entries": [...]}`, is furnished last (`rooms.py`).
 
     A mount is `{"bind": SOURCE, "at": TARGET, "read_only": bool}` or
     `{"overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET, "options": TEXT}`; the
     layers of an overlay are named relative to the pool, the lowest first.
     """
     uid, gid = os.geteuid(), os.getegid()
-    is_user, is_alone = bool(view["user"]), view.get("network") == "none"
+    is_user, network = bool(view["user"]), str(view.get("network", networks.HOST))
+    is_alone = network != networks.HOST
     flags = calls.CLONE_NEWNS | (calls.CLONE_NEWUSER if is_user else 0)
     try:
         calls.unshare(flags | (calls.CLONE_NEWNET if is_alone else 0))
         if is_user:
             _map_to_self(uid, gid)
         calls.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
-        if is_alone:
-            _bring_loopback_up()
     except OSError as error:
         # The kernel has no better word for this one.
         is_full = error.errno == errno.ENOSPC
         reason = "a limit in /proc/sys/user is reached" if is_full else error.strerror
         raise ViewError(f"no namespaces: {reason}") from error
+    try:
+        if is_alone:
+            networks.bring_up(network)
+    except OSError as error:
+        raise ViewError(f"no network of its own (`{network}`): {error.strerror}") from error
     namespace = _shift(str(view["pool"]), view.get("uid"))
     os.chdir(str(view["pool"]))
     mounts = view["mounts"]
@@ -117,11 +116,6 @@ def _make_mapping(uid: int) -> int:
     finally:
         os.close(ready_read)
         os.close(done_write)  # it goes now; the kernel buries it, or whoever reaps for us
-
-
-def _bring_loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def _furnish(view: dict[str, object], namespace: int) -> None:

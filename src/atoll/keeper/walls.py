@@ -45,10 +45,11 @@ class WallError(Exception):
 class Walls:
     """`raw`: `{"program": BWRAP, "room": DIR, "options": [...], "filter": HEX, "uid": UID}`.
 
-    With `"write": [PATTERN, ...]` nothing but that can be written below `"workspace"`.
+    With `"write": [PATTERN, ...]` nothing but that can be written below `"workspace"`; with
+    `"alone"` the command has no network but a loopback that is not even the capsule's.
     """
 
-    __slots__ = ("filter", "options", "program", "room", "uid", "workspace", "write")
+    __slots__ = ("filter", "is_alone", "options", "program", "room", "uid", "workspace", "write")
 
     def __init__(self, raw: Mapping[str, object]) -> None:
         options = raw["options"]
@@ -62,6 +63,7 @@ class Walls:
         self.workspace = str(raw.get("workspace", ""))
         write = raw.get("write")
         self.write = [str(pattern) for pattern in write] if isinstance(write, list) else []
+        self.is_alone = bool(raw.get("alone"))
 
     def words(
         self,
@@ -78,6 +80,7 @@ class Walls:
         """
         filter_fd = _file("filter", self.filter)
         told = [*self.options, "--seccomp", str(filter_fd)]
+        told += ["--unshare-net"] if self.is_alone else []
         told += [] if news is None else ["--json-status-fd", str(news)]
         told += ["--chdir", cwd, *([] if tty else ["--new-session"])]
         for name, value in env.items():

@@ -54,6 +54,11 @@ class IsolationPlan(NamedTuple):
     uid: int | None = None
     """Whom its processes are to the kernel, when root makes the capsule."""
     network: str = "open"
+    """`none`, `allow` or `open`; how that is done is the driver's matter."""
+    setup_network: str = ""
+    """That of the set-up commands, where it is another."""
+    allow: tuple[str, ...] = ()
+    """Rules and names of presets (`atoll.model.egress`, `atoll.model.presets`)."""
     limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
     """What a capsule may use: `memory_bytes`, `cpus`, `pids`, `disk_bytes`, `files`, `idle_s` and
     `output_bytes`, those that are set."""
@@ -79,9 +84,8 @@ class Lease(NamedTuple):
     @classmethod
     def parse(cls, kind: str, payload: dict[str, Any]) -> Lease:
         # JSON knows no tuples.
-        if "layers" in payload:
-            payload = {**payload, "layers": tuple(payload["layers"])}
-        return cls(kind=kind, plan=_KINDS[kind](**payload))
+        lists = {key: tuple(v) for key, v in payload.items() if isinstance(v, list)}
+        return cls(kind=kind, plan=_KINDS[kind](**{**payload, **lists}))
 
 
 class Refs(NamedTuple):
@@ -103,7 +107,8 @@ class View(NamedTuple):
     pool: str
     """What the layers of an overlay are named relative to."""
     mounts: tuple[dict[str, object], ...]
-    network: str = "open"
+    network: str = "host"
+    """`host`, or how its own is let out: `none`, `allow` or `open`."""
     uid: int | None = None
     """Whom the files are shown to belong to, where that is not us."""
     group: dict[str, str] | None = None
@@ -133,9 +138,12 @@ class CapsulePlan(NamedTuple):
     workspace: WorkspacePlan
     isolation: IsolationPlan
     ports: tuple[str, ...]
+    """The names that get a leased port."""
     setup: tuple[str, ...] = ()
     time_limit_s: float | None = None
     ground: Ground = Ground()
+    numbers: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
+    """Of these names, the ports as the project declares them."""
     refs: Refs | None = None
     """The owner's refs when the plan was made; not part of what is held."""
 
@@ -148,7 +156,8 @@ class CapsulePlan(NamedTuple):
 
     def describe(self) -> list[str]:
         """The plan as `new --dry-run` prints it: one line per act."""
-        lines = [f"lease the name `{self.name}` and ports for {', '.join(self.ports)}"]
+        ports = f" and ports for {', '.join(self.ports)}" if self.ports else ""
+        lines = [f"lease the name `{self.name}`{ports}"]
         if self.workspace.branch is not None:
             lines.append(
                 f"make a workspace of {self.base_ref} ({self.base_commit[:10]}) on branch "
@@ -187,6 +196,12 @@ class Enclosure(NamedTuple):
     """What stands around the process; None without any."""
     limits: dict[str, object] | None = None
     """What it may use; None when that is nobody's matter."""
+    network: str = "host"
+    """`host`, or how the capsule's own is let out: `none`, `allow` or `open`."""
+
+    @property
+    def has_egress(self) -> bool:
+        return self.network in ("allow", "open")
 
     def around(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         return (*self.prefix, *argv)

@@ -30,6 +30,7 @@ _SECOND_LEVEL = frozenset(
     ("ac", "co", "com", "edu", "go", "gob", "gov", "ltd", "me", "mil", "ne", "net", "or", "org")
 )
 _PORT = re.compile(r"[0-9]{1,5}")
+_EVERY_PORT = "*"
 _FULL_V4_PREFIX, _FULL_V6_PREFIX = 8, 7
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -163,11 +164,12 @@ def require_host(text: str) -> str:
 def require_allow_rule(text: str) -> str:
     """One destination: `host[:port]`, `*.suffix[:port]`, an address, a CIDR or `host:PORT`.
 
-    Returns it lower-cased. The word `host` stands for the owner's loopback and needs a port.
+    Returns it lower-cased. The port `*` stands for all of them. The word `host` stands for the
+    owner's loopback and needs one port.
     """
     place, port = _split_port(text.lower())
     if place == "host":
-        if port is None:
+        if port is None or port == _EVERY_PORT:
             raise ValueError("needs a port: write `host:PORT`")
         return f"host:{port}"
     if place.startswith("*."):
@@ -181,17 +183,19 @@ def require_allow_rule(text: str) -> str:
     return _joined(require_host(place), port)
 
 
-def _split_port(text: str) -> tuple[str, int | None]:
+def _split_port(text: str) -> tuple[str, str | None]:
     place, colon, port = text.rpartition(":")
     bracketed = place.startswith("[") and place.endswith("]")
     if not colon or (":" in place and not bracketed) or text.endswith("]"):
         return text, None
+    if port == _EVERY_PORT:
+        return place, port
     if not _PORT.fullmatch(port) or not 1 <= int(port) <= 65_535:
-        raise ValueError("has a port that is not a whole number from 1 to 65535")
-    return place, int(port)
+        raise ValueError("has a port that is neither a whole number from 1 to 65535 nor `*`")
+    return place, str(int(port))
 
 
-def _joined(place: str, port: int | None) -> str:
+def _joined(place: str, port: str | None) -> str:
     return place if port is None else f"{place}:{port}"
 
 

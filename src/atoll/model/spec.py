@@ -169,7 +169,8 @@ class UserCapsule(_Table):
         Field(
             None,
             description="Destinations: `host[:port]`, `*.suffix`, an address, a full CIDR, or "
-            "`host:PORT` for a port on the owner's own loopback.",
+            "`host:PORT` for a port on the owner's own loopback. Without a port: 80 and 443; "
+            "`*` means all ports.",
         )
     )
     limits: Limits = Field(default_factory=Limits, description="How much a capsule may use.")

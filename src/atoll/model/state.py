@@ -64,10 +64,16 @@ class Capsule(NamedTuple):
     created_at: float
     time_limit_s: float | None
     ports: dict[str, int]
+    """Leased on the host, by name."""
+    numbers: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
+    """The same ports as the project knows them: what listens in a network of the capsule's own,
+    and what is canonical. Without those that nobody declared."""
     exported: tuple[str, ...] = ()
     """Where its branch may stand in the owner's repository, by what Atoll itself did there."""
     automatic: bool = False
     """Whether a snapshot is taken before every run."""
+    browser: str = ""
+    """Which of its directories is the owner's browser profile; empty when there is none."""
 
 
 class Snapshot(NamedTuple):
@@ -82,6 +88,8 @@ class Snapshot(NamedTuple):
     synced: bool
     """Whether it is known to be on disk: it then lives through a power cut."""
     created_at: float
+    browser: str = ""
+    """Which directory holds the owner's browser profile as it was; empty when there was none."""
 
 
 class Outcome(NamedTuple):
@@ -133,6 +141,8 @@ class Run(NamedTuple):
     created_at: float
     ended_at: float | None = None
     outcome: Outcome | None = None
+    network: str | None = None
+    """What it asked for where that is not the capsule's own."""
 
     @property
     def label(self) -> str:

@@ -35,9 +35,9 @@ from atoll.host.process import Completed
 KILLED = -signal.SIGKILL
 _ANY_CODE = range(-64, 256)
 _RECLAIMED_S = 30.0
-_HOME_ENTRIES = {
+HOME_ENTRIES = {
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered"),
-    *("pools", "probes.json"),
+    *("pools", "probes.json", "router-port", "registries.json", "daemon"),
 }
 
 
@@ -159,9 +159,7 @@ def find_leftovers(
 
 
 def _stray_files(home: Path, *, living: set[str], tokens: set[str]) -> list[str]:
-    problems = [
-        f"in home: {path.name}" for path in home.iterdir() if path.name not in _HOME_ENTRIES
-    ]
+    problems = [f"in home: {path.name}" for path in home.iterdir() if path.name not in HOME_ENTRIES]
     directories = {path.name for path in home.glob("projects/*/*")}
     problems += [f"directory of `{name}`" for name in sorted(directories ^ living)]
     locks = {path.name for path in home.glob("locks/*")}

@@ -20,14 +20,10 @@ from atoll.engine.session import Session, open_session
 from atoll.host import git, locks, views
 from atoll.host.process import wait_until
 from atoll.model.state import Project
-from atoll.testing.faults import damage_of_repository
+from atoll.testing.faults import HOME_ENTRIES, damage_of_repository
 
 Portrait = dict[str, Any]
 
-_HOME_ENTRIES = {
-    *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered"),
-    *("pools", "probes.json", "trash"),
-}
 _POOL_ENTRIES = {"carried.json", "commits", "inside", "latest", "layers", "pins"}
 _PROGRAMS = (b"atoll.keeper.nursery", b"atoll.engine.upkeep", b"atoll.engine.exports")
 _ENDED_S = 20.0
@@ -191,7 +187,9 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
     # Whatever works in the background may just have begun.
     wait_until(lambda: not _background(home), timeout_s=_ENDED_S)
     problems = [
-        f"in home: {path.name}" for path in home.iterdir() if path.name not in _HOME_ENTRIES
+        f"in home: {path.name}"
+        for path in home.iterdir()
+        if path.name not in {*HOME_ENTRIES, "trash"}
     ]
     problems += [f"in trash: {path.name}" for path in home.glob("trash/*")]
     problems += [f"in the database: {line}" for line in session.store.damage()]

@@ -46,7 +46,8 @@ def test_defaults_say_that_they_are(root, owner):
         "project.name": ("my-shop", "default"),
         "project.base": ("HEAD", "default"),
         "capsule.level": ("sandbox", "default"),
-        "capsule.network": ("none", "default"),
+        "capsule.network": ("allow", "default"),
+        "capsule.allow": (("model-apis",), "default"),
         "capsule.workspace": ("auto", "default"),
         "tools.use": ("none", "default"),
         **{f"capsule.limits.{name}": (value, "default") for name, value in LIMITED.items()},
@@ -285,6 +286,6 @@ def test_the_last_layer_that_says_something_wins(layers):
             "given": "command line",
         }
     said = [name for name in LAYERS if name in layers]
-    value, source = (layers[said[-1]], sources[said[-1]]) if said else ("none", "default")
+    value, source = (layers[said[-1]], sources[said[-1]]) if said else ("allow", "default")
     assert (found.value("capsule.network"), found.source("capsule.network")) == (value, source)
     assert found.value("capsule.level") == "sandbox"

@@ -243,7 +243,9 @@ setup = [
 ]
 # env = { LOG_LEVEL = "debug" }
 # limits = { time = "2h" }
-# later: network = "allow"
+# What its processes may reach, at level `sandbox`:
+# network = "allow"    # or "none", or "open"
+# allow = ["model-apis", "node"]
 
 # later: [tools] use = "mise"
 
@@ -281,7 +283,7 @@ def test_the_draft_of_nothing_is_short_and_valid(tmp_path: Path) -> None:
     root = tmp_path / "日本"
     findings = found_in(root, {"README": ""})
     assert findings == Findings(name="")
-    assert len(render_project_file(findings).splitlines()) < 15
+    assert len(render_project_file(findings).splitlines()) < 18
 
 
 @pytest.mark.parametrize(

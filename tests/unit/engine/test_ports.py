@@ -9,7 +9,8 @@ import pytest
 from atoll.engine import ports
 from atoll.engine.store import PortTakenError
 from atoll.host import sockets
-from atoll.model.errors import PrerequisiteError
+from atoll.model.errors import PrerequisiteError, StateError
+from worlds import World
 
 
 class Registry:
@@ -149,12 +150,14 @@ def test_threads_never_share_a_port(registry):
 
 
 def test_variables():
-    assert ports.variables({"web": 20_001, "my-db": 20_002}) == {
+    ports_by_name = {"web": 20_001, "my-db": 20_002}
+    assert ports.variables(ports_by_name, {"my-db": "http://my-db.x"}) == {
         "PORT": "20001",
         "ATOLL_PORT_WEB": "20001",
         "ATOLL_PORT_MY_DB": "20002",
+        "ATOLL_URL_MY_DB": "http://my-db.x",
     }
-    assert ports.variables({}) == {}
+    assert ports.variables({}, {}) == {}
 
 
 def test_several_capsules_are_leased_at_once(registry):
@@ -164,3 +167,67 @@ def test_several_capsules_are_leased_at_once(registry):
     )
     assert [tuple(names) for names in found] == wanted
     assert len({port for names in found for port in names.values()}) == 5
+
+
+# One more port for a capsule that exists, in a real store.
+
+
+@pytest.fixture
+def world(tmp_path):
+    (tmp_path / "locks").mkdir()
+    made = World(tmp_path)
+    yield made
+    made.session.store.close()
+
+
+def test_one_more_port_stays_the_same(world):
+    fix = world.capsule(world.project(), "fix", web=3000)
+    port = ports.lease_one(world.session, fix, "8123", 8123)
+    assert ports.FIRST <= port <= ports.LAST
+    assert ports.lease_one(world.session, fix, "8123", 8123) == port
+    known = world.session.store.find_capsule(fix.project_id, "fix")
+    assert list(known.ports.items()) == [("web", fix.ports["web"]), ("8123", port)]
+    assert known.numbers == {"web": 3000, "8123": 8123}
+
+
+def test_one_more_port_is_nobody_elses(world):
+    project = world.project()
+    capsules = [world.capsule(project, name) for name in ("one", "two", "three")]
+    found: list[int] = []
+
+    def lease_some(capsule):
+        found.extend(ports.lease_one(world.session, capsule, str(n), n) for n in range(1, 9))
+
+    threads = [threading.Thread(target=lease_some, args=[c]) for c in capsules]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 24
+
+
+def test_one_more_port_of_a_capsule_that_is_gone(world):
+    fix = world.capsule(world.project(), "fix")
+    world.session.store.forget_capsule(fix)
+    with pytest.raises(StateError, match="has been removed"):
+        ports.lease_one(world.session, fix, "8123", 8123)
+    assert world.session.store.leased_ports() == set()
+
+
+def test_what_is_told_inside(world):
+    project = world.project()
+    world.session.owner = {"ATOLL_ROUTER_PORT": "7080"}
+    own = world.capsule(project, "own", web=3000, db=5432)
+    ports.lease_one(world.session, own, "8123", 8123)
+    own = world.session.store.find_capsule(project.id, "own")
+    assert ports.variables_of(world.session, own) == {
+        "PORT": "3000",
+        "ATOLL_PORT_WEB": "3000",
+        "ATOLL_PORT_DB": "5432",
+        "ATOLL_URL_WEB": "http://web.own.shop.localhost:7080",
+        "ATOLL_URL_DB": "http://db.own.shop.localhost:7080",
+    }
+    bare = world.capsule(project, "bare")
+    assert ports.variables_of(world.session, bare) == {}
+    shared = world.capsule(project, "shared", level="worktree", web=3000)
+    assert ports.variables_of(world.session, shared)["PORT"] == str(shared.ports["web"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import threading
 
 import pytest
 
-from atoll.engine.store import SCHEMA_VERSION, PortTakenError, Store
+from atoll.engine import schema
+from atoll.engine.database import SCHEMA_VERSION
+from atoll.engine.store import PortTakenError, Store
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import CapsulePlan, IsolationPlan, Removal, WorkspacePlan
 from atoll.model.state import CapsuleState, Outcome, Project, Reason, RunState
@@ -321,3 +324,33 @@ def test_interrupted_write_leaves_nothing(store):
     assert store.trusted_digest("p") == "e"
     assert store.forget_trust("p")
     assert not store.forget_trust("p")
+
+
+def test_store_of_before_checkouts_is_brought_up_to_date(home):
+    """Its ports keep their order and have no number yet."""
+    with contextlib.closing(sqlite3.connect(home / "state.db")) as db:
+        db.executescript("".join(schema.STEPS[:2]) + "PRAGMA user_version = 2;")
+        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", PROJECT)
+        db.execute(
+            "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+            "workspace, directory, created_at) "
+            "VALUES (?, 'x', 'worktree', 'ready', '', '', '', '', 0)",
+            (PROJECT.id,),
+        )
+        db.executemany("INSERT INTO ports VALUES (?, 1, ?)", [(20_002, "db"), (20_001, "web")])
+        db.commit()
+    store = Store(home)
+    capsule = store.require_capsule(PROJECT.id, "x")
+    assert list(capsule.ports) == ["web", "db"]
+    assert capsule.numbers == {}
+    store.set_checkout(PROJECT.id, capsule.id)
+    assert store.checkouts() == {PROJECT.id: capsule.id}
+    store.forget_capsule(capsule)
+    assert store.checkouts() == {}
+    store.close()
+
+
+def test_checkout_of_a_capsule_that_is_gone(store):
+    with pytest.raises(StateError, match="has been removed"):
+        store.set_checkout(PROJECT.id, 99)
+    assert store.checkouts() == {}

@@ -128,10 +128,10 @@ def test_example_of_a_secret_is_not_a_local_copy_of_one():
         ("empty.key", b"x" * 16, b""),
         (
             ".npmrc",
-            b"//registry.npmjs.org/:_authToken=npm_123",
-            b"//registry.npmjs.org/:_authToken=${NPM_TOKEN}\nalways-auth=true\nauth-type=web\n",
+            b"//registry.example.org/:_authToken=npm_123",
+            b"//registry.example.org/:_authToken=${NPM_TOKEN}\nalways-auth=true\nauth-type=web\n",
         ),
-        (".npmrc", b"_auth = abc=", b"registry=https://registry.npmjs.org/\n_auth=\nx=y"),
+        (".npmrc", b"_auth = abc=", b"registry=https://registry.example.org/\n_auth=\nx=y"),
         (".npmrc", b"//x/:_password=abc", b"save-exact=true\n"),
         (".yarnrc.yml", b'npmAuthToken: "abc"', b'npmAuthToken: "${TOKEN}"\nnodeLinker: pnp'),
         (".yarnrc", b'"//x/:_authToken" "abc"', b'registry "https://x.org"'),

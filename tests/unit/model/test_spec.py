@@ -184,6 +184,10 @@ checks = ["tests"]
         "[2001:db8::1]:443",
         "host:5432",
         "xn--bcher-kva.example",
+        "api.example.org:*",
+        "*.example.org:*",
+        "10.1.0.0/16:*",
+        "[2001:db8::1]:*",
     ],
 )
 def test_allow_takes_named_destinations(rule: str) -> None:
@@ -198,6 +202,12 @@ def test_allow_folds_case() -> None:
     "rule",
     [
         "",
+        "host:*",
+        "*:*",
+        "*:443",
+        "example.org:**",
+        "example.org:4*",
+        "2001:db8::1:*",
         "*",
         "*.com",
         "*.co.uk",

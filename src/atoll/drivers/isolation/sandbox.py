@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest
-from atoll.drivers.isolation import seccomp, toolchains, visible
+from atoll.drivers.isolation import doors, seccomp, toolchains, visible
 from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.proving import find_cure, try_walls
 from atoll.drivers.isolation.visible import Entry, Person
 from atoll.drivers.layers import probes
 from atoll.model.errors import IsolationError
+from atoll.model.modes import widest
 from atoll.model.plan import Enclosure, IsolationPlan, View
 from atoll.model.state import Problem
 
@@ -63,6 +64,8 @@ class SandboxProcess(NamespaceProcess):
             home=request.home,
             uid=_FIRST_UID + number if request.is_root else None,
             network=request.network,
+            setup_network=request.setup_network,
+            allow=request.allow,
             limits=dict(request.limits),
         )
 
@@ -86,7 +89,7 @@ class SandboxProcess(NamespaceProcess):
         ]
         return view._replace(
             uid=plan.uid,
-            network=plan.network,
+            network=widest(plan.network, plan.setup_network),
             room={"root": root, "entries": entries},
         )
 
@@ -99,7 +102,7 @@ class SandboxProcess(NamespaceProcess):
             {"at": "/var/run", "link": "/run"},
             {"at": "/var/tmp", "link": "/tmp"},  # noqa: S108 - inside
             *visible.system(root),
-            *visible.settings(_person(plan, owner), host),
+            *visible.settings(_person(plan, owner), host, doors.settings(plan)),
         ]
 
     def _own(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[Entry]:
@@ -136,6 +139,7 @@ class SandboxProcess(NamespaceProcess):
             "XDG_CACHE_HOME": f"{plan.home}/.cache",
             "XDG_DATA_HOME": f"{plan.home}/.local/share",
             "XDG_STATE_HOME": f"{plan.home}/.local/state",
+            **doors.variables(plan, inside.env),
             **plan.variables,
         }
         walls: dict[str, object] = {
@@ -145,7 +149,8 @@ class SandboxProcess(NamespaceProcess):
             "filter": seccomp.build(os.uname().machine).hex(),
             "uid": plan.uid,
         }
-        return inside._replace(env=env, walls=walls, limits=dict(plan.limits))
+        network = widest(plan.network, plan.setup_network)
+        return inside._replace(env=env, walls=walls, limits=dict(plan.limits), network=network)
 
     def _options(self, plan: IsolationPlan, person: Person) -> list[str]:
         return [

@@ -22,9 +22,10 @@ _ETC = (
     "mime.types", "fonts", "terminfo", "os-release", "debian_version", "lsb-release", "inputrc",
     "gai.conf", "bash.bashrc", "profile.d", "vim", "perl", "python3", "java", "maven",
     "gitattributes", "magic", "magic.mime", "rpc", "ethertypes", "shells", "xattr.conf",
-    "request-key.d", "php", "texmf", "skel",
+    "request-key.d", "php", "texmf", "skel", "chromium.d",
 )  # fmt: skip
-"""What programs look for in `/etc` and nobody has to keep to himself."""
+"""What programs look for in `/etc` and nobody has to keep to himself. Of the browsers' settings
+only what Debian's launcher reads: their policies may hold a token that enrolls a machine."""
 _ETC_VERSIONS = re.compile(r"python3\.\d+|ImageMagick-\d+")
 _LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
 _MOST_STORES = 50
@@ -50,8 +51,8 @@ def system(hidden: str) -> Iterator[Entry]:
             yield {"at": place, "bind": place, "read_only": True}
 
 
-def settings(person: Person, host: str) -> Iterator[Entry]:
-    """The `/etc`."""
+def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
+    """The `/etc`; `resolver` is its `resolv.conf`."""
     for name in (*_ETC, *sorted(filter(_ETC_VERSIONS.fullmatch, os.listdir("/etc")))):
         place = f"/etc/{name}"
         if os.path.islink(place) and not os.path.isabs(os.readlink(place)):
@@ -73,7 +74,7 @@ def settings(person: Person, host: str) -> Iterator[Entry]:
         ("group", "\n".join(dict.fromkeys(groups)) + "\n"),
         ("hosts", loopback),
         ("hostname", f"{host}\n"),
-        ("resolv.conf", ""),
+        ("resolv.conf", resolver),
         ("nsswitch.conf", _NAMES),
         ("machine-id", ""),
     ):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from atoll.drivers.layers.repository import PIN_PREFIX
-from atoll.engine import runs, views
+from atoll.engine import daemons, runs, views
 from atoll.engine.projects import Project
 from atoll.engine.session import Session
 from atoll.host import files, git, kernel, locks, procfs
@@ -93,6 +93,8 @@ def open_for(project: Project) -> Iterator[None]:
     finally:
         with _undisturbed():
             _end_views(project.session)
+            with suppress(StateError):
+                daemons.stop(project.session)
             project.session.nursery.close()
             await_rest(project.session)
             project.session.store.close()

@@ -170,6 +170,7 @@ def describe_project(project: Project, capsule: Capsule) -> Facts:
     }
     return {
         "workspace": capsule.record.workspace,
+        "network": capsule.network,
         "uid": os.geteuid(),
         "toolchains": [f"{home}/.local/bin", f"{home}/.cargo/bin", f"{home}/.pyenv/shims"],
         "checkout": identities([str(project.root)]),

@@ -186,6 +186,16 @@ def command_of(pid):
         return file.read()
 
 
+def way_to(family, far, port):
+    """The address from which one would go there; an error when that is oneself."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect((far, port))
+        near = sock.getsockname()[0]
+    if near in (far, "127.0.0.1", "::1"):
+        raise OSError(errno.ENETUNREACH, "it leads back to oneself")
+    return near
+
+
 def connect(family, place, kind=socket.SOCK_STREAM):
     """Gives way if somebody outside answers with a planted secret, or takes the connection."""
     with socket.socket(family, kind) as sock:

@@ -8,11 +8,10 @@ WALL = Wall(
     "network",
     (
         Attempt("N01", "find a way to an address of the internet", """
+given["network"] == "open" and gave_way("it is open")
 for family, far in ((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db8::9")):
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect((far, 443))
-            gave_way("by " + sock.getsockname()[0])
+        gave_way("by " + way_to(family, far, 443))
     except OSError as error:
         refusal = error
 raise refusal
@@ -32,23 +31,17 @@ given["host"]["port6"] or not_tried("the host has no IPv6")
 connect(socket.AF_INET6, ("::1", given["host"]["port6"]))
 gave_way("::1")
 """),
-        Attempt("N03c", "take an address of the host", """
-for place in given["addresses"] or [not_tried("the host has none")]:
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in place else socket.AF_INET) as sock:
-            sock.bind((place, 0))
-        gave_way(place)
-    except OSError as error:
-        refusal = error
-raise refusal
+        Attempt("N03c", "use an interface of the host", """
+given["addresses"] or not_tried("the host has none")
+for _, name in socket.if_nameindex():
+    name == "lo" or gave_way(name)
+raise OSError(errno.ENODEV, "there is only the loopback")
 """),
         Attempt("N05", "find a way to where clouds keep credentials", """
 for family, far in ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.100.100.200"),
                     (socket.AF_INET, "168.63.129.16"), (socket.AF_INET6, "fd00:ec2::254")):
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect((far, 80))
-            gave_way(far)
+        gave_way(far + " by " + way_to(family, far, 80))
     except OSError as error:
         refusal = error
 raise refusal

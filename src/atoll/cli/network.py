@@ -1,0 +1,34 @@
+"""`atoll network`: what a capsule wanted to reach, and what came of it."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli import phrases
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.output import render_size
+from atoll.engine.attempts import Attempt
+
+
+@click.command("network")
+@name_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on as they come, until Ctrl-C.")
+@click.option("--refused", is_flag=True, help="Only what was refused.")
+@click.option("-n", "count", default=100, help="How many of the latest; 0 for all.")
+@verb
+def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool) -> None:
+    """Lists the attempts of NAME to reach something, the oldest first."""
+    capsule = frame.capsule(name)
+    for attempt in capsule.attempts(count=count or None, follow=follow):
+        if attempt.allowed and refused:
+            continue
+        frame.output.item("connection", attempt._asdict(), _line(attempt))
+
+
+def _line(attempt: Attempt) -> str:
+    what = "allowed" if attempt.allowed else "refused"
+    size = f"{render_size(attempt.sent)} out, {render_size(attempt.received)} in"
+    told = size if attempt.allowed else attempt.why
+    times = f" ({attempt.times} times)" if attempt.times > 1 else ""
+    where = f"{attempt.place}:{attempt.port}" if attempt.port else attempt.place
+    return f"{phrases.moment(attempt.at)}  {what}  {attempt.via:<7}  {where}  {told}{times}\n"

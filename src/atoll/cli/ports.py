@@ -1,0 +1,46 @@
+"""`atoll ports`: where a capsule's ports are reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.output import Output
+from atoll.engine import ports
+
+_COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
+
+
+@click.command("ports")
+@name_argument
+@verb
+def command(frame: Frame, name: str | None) -> None:
+    """Shows where each port of NAME, or of all capsules of this project, is reached: on which
+    port of 127.0.0.1, by which URL, and under its own number if the capsule is checked out."""
+    project = frame.project()
+    capsule = None if name is None else project.capsule(name).record
+    data = ports.look(project.session, project.record, capsule)
+    tell(frame.output, data)
+
+
+command.params[0].required = False
+
+
+def tell(output: Output, data: dict[str, Any]) -> None:
+    """The daemon's answer, which `checkout` shows as well."""
+    rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
+    output.table("ports", data, _COLUMNS, rows)
+    trouble = data["router"]["trouble"]
+    for text in (data["note"], trouble and f"no URL works: {trouble}", *data["missing"]):
+        if text:
+            output.note(text)
+    if data["more"]:
+        output.note(f"{data['more']} more are not shown\nhint: atoll ports NAME")
+    if not rows:
+        output.note("no port is declared, and nothing listens yet")
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)

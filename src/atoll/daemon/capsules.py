@@ -1,0 +1,244 @@
+"""The capsules that live and have a network of their own: their ways out, and their ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from atoll.daemon.control import Handler
+from atoll.daemon.egress.granting import Grant
+from atoll.daemon.egress.journal import Journal
+from atoll.daemon.egress.leaving import Doors, Egress
+from atoll.daemon.egress.world import World
+from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone
+from atoll.daemon.ports.publishing import Publisher
+from atoll.engine import networks, policies
+from atoll.engine.leases import isolation_plan
+from atoll.engine.session import Session
+from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
+from atoll.model.errors import StateError
+from atoll.model.state import Capsule
+
+_BACKLOG = 1024
+_GRANT = "host:"
+_LOOK_S = 0.4
+_LOOPBACK = {V4: "127.0.0.1", V6: "::1"}
+_IPV6 = "/proc/net/if_inet6"
+
+Serving = Coroutine[Any, Any, None]
+
+
+class Attached:
+    """One of them."""
+
+    def __init__(self, session: Session, capsule: Capsule, holder: Holder, world: World) -> None:
+        self._session = session
+        self.capsule = capsule
+        self.holder = holder
+        self._world = world
+        self._journal = Journal(Path(capsule.directory))
+        self._policy = partial(policies.policy_of, session, capsule.id)
+        self._served: dict[str, asyncio.Task[None]] = {}
+        self.problems: dict[str, str] = {}
+        """What could not be opened: mostly because somebody inside was there first."""
+        self._families = (V4, V6) if os.path.exists(_IPV6) else (V4,)
+
+    async def open(self) -> None:
+        """Opens what the policy asks for now and is not open yet, and closes what it does not."""
+        plan = isolation_plan(self._session, self.capsule)
+        wanted: dict[str, Callable[[], Awaitable[Serving]]] = {}
+        if networks.has_own(plan):
+            wanted["egress"] = self._open_egress
+            for port in self._policy().host_ports():
+                wanted[f"{_GRANT}{port}"] = partial(self._open_host_port, port)
+        for key in [key for key in self._served if key not in wanted]:
+            await _end(self._served.pop(key))
+        for key, opening in wanted.items():
+            if key in self._served and not self._served[key].done():
+                continue
+            try:
+                self._served[key] = asyncio.create_task(await opening())
+                self.problems.pop(key, None)
+            except HolderGone:
+                raise
+            except OSError as error:
+                self.problems[key] = error.strerror or str(error)
+
+    async def _open_egress(self) -> Serving:
+        egress = Egress(
+            capsule=self.capsule.name,
+            policy=self._policy,
+            journal=self._journal,
+            world=self._world,
+        )
+        with ExitStack() as opened:
+            doors = Doors(
+                proxy=(await self._listen(opened, PROXY_PORT, (V4,)))[0],
+                caught=await self._listen(opened, CAUGHT_PORT, self._families),
+                names=await self._listen(opened, NAMES_PORT, self._families, DATAGRAM),
+                names_streams=await self._listen(opened, NAMES_PORT, self._families),
+            )
+            return _serve(egress.serve(doors), opened.pop_all())
+
+    async def _open_host_port(self, port: int) -> Serving:
+        grant = Grant(
+            port,
+            capsule=self.capsule.name,
+            policy=self._policy,
+            journal=self._journal,
+            world=self._world,
+        )
+        with ExitStack() as opened:
+            listeners = await self._listen(opened, port, self._families)
+            return _serve(grant.serve(listeners), opened.pop_all())
+
+    async def _listen(
+        self, opened: ExitStack, port: int, families: tuple[int, ...], kind: int = STREAM
+    ) -> tuple[socket.socket, ...]:
+        """Sockets on the capsule's own loopback. OSError when somebody inside has the port."""
+        made = await self.holder.sockets(*((family, kind) for family in families))
+        for sock in made:
+            opened.enter_context(sock)
+        for family, sock in zip(families, made, strict=True):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == V6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((_LOOPBACK[family], port))
+            if kind == STREAM:
+                sock.listen(_BACKLOG)
+        return tuple(made)
+
+    @property
+    def granted(self) -> list[int]:
+        """Ports inside that lead to the host."""
+        return [int(key.removeprefix(_GRANT)) for key in self._served if key.startswith(_GRANT)]
+
+    async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        return await self.holder.dial(port, address)
+
+    async def close(self) -> None:
+        for task in self._served.values():
+            await _end(task)
+        self.holder.close()
+        self._journal.close()
+
+
+class Capsules:
+    """All of them. Leaving it closes every way out."""
+
+    def __init__(self, session: Session, publisher: Publisher) -> None:
+        self._session = session
+        self._publisher = publisher
+        self._world = World.of(os.environ)
+        self._attached: dict[int, Attached] = {}
+        self._watchers: dict[int, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for capsule_id in list(self._attached):
+            await self._detach(capsule_id)
+        self._world.close()
+
+    async def serve(self) -> None:
+        """Looks, until cancelled, where something listens."""
+        while True:
+            for attached in list(self._attached.values()):
+                with suppress(HolderGone):
+                    found = await attached.holder.listening()
+                    await self._publisher.update(attached, found, granted=attached.granted)
+            await asyncio.sleep(_LOOK_S)
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"attach": self._on_attach, "policy": self._on_attach}
+
+    @property
+    def are_needed(self) -> bool:
+        return bool(self._attached)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "capsules": [
+                {"name": a.capsule.name, "directory": a.capsule.directory, "problems": a.problems}
+                for a in self._attached.values()
+            ]
+        }
+
+    async def find_living(self) -> None:
+        """After a start: those whose views are held already."""
+        for capsule in self._session.store.capsules():
+            with suppress(HolderGone, StateError):
+                await self.attach(capsule)
+
+    async def attach(self, capsule: Capsule) -> None:
+        """Looks after a capsule from now on, or looks again at what it may reach."""
+        async with self._turn:
+            attached = self._attached.get(capsule.id)
+            try:
+                if attached is None:
+                    attached = await self._begin(capsule)
+                if attached is not None:
+                    await attached.open()
+            except HolderGone:
+                await self._detach(capsule.id)
+                raise
+
+    async def _begin(self, capsule: Capsule) -> Attached | None:
+        plan = isolation_plan(self._session, capsule)
+        if not plan.home:
+            return None
+        holder = Holder(capsule.directory)
+        await holder.connect()
+        attached = Attached(self._session, capsule, holder, self._world)
+        self._attached[capsule.id] = attached
+        self._watchers[capsule.id] = asyncio.create_task(self._watch(attached))
+        return attached
+
+    async def _watch(self, attached: Attached) -> None:
+        await attached.holder.gone()
+        self._watchers.pop(attached.capsule.id, None)
+        await self._detach(attached.capsule.id)
+
+    async def _detach(self, capsule_id: int) -> None:
+        watcher = self._watchers.pop(capsule_id, None)
+        if watcher is not None:
+            watcher.cancel()
+        attached = self._attached.pop(capsule_id, None)
+        if attached is not None:
+            await self._publisher.forget(capsule_id)
+            await attached.close()
+
+    async def _on_attach(self, request: dict[str, object]) -> dict[str, object]:
+        capsule = self._session.store.capsule(int(str(request.get("capsule"))))
+        if capsule is None:
+            raise StateError("there is no such capsule")
+        with suppress(HolderGone):
+            await self.attach(capsule)
+        attached = self._attached.get(capsule.id)
+        return {"held": attached is not None, "problems": attached.problems if attached else {}}
+
+
+async def _serve(serving: Serving, opened: ExitStack) -> None:
+    """With the doors that were opened for it."""
+    with opened:
+        await serving
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(task, return_exceptions=True)

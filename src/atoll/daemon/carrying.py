@@ -1,0 +1,324 @@
+"""Bytes between two sockets, both ways, at the pace of the slower side.
+
+Law: what was read is written before more is read, so one connection never holds more than one
+chunk; a side that is full is waited for and never asked again and again. Small chunks are copied;
+a way on which chunks come full is carried by the kernel through a pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+
+from atoll.daemon.pipes import SIZE_BYTES, Pipe, Pipes
+
+CHUNK_BYTES = 1 << 16
+_HEAVY = 2
+"""So many full chunks in a row make a way go over to a pipe."""
+_LIGHT = 32
+"""So many small ones in a row make it give the pipe back."""
+_TURNS = 8
+"""How often one way may go on before others have their turn."""
+_SEND_BYTES = 1 << 17
+"""What a target may be ahead of its reader on a heavy way: with more, all of it would have left
+the processor's cache when it is read."""
+_RESET = struct.pack("ii", 1, 0)
+_WAIT = (BlockingIOError, InterruptedError)
+_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+
+PIPES = Pipes()
+"""The bound on pipes is the user's, so all connections of the process share it."""
+
+
+class Counts:
+    """How many bytes went to the right, and how many came back."""
+
+    __slots__ = ("received", "sent")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+
+
+class Glance:
+    """Lets somebody hear what is carried, as long as they want to."""
+
+    __slots__ = ("hear",)
+
+    def __init__(self) -> None:
+        self.hear: Callable[[bytes], None] | None = None
+
+
+_NOBODY = Glance()
+
+
+async def carry(
+    left: socket.socket,
+    right: socket.socket,
+    *,
+    first: bytes = b"",
+    idle_s: float | None = None,
+    counts: Counts | None = None,
+) -> None:
+    """Bytes both ways until both sides have ended; half-closes are passed on, and so is a reset.
+
+    Both sockets must be non-blocking; both are closed, also when this is cancelled. `first` is
+    sent to `right` before all else. With `idle_s` a connection on which nothing has moved for so
+    long is over.
+    """
+    _send_at_once(left, right)
+    there, back = _Way(left, right, first), _Way(right, left)
+    try:
+        with suppress(TimeoutError):
+            await _until_over((there, back), idle_s)
+    finally:
+        for way in (there, back):
+            way.release()
+        if there.is_broken or back.is_broken:
+            _reset(left, right)
+        left.close()
+        right.close()
+        if counts is not None:
+            counts.sent += there.count
+            counts.received += back.count
+
+
+async def pour(
+    source: socket.socket,
+    target: socket.socket,
+    *,
+    first: bytes = b"",
+    glance: Glance | None = None,
+    passes_end: bool = True,
+) -> int:
+    """One way only, `first` before all else, until `source` has ended; then `target` hears so,
+    unless it shall not.
+
+    Closes nothing. Returns how many bytes went. ConnectionError when either side broke.
+    """
+    way = _Way(source, target, first, glance, passes_end=passes_end)
+    try:
+        await _until_over((way,), None)
+    finally:
+        way.release()
+    if way.is_broken or way.is_deaf:
+        raise ConnectionResetError(errno.ECONNRESET, "the connection broke")
+    return way.count
+
+
+def _send_at_once(*sockets: socket.socket) -> None:
+    """Nobody waits for more to send: what came in one piece goes on in one piece."""
+    for sock in sockets:
+        # A socket of another kind never waits; one that broke meanwhile says so when it is read.
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _reset(*sockets: socket.socket) -> None:
+    """Whoever lost the other side must not take what came for all that there was."""
+    for sock in sockets:
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+async def _until_over(ways: tuple[_Way, ...], idle_s: float | None) -> None:
+    """TimeoutError when nothing moves for `idle_s`."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        is_over = all(way.is_over for way in ways) or any(way.is_broken for way in ways)
+        if is_over and not over.done():
+            over.set_result(None)
+
+    for way in ways:
+        way.start(tell)
+    if idle_s is None:
+        return await over
+    moved = -1
+    while moved != (now := sum(way.turns for way in ways)):
+        moved = now
+        # Judged once per period: a clock that is set again at each byte would cost more.
+        await asyncio.wait({over}, timeout=idle_s)
+        if over.done():
+            return None
+    raise TimeoutError
+
+
+class _Way:
+    """One direction. `is_broken`: its source was lost; `is_deaf`: its target takes no more."""
+
+    __slots__ = (
+        "_fds",
+        "_full",
+        "_glance",
+        "_is_waiting",
+        "_loop",
+        "_passes_end",
+        "_pending",
+        "_pipe",
+        "_piped",
+        "_small",
+        "_source",
+        "_target",
+        "_tell",
+        "count",
+        "is_broken",
+        "is_deaf",
+        "is_ended",
+        "is_over",
+        "turns",
+    )
+
+    def __init__(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        first: bytes = b"",
+        glance: Glance | None = None,
+        *,
+        passes_end: bool = True,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._glance = glance or _NOBODY
+        self._passes_end = passes_end
+        self._source, self._target = source, target
+        self._fds = (source.fileno(), target.fileno())
+        self._pending = memoryview(first)
+        self._pipe: Pipe | None = None
+        self._piped = self._full = self._small = 0
+        self._is_waiting = False
+        self.count, self.turns = len(first), 0
+        self.is_ended = self.is_over = self.is_broken = self.is_deaf = False
+
+    def start(self, tell: Callable[[], None]) -> None:
+        """`tell` is called when it is over."""
+        self._tell = tell
+        self._loop.add_reader(self._fds[0], self._turn)
+        if self._pending:
+            self._write()
+
+    def release(self) -> None:
+        """Before the sockets are closed: nothing may call back, no pipe may stay."""
+        self._loop.remove_reader(self._fds[0])
+        if self._is_waiting:
+            self._loop.remove_writer(self._fds[1])
+        self._give_pipe_back()
+
+    def _turn(self) -> None:
+        """The source has something, or has ended."""
+        self.turns += 1
+        for _ in range(_TURNS):
+            size = self._read()
+            # After less than a chunk the source is empty; the loop says when it is not.
+            if size is None or not self._write() or size < CHUNK_BYTES:
+                return
+
+    def _read(self) -> int | None:
+        """How much was read, 0 for the end; None when nothing was."""
+        try:
+            # What somebody listens to is not left to the kernel; the pipe is empty here.
+            is_heard = self._pipe is None or self._glance.hear is not None
+            size = self._copy() if is_heard else self._fill_pipe()
+        except _WAIT:
+            return None
+        except OSError:
+            self.is_broken = True
+            self._end()
+            return None
+        self.is_ended = size == 0
+        self.count += size
+        return size
+
+    def _copy(self) -> int:
+        data = self._source.recv(CHUNK_BYTES)
+        self._pending = memoryview(data)
+        size = len(data)
+        self._full = self._full + 1 if size == CHUNK_BYTES else 0
+        if self._glance.hear is not None:
+            self._glance.hear(data)
+        return size
+
+    def _fill_pipe(self) -> int:
+        assert self._pipe is not None  # noqa: S101 - asked by the only caller
+        size = os.splice(self._fds[0], self._pipe.writer, SIZE_BYTES, flags=_FLAGS)
+        self._piped += size
+        self._small = self._small + 1 if size < CHUNK_BYTES else 0
+        return size
+
+    def _write(self) -> bool:
+        """Whether all is written, so that more may be read. Else it goes on when there is room."""
+        try:
+            while self._piped and self._pipe is not None:
+                self._piped -= os.splice(self._pipe.reader, self._fds[1], self._piped, flags=_FLAGS)
+            while self._pending:
+                self._pending = self._pending[self._target.send(self._pending) :]
+        except _WAIT:
+            self._wait_for_room()
+            return False
+        except OSError:
+            # Nobody takes it any more; what still comes back from there is worth having.
+            self.is_deaf = True
+            self._end()
+            return False
+        if self.is_ended:
+            self._pass_end_on()
+            return False
+        self._change_gear()
+        return True
+
+    def _change_gear(self) -> None:
+        if self._pipe is None and self._full >= _HEAVY:
+            self._full = 0
+            self._pipe = PIPES.find()
+            if self._pipe is not None:
+                with suppress(OSError):
+                    self._target.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+        elif self._small >= _LIGHT:
+            self._small = 0
+            self._give_pipe_back()
+
+    def _wait_for_room(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._loop.remove_reader(self._fds[0])
+            self._loop.add_writer(self._fds[1], self._go_on)
+
+    def _go_on(self) -> None:
+        """The target has room again. As long as it is the slower side, only it is waited for."""
+        self.turns += 1
+        for _ in range(_TURNS):
+            if not self._write():
+                return
+            if self._read() is None:
+                break
+        else:
+            return
+        if not self.is_over:
+            self._is_waiting = False
+            self._loop.remove_writer(self._fds[1])
+            self._loop.add_reader(self._fds[0], self._turn)
+
+    def _pass_end_on(self) -> None:
+        if self._passes_end:
+            with suppress(OSError):
+                self._target.shutdown(socket.SHUT_WR)
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._loop.remove_reader(self._fds[0])
+        if self._is_waiting:
+            self._is_waiting = False
+            self._loop.remove_writer(self._fds[1])
+        self._tell()
+
+    def _give_pipe_back(self) -> None:
+        if self._pipe is not None:
+            PIPES.take_back(self._pipe, is_empty=not self._piped)
+            self._pipe, self._piped = None, 0

@@ -1,0 +1,170 @@
+"""From a destination in canonical form to a connection, or to the reason why there is none.
+
+The order is the law: the name is judged before it is looked up, each address before it is
+dialled, and what was judged is what is dialled. Everything is written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from atoll.daemon.carrying import Counts
+from atoll.daemon.egress.journal import Journal
+from atoll.daemon.egress.streams import Stream
+from atoll.daemon.egress.upstream import Upstream
+from atoll.daemon.egress.world import UnreachableError, World
+from atoll.model.egress import Address, Destination, Policy, Verdict
+
+_LOOKUPS = 4
+"""At once and per capsule: who asks for names that never answer shall wait alone."""
+_LOOKUP_S = 15.0
+_LOOKUPS_WAITING = 256
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error
+    """The policy says no."""
+
+    def __init__(self, wanted: Destination, verdict: Verdict) -> None:
+        super().__init__(verdict.why)
+        self.wanted = wanted
+        self.verdict = verdict
+
+    @classmethod
+    def because(cls, wanted: Destination, why: str) -> Refusal:
+        return cls(wanted, Verdict(allowed=False, why=why))
+
+
+class Reached(NamedTuple):
+    """A connection, and by which rule and to which address it was made."""
+
+    stream: Stream
+    why: str
+    address: str | None = None
+    upstream: Upstream | None = None
+    """Whom requests in plain HTTP have to be addressed to as to a proxy."""
+
+
+class Way:
+    """The way out of one capsule."""
+
+    def __init__(
+        self, *, capsule: str, policy: Callable[[], Policy], journal: Journal, world: World
+    ) -> None:
+        self.capsule = capsule
+        self.policy = policy
+        self.journal = journal
+        self._world = world
+        self._lookups = asyncio.Semaphore(_LOOKUPS)
+        self._asking: set[asyncio.Task[list[Address]]] = set()
+
+    def require(self, wanted: Destination) -> Verdict:
+        """Raises Refusal when the place, as it was asked for, may not be reached."""
+        policy = self.policy()
+        verdict = policy.judge(wanted)
+        if not verdict.allowed:
+            raise Refusal(wanted, verdict)
+        if not isinstance(wanted.place, str):
+            by_address = policy.judge_address(wanted.place, wanted.port, self._world.own())
+            if not by_address.allowed:
+                raise Refusal(wanted, by_address)
+        return verdict
+
+    async def reach(self, wanted: Destination, *, plainly: bool = False) -> Reached:
+        """Raises Refusal, or UnreachableError.
+
+        `plainly`: for requests in plain HTTP, which the owner's proxy takes as they are.
+        """
+        verdict = self.require(wanted)
+        upstream = self._world.find_upstream(wanted)
+        if upstream is None:
+            place = wanted.place
+            found = await self._look_up(place) if isinstance(place, str) else [place]
+            return await self._dial(wanted, found, verdict.why)
+        if plainly:
+            stream = Stream(await self._world.dial_upstream(upstream))
+            return Reached(stream, verdict.why, upstream=upstream)
+        return Reached(await self._world.tunnel(upstream, wanted), verdict.why)
+
+    async def _look_up(self, name: str) -> list[Address]:
+        if len(self._asking) >= _LOOKUPS_WAITING:
+            raise UnreachableError("too many names are being looked up")
+        # It goes on after the time is over, and keeps its place in the row until it is done.
+        task = asyncio.create_task(self._look_up_in_turn(name))
+        self._asking.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                return await asyncio.shield(task)
+        except OSError:
+            raise UnreachableError("its name has no address") from None
+
+    async def _look_up_in_turn(self, name: str) -> list[Address]:
+        async with self._lookups:
+            return await self._world.resolve(name)
+
+    def _forget(self, task: asyncio.Task[list[Address]]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            # Whoever still waits for it hears of its failure there.
+            task.exception()
+
+    async def _dial(self, wanted: Destination, found: list[Address], why: str) -> Reached:
+        policy, own = self.policy(), self._world.own()
+        failure: Refusal | UnreachableError = UnreachableError("its name has no address")
+        for address in found:
+            verdict = policy.judge_address(address, wanted.port, own)
+            if not verdict.allowed:
+                failure = Refusal(wanted, verdict)
+                continue
+            try:
+                sock = await self._world.dial(address, wanted.port)
+            except UnreachableError as error:
+                failure = error
+                continue
+            return Reached(Stream(sock), why, str(address))
+        raise failure
+
+    def note_refusal(self, via: str, refusal: Refusal) -> None:
+        place, port = str(refusal.wanted.place), refusal.wanted.port
+        self.journal.note(via=via, place=place, port=port, allowed=False, why=refusal.verdict.why)
+
+    def note_failure(self, via: str, wanted: Destination, error: OSError) -> None:
+        """It was allowed, and came to nothing."""
+        self.journal.note(
+            via=via,
+            place=str(wanted.place),
+            port=wanted.port,
+            allowed=True,
+            why=str(error),
+            took_s=0.0,
+        )
+
+    @contextmanager
+    def noted(self, via: str, wanted: Destination, reached: Reached) -> Iterator[Counts]:
+        """Writes down that a connection began, and what it carried when it ended."""
+        counts, began = Counts(), time.monotonic()
+        place = str(wanted.place)
+
+        def note(begun: int = 0) -> int:
+            return self.journal.note(
+                via=via,
+                place=place,
+                port=wanted.port,
+                allowed=True,
+                why=reached.why,
+                address=reached.address,
+                sent=counts.sent,
+                received=counts.received,
+                took_s=time.monotonic() - began if begun else None,
+                begun=begun,
+            )
+
+        number = note()
+        try:
+            yield counts
+        finally:
+            note(number)

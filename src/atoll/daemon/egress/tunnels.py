@@ -1,0 +1,96 @@
+"""Connections to one place, as CONNECT, SOCKS5 and programs that know no proxy make them.
+
+What is spoken in them must fit the port: on 443 TLS, whose hello names the place that was asked
+for; on 80 HTTP, each of whose requests does. On all other ports bytes are bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from atoll.daemon.carrying import carry
+from atoll.daemon.egress import exchanges
+from atoll.daemon.egress.exchanges import HEAD_S, IDLE_S
+from atoll.daemon.egress.reaching import Refusal, Way
+from atoll.daemon.egress.streams import Stream
+from atoll.drivers.network import hello
+from atoll.drivers.network.hello import Hello, HelloReader
+from atoll.model.egress import Destination
+
+_TLS_PORT, _HTTP_PORT = 443, 80
+
+
+async def run_tunnel(
+    way: Way, client: Stream, wanted: Destination, *, via: str, granted: bytes = b""
+) -> None:
+    """Until it ends. `granted` tells the client that it may begin.
+
+    Raises Refusal or UnreachableError only before that.
+    """
+    way.require(wanted)
+    if wanted.port == _HTTP_PORT:
+        await client.send(granted)
+        await exchanges.serve_fixed(way, client, wanted, via)
+        return
+    reached = await way.reach(wanted)
+    server = reached.stream
+    with contextlib.closing(server.sock):
+        await client.send(granted)
+        if wanted.port == _TLS_PORT and not await _greets(way, client, wanted, via):
+            return
+        if server.buffer:
+            await client.send(server.take())
+        with way.noted(via, wanted, reached) as counts:
+            await carry(client.sock, server.sock, first=client.take(), idle_s=IDLE_S, counts=counts)
+
+
+async def _greets(way: Way, client: Stream, wanted: Destination, via: str) -> bool:
+    """Whether the client asks for the very place that it was let through to; if not, it was
+    told.
+    """
+    try:
+        require_agreement(way, await _read_hello(client), wanted)
+    except ValueError as error:
+        refusal = Refusal.because(wanted, f"port 443 is for TLS only: {error}")
+    except Refusal as found:
+        refusal = found
+        await client.send(hello.ALERT_DENIED)
+    else:
+        return True
+    way.note_refusal(via, refusal)
+    return False
+
+
+async def _read_hello(client: Stream) -> Hello:
+    """Leaves it in the buffer. ValueError when it is none, or takes too long."""
+    reader, fed = HelloReader(), 0
+    try:
+        async with asyncio.timeout(HEAD_S):
+            while True:
+                found = reader.feed(bytes(client.buffer[fed:]))
+                fed = len(client.buffer)
+                if found is not None:
+                    return found
+                if not await client.fill():
+                    raise ValueError("it ended before its hello")
+    except TimeoutError:
+        raise ValueError("its hello took too long") from None
+
+
+def require_agreement(way: Way, found: Hello, wanted: Destination) -> None:
+    """Raises Refusal when TLS asks for another name than the connection did, or for none.
+
+    Behind a bare address, which was allowed as such, any name that is allowed itself may be
+    meant, or none. An encrypted hello could mean any name behind an address: only the outer one
+    of a name that was asked for is taken.
+    """
+    if isinstance(wanted.place, str):
+        if found.name != wanted.place:
+            said = f"`{found.name}`" if found.name else "no name"
+            raise Refusal.because(wanted, f"TLS asks for {said}, not for `{wanted.place}`")
+        return
+    if found.has_ech:
+        raise Refusal.because(wanted, f"TLS hides whom it asks for behind {wanted.place}")
+    if found.name is not None:
+        way.require(Destination(found.name, wanted.port))

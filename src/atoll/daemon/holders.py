@@ -1,0 +1,129 @@
+"""The holder of a capsule as the daemon sees it: who gives sockets of the capsule's network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+
+from atoll.host.listening import Listening, ask_listening, find_listening
+from atoll.keeper import asking, wire
+
+V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
+STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
+_FEW, _MANY = 3, 8
+"""Sockets in store, so that most connections need not ask for one first."""
+_CONNECT_S = 5.0
+
+
+class HolderGone(ConnectionError):  # noqa: N818 - it is a state of affairs
+    """The view has ended, and its network with it."""
+
+
+class Holder:
+    """Two connections to a holder: one to ask, one that only ends when the holder does."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._turn = asyncio.Lock()
+        self._asking: socket.socket
+        self._watching: socket.socket
+        self._store: deque[socket.socket] = deque()
+        self._refill: asyncio.Task[None] | None = None
+        self._diag: socket.socket | None = None
+        self.pid = 0
+
+    async def connect(self) -> None:
+        """Raises HolderGone when nobody holds the view."""
+        try:
+            self._asking, self._watching = (asking.connect(self._directory) for _ in range(2))
+        except OSError as error:
+            raise HolderGone(str(error)) from error
+        for sock in (self._asking, self._watching):
+            sock.setblocking(False)  # noqa: FBT003
+        reply, _ = await self._ask({"ping": True})
+        self.pid = int(str(reply["pid"]))
+
+    async def gone(self) -> None:
+        """Returns when the holder has ended."""
+        await _readable(self._watching)
+
+    async def sockets(self, *wanted: tuple[int, int]) -> list[socket.socket]:
+        """New sockets of the capsule's network, by (family, type), non-blocking."""
+        _, fds = await self._ask({"sockets": [list(pair) for pair in wanted]})
+        made = [socket.socket(fileno=fd) for fd in fds]
+        for sock in made:
+            sock.setblocking(False)  # noqa: FBT003
+        return made
+
+    async def listening(self) -> frozenset[Listening]:
+        """Who accepts connections inside."""
+        if self._diag is None:
+            [self._diag] = await self.sockets((int(socket.AF_NETLINK), int(socket.SOCK_RAW)))
+        try:
+            return ask_listening(self._diag)
+        except OSError:  # a kernel that does not answer so
+            return find_listening(self.pid) or frozenset()
+
+    async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """A connection to a port inside. Raises ConnectionError or TimeoutError."""
+        is_v4 = ":" not in address
+        sock = await self._take() if is_v4 else (await self.sockets((V6, STREAM)))[0]
+        try:
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(_CONNECT_S):
+                await loop.sock_connect(sock, (address, port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def _take(self) -> socket.socket:
+        if len(self._store) <= _FEW and (self._refill is None or self._refill.done()):
+            self._refill = asyncio.create_task(self._fill())
+        if self._store:
+            return self._store.popleft()
+        return (await self.sockets((V4, STREAM)))[0]
+
+    async def _fill(self) -> None:
+        try:
+            self._store += await self.sockets(*[(V4, STREAM)] * _MANY)
+        except HolderGone:
+            return
+
+    async def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], list[int]]:
+        async with self._turn:
+            try:
+                asking.send(self._asking, request)
+                await _readable(self._asking)
+                return asking.receive(self._asking)
+            except (OSError, EOFError, wire.WireError) as error:
+                raise HolderGone(str(error)) from error
+
+    def close(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+        for sock in (self._asking, self._watching, *self._store):
+            sock.close()
+        self._store.clear()
+        if self._diag is not None:
+            self._diag.close()
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def note() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    # A descriptor of its own: the loop allows one reader for each.
+    handle = os.dup(sock.fileno())
+    loop.add_reader(handle, note)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)

@@ -1,0 +1,113 @@
+"""The daemon's two processes: a watcher that does nothing else, and the worker that it keeps up.
+
+The watcher owns the control socket, so that whoever asks while a worker is born anew only waits.
+A worker ends with its watcher; both hold the daemon's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from atoll.engine import daemons
+from atoll.keeper import calls, wire
+from atoll.model.errors import StateError
+
+LOG_LIMIT_BYTES = 4 << 20
+_GIVEN_UP = 3
+"""How a worker ends that shall not be born anew: it was told to, or nothing needs it."""
+_STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_PAUSE_S = 0.3
+_REST_S = 10.0
+"""A worker that dies sooner than this has failed."""
+_MOST_FAILURES = 5
+
+
+def main() -> None:
+    """`HOME LOCK_FD`, as `atoll.engine.daemons` starts it."""
+    home, lock_fd = Path(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(lock_fd, False)  # noqa: FBT003
+    directory = daemons.directory_of(home)
+    _take_log(directory)
+    calls.name_process("atoll-daemon")
+    _raise_limits()
+    listener = wire.listen(directory, daemons.SOCKET, socket.SOCK_SEQPACKET)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
+    failures = 0
+    while failures < _MOST_FAILURES:
+        began = time.monotonic()
+        code = _watch(_fork_worker(home, listener))
+        if code == _GIVEN_UP:
+            break
+        lived_s = time.monotonic() - began
+        _say(f"the worker ended with {code} after {lived_s:.1f} s")
+        failures = failures + 1 if lived_s < _REST_S else 0
+        if signal.sigtimedwait(_STOP, _PAUSE_S * failures):
+            break
+    # Whoever needs a daemon next starts a new one, of the version that is there by then.
+    wire.remove(directory, daemons.SOCKET)
+    daemons.lock_of(home).path.unlink(missing_ok=True)
+
+
+def _take_log(directory: Path) -> None:
+    path = directory / daemons.LOG
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
+        os.replace(path, path.with_name(f"{daemons.LOG}.old"))
+    handle = os.open(path, flags, 0o600)
+    for number in (1, 2):
+        os.dup2(handle, number)
+    os.close(handle)
+
+
+def _raise_limits() -> None:
+    """Thousands of connections, each with two ends."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _fork_worker(home: Path, listener: socket.socket) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            if calls.die_with_parent(signal.SIGKILL, parent):
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                # Not before the fork: the watcher needs none of it.
+                from atoll.daemon.worker import work  # noqa: PLC0415
+
+                work(home, listener)
+                code = _GIVEN_UP
+        except StateError as error:
+            # Another version has taken the home over: the next command starts its own daemon.
+            _say(str(error))
+            code = _GIVEN_UP
+        except BaseException as error:  # noqa: BLE001 - a crash is told, and then is one
+            import traceback  # noqa: PLC0415
+
+            _say("".join(traceback.format_exception(error)))
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _watch(worker: int) -> int:
+    """Until the worker has ended; a polite signal to the watcher is passed on."""
+    while True:
+        number = signal.sigwait({*_STOP, signal.SIGCHLD})
+        if number != signal.SIGCHLD:
+            os.kill(worker, signal.SIGTERM)
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _say(text: str) -> None:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.write(2, f"{stamp} {text.rstrip()}\n".encode())

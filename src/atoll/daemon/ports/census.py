@@ -1,0 +1,54 @@
+"""What the store says of projects and capsules, held in memory between two looks.
+
+Connections are many and must not wait for a disk: they are decided by the last look.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from atoll.engine import levels, urls
+from atoll.engine.session import Session
+from atoll.model.state import Capsule, CapsuleState, Project
+
+
+class Census(NamedTuple):
+    projects: dict[str, Project] = {}  # noqa: RUF012 - a tuple's default, never changed
+    labels: dict[str, str] = {}  # noqa: RUF012 - likewise
+    """Project id → its part of a host name."""
+    capsules: dict[int, Capsule] = {}  # noqa: RUF012 - likewise
+    checkouts: dict[str, int] = {}  # noqa: RUF012 - likewise
+    """Project id → the capsule that has the canonical ports."""
+
+    def of_project(self, project_id: str) -> list[Capsule]:
+        return [c for c in self.capsules.values() if c.project_id == project_id]
+
+    def find_capsule(self, project_label: str, name: str) -> Capsule | None:
+        for capsule in self.capsules.values():
+            if capsule.name == name and self.labels[capsule.project_id] == project_label:
+                return capsule
+        return None
+
+
+def take(session: Session) -> Census:
+    projects = session.store.projects_by_age()
+    known = {project.id for project in projects}
+    capsules = session.store.capsules()
+    return Census(
+        projects={project.id: project for project in projects},
+        labels=urls.project_labels(projects),
+        capsules={
+            c.id: c for c in capsules
+            if c.project_id in known and c.state is not CapsuleState.REMOVING
+        },
+        checkouts=session.store.checkouts(),
+    )  # fmt: skip
+
+
+def declared(capsule: Capsule) -> dict[str, int]:
+    """Its ports that have a name of their own, as the project knows them."""
+    return {name: number for name, number in capsule.numbers.items() if not name.isdigit()}
+
+
+def has_own_network(capsule: Capsule) -> bool:
+    return levels.has_own_network(capsule.level)

@@ -1,0 +1,121 @@
+"""Canonical ports: the project's own numbers on the host's loopback, for one capsule at a time.
+
+Law: all that were asked for or none; a port that changes hands never stops listening; a stranger's
+port is never taken and never replaced by another number.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+
+from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports.targets import Target
+from atoll.host.listening import find_occupants
+from atoll.model.errors import AtollError, PrerequisiteError, StateError
+
+_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+_LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+
+
+class Checkouts:
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._doors: dict[int, Door] = {}
+        self._owners: dict[int, str] = {}
+        self._missing: dict[str, dict[int, OSError]] = {}
+
+    def owner(self, port: int) -> str | None:
+        """The project that has it."""
+        return self._owners.get(port)
+
+    def missing(self, project_id: str) -> dict[int, OSError]:
+        """The ports that are due to the project and that somebody else has."""
+        return self._missing.get(project_id, {})
+
+    def open_missing(
+        self, project_id: str, wanted: Mapping[int, Target]
+    ) -> tuple[list[Door], dict[int, OSError]]:
+        """Opens what the project does not have yet: the doors, and what could not be opened."""
+        opened: list[Door] = []
+        failures: dict[int, OSError] = {}
+        for port, target in wanted.items():
+            if self._owners.get(port) == project_id:
+                continue
+            try:
+                opened.append(Door(port, target, self._guests, both=True))
+            except OSError as error:
+                failures[port] = error
+        return opened, failures
+
+    def settle(
+        self,
+        project_id: str,
+        wanted: Mapping[int, Target],
+        opened: list[Door],
+        failures: dict[int, OSError],
+    ) -> None:
+        """From here on the project's ports are these: new ones, moved ones, and no others."""
+        for door in opened:
+            self._doors[door.port] = door
+            self._owners[door.port] = project_id
+        for port in [port for port, owner in self._owners.items() if owner == project_id]:
+            if port in wanted:
+                self._doors[port].target = wanted[port]
+            else:
+                self._doors.pop(port).close()
+                del self._owners[port]
+        self._missing[project_id] = failures
+
+    def tend(self, project_id: str, wanted: Mapping[int, Target]) -> None:
+        """Takes what has become due and can be had, gives back what is no longer."""
+        self.settle(project_id, wanted, *self.open_missing(project_id, wanted))
+
+    def release(self, project_id: str) -> None:
+        self.settle(project_id, {}, [], {})
+        del self._missing[project_id]
+
+    def projects(self) -> set[str]:
+        return set(self._missing)
+
+    def close(self) -> None:
+        for project_id in self.projects():
+            self.release(project_id)
+
+
+def is_passing(port: int) -> bool:
+    """Whether the kernel hands such ports out by itself: nobody counts on one of them."""
+    with open(_RANGE, encoding="ascii") as stream:
+        first, last = (int(word) for word in stream.read().split())
+    return first <= port <= last
+
+
+def explain(port: int, error: OSError) -> tuple[str, str]:
+    """Why a port cannot be had, and what cures it."""
+    if error.errno == errno.EACCES:
+        with open(_LOW_PORTS, encoding="ascii") as stream:
+            first = stream.read().strip()
+        cure = f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={port}"
+        return f"port {port} is root's, as all below {first} are", cure
+    if error.errno != errno.EADDRINUSE:
+        return f"port {port} cannot be had: {error.strerror}", "atoll ports"
+    occupants = find_occupants(port)
+    if any(occupant.pid == os.getpid() for occupant in occupants):
+        return f"port {port} is in use by Atoll itself, for its router or a lease", "atoll ports"
+    if not occupants:
+        return f"port {port} is in use, though nobody listens on it", f"ss -tanp 'sport = :{port}'"
+    told = " and ".join(occupant.render() for occupant in occupants)
+    pids = sorted({str(occupant.pid) for occupant in occupants if occupant.pid is not None})
+    cure = f"kill {' '.join(pids)}" if pids else f"sudo ss -tlnp 'sport = :{port}'"
+    return f"port {port} is taken by {told}", cure
+
+
+def refusal(reasons: Mapping[int, tuple[str, str]], *, again: str, is_root: bool) -> AtollError:
+    """One error for all ports that could not be had."""
+    texts = [text for text, _ in reasons.values()]
+    cures = list(dict.fromkeys(cure for _, cure in reasons.values()))
+    kind = PrerequisiteError if is_root else StateError
+    return kind(
+        "; ".join(texts) + "; nothing was changed", hint=f"{'; '.join(cures)}, then: {again}"
+    )

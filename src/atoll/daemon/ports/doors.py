@@ -1,0 +1,177 @@
+"""Ports of the host's own loopback behind which a capsule's port lies.
+
+Law: a door listens on loopback and nowhere else, and where it leads can change while it is open;
+a connection that was let in stays with whom it was led to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from atoll.daemon.carrying import carry
+from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
+from atoll.host.listening import family_of
+
+BACKLOG = 1024
+_AT_ONCE = 64
+"""How many are let in before others have their turn."""
+_PAUSE_S = 0.2
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Guests:
+    """The connections that are being served, so that they can be ended together."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def listen(port: int, *, both: bool = False) -> list[socket.socket]:
+    """Sockets that listen on 127.0.0.1, if `both` also on [::1] where that exists.
+
+    OSError when one of them cannot; then none stays.
+    """
+    made: list[socket.socket] = []
+    for address in LOOPBACK if both else LOOPBACK[:1]:
+        try:
+            made.append(_listen(address, port))
+        except OSError as error:
+            if made and error.errno in _NO_SUCH_FAMILY:
+                continue
+            for sock in made:
+                sock.close()
+            raise
+    return made
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    sock = socket.socket(family_of(address), socket.SOCK_STREAM)
+    try:
+        # Connections of the one who listened here before may still be ending.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address, port))
+        sock.listen(BACKLOG)
+        sock.settimeout(0)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class Reception:
+    """Accepts on listening sockets and hands every client over."""
+
+    def __init__(
+        self, sockets: list[socket.socket], receive: Callable[[socket.socket], None]
+    ) -> None:
+        self._sockets = sockets
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
+        for sock in sockets:
+            self._watch(sock)
+
+    def close(self) -> None:
+        """Lets nobody in any more. Who is in stays."""
+        for handle in self._pauses.values():
+            handle.cancel()
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets = []
+
+    def _watch(self, sock: socket.socket) -> None:
+        self._pauses.pop(sock.fileno(), None)
+        self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                client, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                # The queue keeps them; asking again at once would only burn time.
+                self._loop.remove_reader(sock.fileno())
+                self._pauses[sock.fileno()] = self._loop.call_later(_PAUSE_S, self._watch, sock)
+                return
+            client.settimeout(0)
+            self._receive(client)
+
+
+class Door:
+    """One port of the host that leads to `target`, which may be replaced at any time."""
+
+    def __init__(self, port: int, target: Target, guests: Guests, *, both: bool = False) -> None:
+        """OSError when the port cannot be had."""
+        self.port = port
+        self.target = target
+        self._guests = guests
+        self._reception = Reception(listen(port, both=both), self._receive)
+
+    def close(self) -> None:
+        self._reception.close()
+
+    def _receive(self, client: socket.socket) -> None:
+        self._guests.serve(lead(client, self.target))
+
+
+async def lead(client: socket.socket, target: Target) -> None:
+    """Carries one connection to its target and back."""
+    try:
+        server = await target.dial()
+    except OSError:
+        # As near to a refusal as it gets once the connection stands.
+        reset(client)
+        return
+    except asyncio.CancelledError:
+        client.close()
+        raise
+    await carry(client, server)
+
+
+def reset(sock: socket.socket) -> None:
+    """Closes in a way that the other side cannot take for a proper end."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    sock.close()
+
+
+def carry_to(port: int) -> None:
+    """A whole program, for `atoll bench`: leads a port that it prints to another one, for ever."""
+
+    async def serve() -> None:
+        guests, target = Guests(), Target(HOST, port, LOOPBACK[:1])
+        sockets = listen(0)
+        Reception(sockets, lambda client: guests.serve(lead(client, target)))
+        os.write(1, b"%d\n" % sockets[0].getsockname()[1])
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())

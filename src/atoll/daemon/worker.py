@@ -1,0 +1,92 @@
+"""The worker: finds the capsules that live, and looks after them until nothing needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from atoll.daemon.capsules import Capsules
+from atoll.daemon.control import Control
+from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.ports.router import Router
+from atoll.engine.session import open_session
+
+IDLE_S = 300.0
+"""How long a daemon stays that looks after nothing."""
+_LOOK_S = 5.0
+
+
+def work(home: Path, listener: socket.socket) -> None:
+    """Until it is told to end, or nothing has needed it for a while.
+
+    Raises StateError when another version of Atoll has taken the home over.
+    """
+    asyncio.run(Worker(home, listener).serve())
+
+
+class Worker:
+    def __init__(self, home: Path, listener: socket.socket) -> None:
+        self._session = open_session(home=home, warn=_ignore)
+        self._publisher = Publisher(self._session)
+        self._router = Router(self._publisher)
+        self._capsules = Capsules(self._session, self._publisher)
+        self._ending = asyncio.Event()
+        self._began_at = time.time()
+        self._control = Control(
+            listener,
+            {
+                "status": self._status,
+                "stop": self._stop,
+                **self._capsules.handlers(),
+                **self._publisher.handlers(),
+            },
+        )
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._ending.set)
+        async with self._capsules, asyncio.TaskGroup() as tasks:
+            await self._publisher.look()
+            await self._capsules.find_living()
+            serving = [
+                tasks.create_task(part.serve())
+                for part in (self._control, self._publisher, self._router, self._capsules)
+            ]
+            await self._until_unneeded()
+            for task in serving:
+                task.cancel()
+
+    async def _until_unneeded(self) -> None:
+        needed_at = time.monotonic()
+        while time.monotonic() < needed_at + IDLE_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._ending.wait()
+                    return
+            if not self._session.home.exists():
+                return
+            if self._capsules.are_needed or self._publisher.is_needed:
+                needed_at = time.monotonic()
+
+    async def _status(self, request: dict[str, object]) -> dict[str, object]:
+        del request
+        return {
+            "pid": os.getpid(),
+            "since": self._began_at,
+            **self._capsules.status(),
+        }
+
+    async def _stop(self, request: dict[str, object]) -> dict[str, object]:
+        del request
+        self._ending.set()
+        return {}
+
+
+def _ignore(text: str) -> None:
+    del text

@@ -1,0 +1,1 @@
+"""Browsers: how each is found, started and asked; one file per family."""

@@ -1,0 +1,34 @@
+"""Firefox, for windows on the host. It has no DevTools port that agents' tools could use."""
+
+from __future__ import annotations
+
+from atoll.drivers.browser import programs
+from atoll.drivers.contracts import BrowserRequest
+from atoll.model.state import Problem
+
+_NAMES = ("firefox", "firefox-esr")
+_PASSING = frozenset({"lock", ".parentlock", "cache2", "startupCache", "crashes", "minidumps"})
+
+
+class FirefoxBrowser:
+    name = "firefox"
+
+    def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
+        return programs.find([chosen] if chosen else _NAMES, path, avoid)
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def cure(self) -> str:
+        return "apt-get install firefox-esr"
+
+    def plan_window(self, request: BrowserRequest) -> tuple[str, ...]:
+        own = (request.program, "--profile", request.profile)
+        if request.is_open:
+            return (*own, "--new-tab", request.url)
+        # An instance of its own, whatever else of the owner's is open. Not `--no-remote`: nobody
+        # could open another tab in it.
+        return (*own, "--new-instance", request.url)
+
+    def is_lasting(self, path: str) -> bool:
+        return path not in _PASSING

@@ -1,0 +1,45 @@
+"""What programs behind walls are told of the ways out of their network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atoll.keeper.networks import NAME_SERVER, PROXY_PORT
+from atoll.model.modes import widest
+from atoll.model.plan import IsolationPlan
+
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_OWN = "localhost,.localhost,127.0.0.0/8,127.0.0.1,::1,[::1]"
+_FOR_TOOLS = {
+    "npm_config_proxy": _PROXY,
+    "npm_config_https_proxy": _PROXY,
+    "npm_config_noproxy": _OWN,
+    "YARN_HTTP_PROXY": _PROXY,
+    "YARN_HTTPS_PROXY": _PROXY,
+    "CARGO_HTTP_PROXY": _PROXY,
+    "PIP_PROXY": _PROXY,
+    # Node's own client heeds proxies only when it is told to.
+    "NODE_USE_ENV_PROXY": "1",
+    "ELECTRON_GET_USE_PROXY": "1",
+}
+
+
+def variables(plan: IsolationPlan, env: Mapping[str, str]) -> dict[str, str]:
+    """Instead of the owner's own proxies, which are none of a capsule's business.
+
+    Java has no variable that would not talk into what programs print; its connections are caught.
+    """
+    spellings = [*_PROXIES, *(name.upper() for name in _PROXIES)]
+    blank = {name: "" for name in [*spellings, "no_proxy", "NO_PROXY"] if name in env}
+    if widest(plan.network, plan.setup_network) == "none":
+        return blank
+    own = dict.fromkeys(spellings, _PROXY)
+    return {**blank, **own, "no_proxy": _OWN, "NO_PROXY": _OWN, **_FOR_TOOLS}
+
+
+def settings(plan: IsolationPlan) -> str:
+    """The `resolv.conf`: whoever is asked, the daemon answers."""
+    if widest(plan.network, plan.setup_network) == "none":
+        return ""
+    return f"nameserver {NAME_SERVER}\noptions timeout:3 attempts:2\n"

@@ -1,0 +1,139 @@
+"""What a capsule tried to reach: the journal that the daemon keeps beside it, as others read it.
+
+Two lines tell of an attempt that was allowed, one when it began and one when it ended, so that
+nothing is lost with the daemon; one line tells of a refusal, or of many equal ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.host.process import pause
+
+JOURNAL = "network.jsonl"
+OLDER = "network.jsonl.1"
+MOST_BYTES = 8 << 20
+"""Of one file; there are at most two."""
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.2
+
+
+class Attempt(NamedTuple):
+    """Somebody in a capsule wanted to reach something."""
+
+    at: float
+    """Seconds since 1970."""
+    via: str
+    """`connect`, `http`, `socks`, `caught`, `dns` or `host`."""
+    place: str
+    port: int
+    allowed: bool
+    why: str
+    """The rule that allows it, or what stands against it."""
+    address: str | None = None
+    """What was dialled."""
+    sent: int = 0
+    received: int = 0
+    took_s: float | None = None
+    """None: it had not ended when this was written."""
+    times: int = 1
+    """How many equal ones this stands for."""
+    id: int = 0
+    """The same for the beginning and the end of one attempt; 0 for a refusal."""
+
+    def render(self) -> bytes:
+        return json.dumps(self._asdict(), separators=(",", ":")).encode() + b"\n"
+
+
+def parse_attempt(line: bytes) -> Attempt | None:
+    """None for a line that was cut short, or that another version wrote."""
+    try:
+        found = json.loads(line)
+        return Attempt(**{key: found[key] for key in Attempt._fields if key in found})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def read_attempts(directory: Path) -> list[Attempt]:
+    """All that is known, the oldest first, each once: as it ended, or as it began."""
+    found: dict[tuple[int, int], Attempt] = {}
+    for name in (OLDER, JOURNAL):
+        handle = _open(directory / name)
+        if handle is None:
+            continue
+        with os.fdopen(handle, "rb") as stream:
+            for line in stream:
+                attempt = parse_attempt(line)
+                if attempt is not None:
+                    # A refusal has no number of its own; its place in the row is one.
+                    found[attempt.id, 0 if attempt.id else len(found)] = attempt
+    return list(found.values())
+
+
+def follow(directory: Path, *, until: Callable[[], bool] = lambda: False) -> Iterator[Attempt]:
+    """What is written from now on, as it is written, beginnings and ends alike.
+
+    Looks a few times a second, and ends once `until` says so. What fills more than one file
+    between two looks is not seen whole.
+    """
+    handle = _open(directory / JOURNAL)
+    rest = b""
+    if handle is not None:
+        os.lseek(handle, 0, os.SEEK_END)
+    try:
+        while True:
+            is_last = until()
+            lines, rest = _read_lines(handle, rest)
+            yield from filter(None, map(parse_attempt, lines))
+            fresh = _open_other(directory / JOURNAL, handle)
+            if fresh is not None:
+                # The rest of the old file was read just now, or in the moment before it was moved.
+                lines, _ = _read_lines(handle, rest)
+                yield from filter(None, map(parse_attempt, lines))
+                if handle is not None:
+                    os.close(handle)
+                handle, rest = fresh, b""
+            elif is_last:
+                return
+            else:
+                pause(_LOOK_S)
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open(path: Path) -> int | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _open_other(path: Path, known: int | None) -> int | None:
+    """The file at this place, if it is not the known one."""
+    handle = _open(path)
+    if handle is None or known is None:
+        return handle
+    if os.path.samestat(os.fstat(handle), os.fstat(known)):
+        os.close(handle)
+        return None
+    return handle
+
+
+def _read_lines(handle: int | None, rest: bytes) -> tuple[list[bytes], bytes]:
+    if handle is None:
+        return [], rest
+    parts = [rest]
+    while part := os.read(handle, _CHUNK_BYTES):
+        parts.append(part)
+    *lines, rest = b"".join(parts).split(b"\n")
+    return lines, rest

@@ -1,0 +1,63 @@
+"""What it costs to reach a capsule's port: bytes and requests that are carried, against direct."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+
+from atoll.engine.bench.peers import PACKAGE_ROOT
+from atoll.engine.bench.table import Report, Row, at_most, at_most_times
+from atoll.engine.bench.workspace import Order, Tell, machine_of, require_parent
+from atoll.host.process import run
+
+_BYTES = 1 << 30
+_REQUESTS = 200
+_LEAST_SHARE = 0.6
+"""Of the throughput of a direct connection."""
+_ADDED_S = 0.0003
+_PROGRAM = (
+    f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
+    "from atoll.engine.bench.traffic import main; main()"
+)
+# By name only: the daemon is a face, which the engine does not know.
+_CARRIER = (
+    f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
+    "from atoll.daemon.ports.doors import carry_to; carry_to(int(sys.argv[1]))"
+)
+
+
+def measure(order: Order, tell: Tell) -> Report:
+    """Every sample of one way stands between two of the other."""
+    parent = require_parent(order)
+    load_before = os.getloadavg()
+    count, size = max(2, order.repeat // 2), max(1 << 20, int(_BYTES * order.scale))
+    tell(f"carrying {count} x {size >> 20} MiB and {count * _REQUESTS:,} requests, both ways")
+    words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": _CARRIER}
+    said = run((sys.executable, "-I", "-S", "-c", _PROGRAM), stdin=json.dumps(words).encode())
+    found = json.loads(said.stdout)
+    return Report(
+        machine=machine_of(parent, "none", load_before),
+        projects=(),
+        rows=tuple(_rows(found["carried"], found["direct"], size)),
+        skipped=(),
+    )
+
+
+def _rows(carried: dict[str, list[float]], direct: dict[str, list[float]], size: int) -> list[Row]:
+    names = {
+        "bulk": f"{size >> 20} MiB through a published port",
+        "request": "a request over an open connection",
+        "connection": "a request with its own connection",
+    }
+    aims = {"bulk": at_most_times(round(1 / _LEAST_SHARE, 2))}
+    rows = [
+        Row("", name, tuple(carried[key]), "direct", tuple(direct[key]), aims.get(key))
+        for key, name in names.items()
+    ]
+    for key in ("request", "connection"):
+        base = statistics.median(direct[key])
+        added = tuple(sample - base for sample in carried[key])
+        rows.append(Row("", f"added to {names[key]}", added, aim=at_most(_ADDED_S)))
+    return rows

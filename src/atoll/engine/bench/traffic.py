@@ -1,0 +1,135 @@
+"""What is measured of carried connections, by processes that do nothing else.
+
+Runs in a process of its own, as `atoll.engine.bench.network` starts it: a server, a carrier and a
+client, each one process, as they are in real life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+_BULK, _ECHO = b"b", b"e"
+_PIECE = bytes(1 << 16)
+"""What most programs hand over at once."""
+_SERVERS = 4
+_REQUEST = b"x" * 300
+_LOOPBACK = "127.0.0.1"
+
+
+def main() -> None:
+    """Reads `{"count", "bytes", "requests", "carrier"}`, writes samples of both ways as JSON."""
+    order = json.load(sys.stdin)
+    server = socket.create_server((_LOOPBACK, 0), backlog=1024)
+    direct = server.getsockname()[1]
+    # Several, so that nobody waits for one that is still seeing the former client off.
+    children = [_fork(lambda: _serve(server)) for _ in range(_SERVERS)]
+    try:
+        carried, carrier = _start_carrier(order["carrier"], direct)
+        children.append(carrier)
+        found: dict[str, dict[str, list[float]]] = {}
+        # In turns: the machine may get busier meanwhile.
+        for _ in range(order["count"]):
+            for way, port in (("direct", direct), ("carried", carried)):
+                samples = found.setdefault(way, {"bulk": [], "request": [], "connection": []})
+                samples["bulk"].append(_bulk(port, order["bytes"]))
+                samples["request"] += _requests(port, order["requests"])
+                samples["connection"] += [_connection(port) for _ in range(order["requests"] // 8)]
+        os.write(1, json.dumps(found).encode())
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _fork(work: Callable[[], object]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _start_carrier(program: str, port: int) -> tuple[int, int]:
+    """Its port and its process."""
+    reader, writer = os.pipe()
+
+    def become() -> NoReturn:
+        os.dup2(writer, 1)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, str(port)])  # noqa: S606
+
+    pid = _fork(become)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        return int(said.readline()), pid
+
+
+def _serve(server: socket.socket) -> NoReturn:
+    while True:
+        client, _ = server.accept()
+        with client:
+            _answer(client)
+
+
+def _answer(client: socket.socket) -> None:
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    kind = client.recv(1)
+    if kind == _ECHO:
+        while data := client.recv(1 << 16):
+            client.sendall(data)
+        return
+    count, buffer = 0, bytearray(len(_PIECE))
+    while size := client.recv_into(buffer):
+        count += size
+    client.sendall(b"%d" % count)
+
+
+def _connect(port: int, kind: bytes) -> socket.socket:
+    client = socket.create_connection((_LOOPBACK, port))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.sendall(kind)
+    return client
+
+
+def _bulk(port: int, size: int) -> float:
+    """Seconds until so many bytes have arrived, counted by whom they were for."""
+    with _connect(port, _BULK) as client:
+        started = time.perf_counter()
+        left, piece = size, memoryview(_PIECE)
+        while left:
+            left -= client.send(piece[:left])
+        client.shutdown(socket.SHUT_WR)
+        arrived = int(client.recv(32))
+        took_s = time.perf_counter() - started
+    if arrived != size:
+        raise ConnectionError(f"{arrived} of {size} bytes have arrived")
+    return took_s
+
+
+def _requests(port: int, count: int) -> list[float]:
+    """Seconds of each of so many requests over one connection."""
+    found = []
+    with _connect(port, _ECHO) as client:
+        for _ in range(count):
+            started = time.perf_counter()
+            client.sendall(_REQUEST)
+            client.recv(1 << 16)
+            found.append(time.perf_counter() - started)
+    return found
+
+
+def _connection(port: int) -> float:
+    """Seconds of a request with a connection of its own."""
+    started = time.perf_counter()
+    with _connect(port, _ECHO) as client:
+        client.sendall(_REQUEST)
+        client.recv(1 << 16)
+        return time.perf_counter() - started

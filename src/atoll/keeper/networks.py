@@ -1,0 +1,97 @@
+"""A capsule's own network: a loopback, and where its egress is let out, doors for the daemon.
+
+There is no interface to the world. What may leave is taken over by the daemon, which listens on
+sockets that were made in here and dials on the host: over the proxy's port for programs that know
+proxies, and by redirection for those that do not. Names are answered with stand-in addresses, so
+that the daemon knows the name behind each connection.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+from atoll.keeper import netlink, wire
+
+PROXY_PORT = 62_001
+"""HTTP, CONNECT and SOCKS5."""
+CAUGHT_PORT = 62_002
+"""Connections of programs that know no proxy; the kernel tells where they wanted to go."""
+NAMES_PORT = 62_003
+"""Questions for names, in datagrams and streams."""
+BROWSER_PORT = 62_004
+"""Where the capsule's own browser takes orders; for nobody but the capsule's processes."""
+OWN_PORTS = (PROXY_PORT, CAUGHT_PORT, NAMES_PORT, BROWSER_PORT)
+"""Never published on the host."""
+STAND_INS = ("198.18.0.0", 15)
+"""Addresses that nobody has, for names that may be reached."""
+NAME_SERVER = "198.18.0.1"
+HOST = "host"
+"""The mode of a view that has no network of its own."""
+
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP, _IFF_RUNNING = 0x1, 0x40
+_EVERYTHING = {socket.AF_INET: bytes(4), socket.AF_INET6: bytes(16)}
+_LOOPBACK = {
+    socket.AF_INET: (bytes([127, 0, 0, 0]), 8),
+    socket.AF_INET6: (bytes(15) + b"\1", 128),
+}
+_LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+_IPV6 = "/proc/net/if_inet6"
+_DNS = 53
+_MOST_SOCKETS = 8
+_SOCK_DIAG = 4
+_SOCKETS = {
+    (int(socket.AF_INET), int(socket.SOCK_STREAM)): 0,
+    (int(socket.AF_INET), int(socket.SOCK_DGRAM)): 0,
+    (int(socket.AF_INET6), int(socket.SOCK_STREAM)): 0,
+    (int(socket.AF_INET6), int(socket.SOCK_DGRAM)): 0,
+    (int(socket.AF_NETLINK), int(socket.SOCK_RAW)): _SOCK_DIAG,
+}
+"""What is made for others, with its protocol."""
+
+
+def bring_up(mode: str) -> None:
+    """In a new network namespace. OSError when the kernel cannot do what `mode` needs.
+
+    Where there is egress at all, every way out leads to the daemon, which decides and takes notes.
+    """
+    _bring_loopback_up()
+    with open(_LOW_PORTS, "w", encoding="ascii") as file:
+        file.write("0")
+    if mode == "none":
+        return
+    for family, everything in _EVERYTHING.items():
+        if family == socket.AF_INET6 and not os.path.exists(_IPV6):
+            continue
+        netlink.route_to_self(family, everything, 0)
+        netlink.redirect(family, _redirections(family))
+
+
+def _redirections(family: socket.AddressFamily) -> list[netlink.Match]:
+    def leaving(protocol: int) -> netlink.Match:
+        return netlink.Match().protocol(protocol).beyond(family, *_LOOPBACK[family])
+
+    return [
+        leaving(socket.IPPROTO_UDP).port(_DNS).redirect(NAMES_PORT),
+        leaving(socket.IPPROTO_TCP).port(_DNS).redirect(NAMES_PORT),
+        leaving(socket.IPPROTO_TCP).redirect(CAUGHT_PORT),
+    ]
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+
+
+def make_sockets(wanted: list[list[int]]) -> list[socket.socket]:
+    """Sockets of this network for somebody outside: `[[FAMILY, TYPE], ...]`.
+
+    WireError for what is no stream or datagram socket of the internet, and does not ask who
+    listens either.
+    """
+    if len(wanted) > _MOST_SOCKETS or any(tuple(pair) not in _SOCKETS for pair in wanted):
+        raise wire.WireError("no such sockets")
+    return [socket.socket(family, kind, _SOCKETS[family, kind]) for family, kind in wanted]

@@ -1,0 +1,22 @@
+"""Ports out of real network namespaces, told by root and by an ordinary user; see `holders.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import holders
+from persons import as_both
+
+TESTS = Path(holders.__file__).parent
+
+
+@as_both
+@pytest.mark.parametrize("story", holders.STORIES)
+def test_story(person, story):
+    person.run(
+        sys.executable, holders.__file__, "story", story, person.place,
+        env={"PYTHONPATH": str(TESTS)},
+    )  # fmt: skip

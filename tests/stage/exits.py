@@ -1,0 +1,62 @@
+"""What the daemon does for the network of each capsule, and nothing else of it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+from sockets import DATAGRAM, STREAM, V4, V6, made_in
+
+from atoll.daemon.egress.granting import Grant
+from atoll.daemon.egress.journal import Journal
+from atoll.daemon.egress.leaving import Doors, Egress
+from atoll.daemon.egress.world import World
+from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
+from atoll.model.egress import Policy
+
+GRANTED = 5432
+LOOPBACK = {V4: "127.0.0.1", V6: "::1"}
+
+
+def open_door(place: Path, family: int, kind: int, port: int):
+    (sock,) = made_in(place, (family, kind))
+    sock.setblocking(False)
+    sock.bind((LOOPBACK[family], port))
+    if kind == STREAM:
+        sock.listen(4096)
+    return sock
+
+
+def read_policy(place: Path) -> Policy:
+    return Policy.of(**json.loads((place / "policy.json").read_text()))
+
+
+async def main() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    world = World.of(os.environ)
+    async with asyncio.TaskGroup() as group:
+        for place in map(Path, sys.argv[1:]):
+            journal = Journal(place)
+            policy = functools.partial(read_policy, place)
+            parts = {"capsule": place.name, "policy": policy, "journal": journal, "world": world}
+            doors = Doors(
+                proxy=open_door(place, V4, STREAM, PROXY_PORT),
+                caught=tuple(open_door(place, f, STREAM, CAUGHT_PORT) for f in (V4, V6)),
+                names=tuple(open_door(place, f, DATAGRAM, NAMES_PORT) for f in (V4, V6)),
+                names_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
+            )
+            group.create_task(Egress(**parts).serve(doors))
+            listeners = [open_door(place, family, STREAM, GRANTED) for family in (V4, V6)]
+            group.create_task(Grant(GRANTED, **parts).serve(listeners))
+        sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

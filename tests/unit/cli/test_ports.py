@@ -1,0 +1,113 @@
+"""What `ports` and `checkout` ask of the daemon, and how they show its answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atoll.cli.app import run
+from atoll.engine import daemons
+from atoll.model.errors import StateError
+
+ANSWER = {
+    "router": {"port": 7080, "trouble": None},
+    "host": "shop.localhost",
+    "note": None,
+    "checked_out": "fix",
+    "missing": [],
+    "more": 0,
+    "ports": [
+        {
+            "capsule": "fix", "name": "web", "inside": 3000, "dynamic": 20_001, "canonical": 3000,
+            "url": "http://web.fix.shop.localhost:7080", "state": "listening",
+        },
+        {
+            "capsule": "fix", "name": "9", "inside": 9, "dynamic": None, "canonical": None,
+            "url": None, "state": "too many ports: not published",
+        },
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def daemon(monkeypatch, repo, atoll):
+    """What it was asked; `answer` is what it says."""
+    asked = []
+    atoll("new", "fix", cwd=repo)
+    monkeypatch.chdir(repo)
+
+    def ask(session, request, *, start=True):
+        asked.append(request)
+        session.store.close()
+        if isinstance(ask.answer, Exception):
+            raise ask.answer
+        return ask.answer
+
+    ask.answer, ask.asked = ANSWER, asked
+    monkeypatch.setattr(daemons, "ask", ask)
+    return ask
+
+
+def test_ports_of_all_and_of_one(daemon, capsys):
+    assert run(["ports"]) == 0
+    assert run(["ports", "fix"]) == 0
+    requests = daemon.asked
+    assert [(r["do"], r["capsule"]) for r in requests] == [("ports", None), ("ports", 1)]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["CAPSULE", "NAME", "INSIDE", "DYNAMIC", "CANONICAL", "URL", "STATE"]
+    assert lines[1].split() == [
+        "fix", "web", "3000", "20001", "3000", "http://web.fix.shop.localhost:7080", "listening",
+    ]  # fmt: skip
+    assert lines[2].split()[:6] == ["fix", "9", "9", "-", "-", "-"]
+
+
+def test_json_is_the_daemons_answer(daemon, capsys):
+    assert run(["ports", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "kind": "ports", "data": ANSWER}
+
+
+def test_what_is_unusual_is_told(daemon, capsys):
+    daemon.answer = {
+        **ANSWER,
+        "router": {"port": 7080, "trouble": "port 7080 is taken by `x`"},
+        "note": "another project is called `shop`",
+        "missing": ["port 3000 is taken by `y`"],
+        "more": 7,
+        "ports": [],
+    }
+    assert run(["ports"]) == 0
+    said = capsys.readouterr().err
+    for text in (
+        "7 more",
+        "another project",
+        "no URL works: port 7080",
+        "port 3000 is taken",
+        "no port is",
+    ):
+        assert text in said
+
+
+def test_checkout_and_back(daemon, capsys):
+    assert run(["checkout", "fix"]) == 0
+    assert run(["checkout", "--none"]) == 0
+    asked = [(r["do"], r["capsule"]) for r in daemon.asked]
+    assert asked == [("checkout", 1), ("checkout", None)]
+    assert "no capsule has" in capsys.readouterr().err
+
+
+def test_refusal_is_told(daemon, capsys):
+    daemon.answer = StateError("port 3000 is taken by `x`", hint="kill 1, then: atoll checkout fix")
+    assert run(["checkout", "fix"]) == 4
+    assert "hint: kill 1, then: atoll checkout fix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["fix", "--none"]])
+def test_either_a_name_or_none(daemon, words):
+    assert run(["checkout", *words]) == 2
+    assert daemon.asked == []
+
+
+def test_unknown_capsule(daemon):
+    assert run(["ports", "nope"]) == 4
+    assert daemon.asked == []
