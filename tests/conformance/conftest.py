@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -291,7 +292,17 @@ def finish(suite: type, place: Path) -> tuple[str, str]:
         if time.monotonic() > deadline:
             return "bad", f"{said}\nstill running: {left}"
         time.sleep(0.05)
+    remove_groups(place / "home")
     return how, said
+
+
+def remove_groups(home: Path) -> None:
+    """Those that limited the capsules which the suite leaves in its home: that goes as a whole."""
+    prefix = f"{zlib.crc32(os.fsencode(home)):08x}-"
+    for path, names, _ in os.walk("/sys/fs/cgroup"):
+        for name in names:
+            if name.startswith(prefix):
+                os.rmdir(f"{path}/{name}")
 
 
 def answer(theirs: socket.socket, how: str, said: str) -> None:
