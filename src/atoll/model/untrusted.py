@@ -1,0 +1,179 @@
+"""Values that came from inside a capsule or from a repository: hostile until validated.
+
+`Untrusted` holds raw bytes and `InsidePath` a path. Neither is a string or a path, so neither can
+be joined to a path of the host, passed to a program, stored or compared with trusted text: mypy
+refuses it, and formatting one raises TypeError. What a value is needed for decides which of the
+named validators below it has to pass. Validators never raise: None means "not acceptable".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import total_ordering
+from typing import NewType, NoReturn
+
+from atoll.model.names import printable
+
+ObjectId = NewType("ObjectId", str)
+"""A full object id in lower-case hexadecimal: nothing an option or a path can hide in."""
+RefName = NewType("RefName", str)
+"""A full ref name below `refs/`, by git's own rules."""
+
+_OBJECT_ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF_NAME = re.compile(r"refs(/[^\x00-\x20\x7f~^:?*\[\\/]+)+")
+_REF_BYTES = 1024
+_PATH_BYTES = 4096
+_SHOWN_CHARACTERS = 400
+
+
+class Untrusted:
+    """Bytes from inside a capsule. Only a validator of this module looks at them."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __repr__(self) -> str:
+        return f"<untrusted, {len(self._raw)} bytes>"
+
+    def __str__(self) -> NoReturn:
+        raise TypeError("an untrusted value has to be validated before it is used as text")
+
+    def __format__(self, format_spec: str) -> NoReturn:
+        raise TypeError("an untrusted value has to be validated before it is used as text")
+
+
+@total_ordering
+class InsidePath:
+    """A relative path in a capsule's workspace or in a tree: plain names divided by `/`.
+
+    Made by `find_path`, or by adding a name that a directory listing gave. It never has an empty
+    part, `.`, `..` or a NUL, so it stays beneath whatever directory it is resolved in, as long as
+    no link is followed there: open it with `atoll.host.beneath` only.
+    """
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        if not _is_plain(raw):
+            raise ValueError("not a plain relative path")
+        self._raw = raw
+
+    @property
+    def raw(self) -> bytes:
+        """For NUL-separated input of a program and for descriptor-relative calls."""
+        return self._raw
+
+    @property
+    def name(self) -> bytes:
+        return self._raw.rpartition(b"/")[2]
+
+    @property
+    def parts(self) -> list[bytes]:
+        return self._raw.split(b"/")
+
+    @property
+    def parent(self) -> InsidePath | None:
+        """The directory that holds it; None at the top."""
+        above = self._raw.rpartition(b"/")[0]
+        return InsidePath(above) if above else None
+
+    def parents(self) -> Iterator[InsidePath]:
+        """From the inside out."""
+        place = self.parent
+        while place is not None:
+            yield place
+            place = place.parent
+
+    def child(self, name: bytes) -> InsidePath:
+        if b"/" in name:
+            raise ValueError("a name has no `/`")
+        return InsidePath(self._raw + b"/" + name)
+
+    def is_below(self, other: InsidePath) -> bool:
+        return self._raw == other.raw or self._raw.startswith(other.raw + b"/")
+
+    def quoted(self) -> bytes:
+        """As git's machine formats quote a path: safe on a line of its own."""
+        escaped = b"".join(_escaped(byte) for byte in self._raw)
+        return b'"' + escaped + b'"'
+
+    def shown(self) -> str:
+        """For people, logs and JSON: no control character, bounded."""
+        return show(Untrusted(self._raw))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InsidePath) and self._raw == other.raw
+
+    def __lt__(self, other: InsidePath) -> bool:
+        return self._raw < other.raw
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
+
+    def __repr__(self) -> str:
+        return f"<inside: {self.shown()}>"
+
+    def __str__(self) -> NoReturn:
+        raise TypeError("a path from inside a capsule is shown with `shown()`")
+
+    def __format__(self, format_spec: str) -> NoReturn:
+        raise TypeError("a path from inside a capsule is shown with `shown()`")
+
+
+def _is_plain(raw: bytes) -> bool:
+    parts = raw.split(b"/")
+    return (
+        0 < len(raw) <= _PATH_BYTES
+        and b"\0" not in raw
+        and not any(part in (b"", b".", b"..") for part in parts)
+    )
+
+
+def _escaped(byte: int) -> bytes:
+    if byte in b'"\\':
+        return b"\\" + bytes([byte])
+    return bytes([byte]) if 0x20 <= byte < 0x7F else f"\\{byte:03o}".encode()
+
+
+def find_path(value: Untrusted) -> InsidePath | None:
+    """A path that stays beneath the directory it is resolved in."""
+    return InsidePath(value._raw) if _is_plain(value._raw) else None  # noqa: SLF001 - a validator
+
+
+def find_object_id(value: Untrusted) -> ObjectId | None:
+    raw = value._raw  # noqa: SLF001 - a validator
+    return ObjectId(raw.decode("ascii")) if _OBJECT_ID.fullmatch(raw) else None
+
+
+def find_ref_name(value: Untrusted) -> RefName | None:
+    """A full ref name as `git check-ref-format` accepts it."""
+    raw = value._raw  # noqa: SLF001 - a validator
+    text = os.fsdecode(raw)
+    if len(raw) > _REF_BYTES or not _REF_NAME.fullmatch(text):
+        return None
+    parts = text.split("/")
+    if any(part.startswith(".") or part.endswith((".", ".lock")) for part in parts):
+        return None
+    return None if ".." in text or "@{" in text else RefName(text)
+
+
+def find_number(value: Untrusted, *, most: int) -> int | None:
+    """A decimal number from 0 to `most`."""
+    raw = value._raw  # noqa: SLF001 - a validator
+    if not 0 < len(raw) <= len(str(most)) or not raw.isdigit():
+        return None
+    number = int(raw)
+    return number if number <= most else None
+
+
+def show(value: Untrusted, *, most: int = _SHOWN_CHARACTERS) -> str:
+    """For people, logs and JSON: no control character, no more than `most` characters."""
+    text = printable(os.fsdecode(value._raw[: most * 4]))  # noqa: SLF001 - a validator
+    return text if len(text) <= most else text[: most - 1] + "…"
