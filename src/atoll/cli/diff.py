@@ -8,6 +8,8 @@ from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.harmless import clean
 from atoll.cli.output import paint, stdout_is_terminal
 from atoll.engine import work
+from atoll.engine.capsules import Capsule
+from atoll.model.state import Patch
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -23,16 +25,37 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> Non
     """
     capsule = frame.capsule(name)
     if snapshot is None:
-        text = work.diff(capsule, stat=stat)
+        patch = work.diff(capsule, stat=stat)
     else:
-        text = work.diff_since(capsule, capsule.require_snapshot(snapshot), stat=stat)
+        patch = work.diff_since(capsule, capsule.require_snapshot(snapshot), stat=stat)
+    text = patch.text
+    _warn(frame, capsule, patch)
     if frame.output.json:
-        frame.output.answer("diff", {"diff": text.decode(errors="replace")}, "")
+        data = {
+            "diff": text.decode(errors="replace"),
+            "concealed": list(patch.concealed),
+            "refused": patch.refused,
+        }
+        frame.output.answer("diff", data, "")
     elif stdout_is_terminal():
         # What a file holds must not steer the terminal; in a pipe a patch stays exact.
         frame.output.answer("diff", None, "\n".join(map(_painted, clean(text).splitlines())))
     else:
         frame.output.raw("out", text)
+
+
+def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:
+    """What the patch cannot show: commits may hold what the files do not."""
+    if patch.refused:
+        frame.output.note(f"the commits of `{capsule.name}` are not shown: {patch.refused}")
+    if patch.concealed:
+        shown = ", ".join(f"`{path}`" for path in patch.concealed[:5])
+        more = f" and {len(patch.concealed) - 5} more" if len(patch.concealed) > 5 else ""
+        base = capsule.record.base_commit[:12]
+        frame.output.note(
+            f"commits change {shown}{more}, which the files do not show\n"
+            f"hint: git diff {base} {capsule.record.branch}"
+        )
 
 
 def _painted(line: str) -> str:

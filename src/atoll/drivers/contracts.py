@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
-from atoll.model.state import Problem, RecoveryPoint, Work
+from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 
 
 class WorkspaceRequest(NamedTuple):
@@ -70,8 +70,27 @@ class Sealed(NamedTuple):
     """How the workspace goes on from there."""
 
 
+class Author(NamedTuple):
+    """Who commits."""
+
+    name: str
+    address: str
+
+
+class Committed(NamedTuple):
+    """A commit that the host has made of a workspace's files."""
+
+    commit: str
+    parent: str | None
+    pack: bytes
+    """Its objects, for the capsule's own repository."""
+
+
 class WorkspaceDriver(Protocol):
-    """Gives a capsule its files."""
+    """Gives a capsule its files.
+
+    What a workspace holds is read on the host, from its files; nothing in it is executed.
+    """
 
     @property
     def name(self) -> str: ...
@@ -95,29 +114,29 @@ class WorkspaceDriver(Protocol):
         Raises DriverError when a tool fails; calling it again then goes on where it stopped.
         """
 
-    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
+    def work(self, plan: WorkspacePlan) -> Work:
         """What exists only in this workspace and its branch. A plan without a branch asks what
-        would be lost if the branch stayed. Questions are asked inside the capsule.
+        would be lost if the branch stayed.
         """
 
     def save(
-        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+        self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        """Stores all work under the recovery point `point`; None when there is none.
+        """Stores all work under the recovery point `point`; None when there is none. `base` is
+        the commit that the work began at.
 
         Afterwards `release` loses nothing. Idempotent for the same `point`.
         """
 
-    def restore(
-        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
-    ) -> None:
+    def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
+        """What differs from the commit `base`: committed or not, tracked or not."""
+
+
+class SharedDriver(WorkspaceDriver, Protocol):
+    """Gives a capsule files whose repository is the owner's own."""
+
+    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
         """Brings a recovery point's files and index state into a fresh workspace."""
-
-    def points(self, repository: str) -> list[RecoveryPoint]:
-        """The recovery points that this driver keeps for a repository, the newest first."""
-
-    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        """Forgets a recovery point, at its owner's explicit word."""
 
 
 class LayeredDriver(WorkspaceDriver, Protocol):
@@ -161,28 +180,26 @@ class LayeredDriver(WorkspaceDriver, Protocol):
         """Where the workspace can be opened without its view; None when it cannot."""
 
     def tip(self, plan: WorkspacePlan) -> str | None:
-        """The commit that the branch stands at, if that can be told without asking inside."""
+        """The commit that the branch stands at, if a single file says so."""
 
-    def bring(self, plan: WorkspacePlan, inside: Enclosure, *, everything: bool) -> str | None:
+    def bring(self, plan: WorkspacePlan, *, everything: bool) -> str | None:
         """Takes the commits of the branch into the owner's repository, through a quarantine; with
         `everything` the uncommitted rest, too, as a commit on top. Returns the tip, None when
         there is no branch. Moves no ref. Raises StateError when it is refused.
         """
 
-    def compare(
-        self,
-        before: tuple[WorkspacePlan, Enclosure],
-        after: tuple[WorkspacePlan, Enclosure],
-        *,
-        place: str,
-        stat: bool,
-    ) -> bytes:
-        """A patch between two states of a workspace, each with the view that shows it. `place` is
-        an empty directory to work in.
+    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:
+        """Makes a commit of all files on top of the branch, in the owner's repository. Moves no
+        ref. Raises StateError when HEAD is not on the branch or nothing has changed.
         """
 
-    def rename(self, plan: WorkspacePlan, inside: Enclosure, *, former: str) -> None:
-        """Gives the branch `former` of a copy the name that `plan` has for it."""
+    def diff_since(self, plan: WorkspacePlan, layers: tuple[str, ...], *, stat: bool) -> Patch:
+        """What differs from an earlier state of the workspace, which `layers` hold."""
+
+    def rename(self, plan: WorkspacePlan, *, former: str) -> None:
+        """Gives the branch `former` of a copy in which nothing has run yet the name that `plan`
+        has for it.
+        """
 
 
 class IsolationDriver(Protocol):

@@ -14,6 +14,7 @@ from atoll.drivers.contracts import (
     DrivenBrowser,
     IsolationDriver,
     LayeredDriver,
+    SharedDriver,
     WorkspaceDriver,
 )
 from atoll.model.errors import PrerequisiteError
@@ -46,6 +47,11 @@ DRIVEN = "chromium"
 
 def workspace_driver(name: str) -> WorkspaceDriver:
     return cast("WorkspaceDriver", _load("atoll.workspace", _WORKSPACE, name))
+
+
+def shared_driver(name: str) -> SharedDriver:
+    """A driver that is known to work on the owner's repository."""
+    return cast("SharedDriver", _load("atoll.workspace", _WORKSPACE, name))
 
 
 def layered_driver(name: str) -> LayeredDriver:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.engine import removal
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.host import git
@@ -94,14 +93,19 @@ def export(session: Session, capsule: Capsule, *, everything: bool = False) -> E
     if not plan.pool:
         return _shared(session, capsule, branch, everything=everything)
     driver = registry.layered_driver(plan.driver)
-    inside = removal.enclosure(session, capsule)
-    tip = driver.bring(plan, inside, everything=everything)
+    tip = driver.bring(plan, everything=everything)
     if tip is None:
         raise StateError(
             f"`{capsule.name}` has no branch `{branch}` any more",
             hint=f"atoll run {capsule.name} -- git switch -c {branch}",
         )
     session.reach("export.brought", capsule.name)
+    return place(session, capsule, plan, tip)
+
+
+def place(session: Session, capsule: Capsule, plan: WorkspacePlan, tip: str) -> Exported:
+    """Moves the capsule's branch to a commit that the owner's repository has."""
+    branch = str(capsule.branch)
     with git.turn(plan.repository):
         moved = _move(session, capsule, branch, tip, repository=plan.repository)
     return Exported(branch=branch, commit=tip, moved=moved)

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import bases, networks, ports, profiles, registries, removal, runs, snapshots
+from atoll.engine import bases, inside, networks, ports, profiles, registries, removal, runs, snapshots
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
 from atoll.host import git, locks
 from atoll.model import state
-from atoll.model.errors import AtollError, StateError
+from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
@@ -111,9 +111,28 @@ def _apply(
             raise SetupError(command, outcome)
     if point is not None:
         # After the set-up, which may change what the point holds.
-        inside = removal.enclosure(session, capsule)
-        driver.restore(plan.workspace, point, inside, lock=lock)
+        _restore(session, capsule, plan, point, lock)
     session.reach("new.setup", plan.name)
+
+
+def _restore(
+    session: Session, capsule: state.Capsule, plan: CapsulePlan, point: RecoveryPoint, lock: int
+) -> None:
+    """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
+    if not plan.workspace.pool:
+        driver = registry.shared_driver(plan.workspace.driver)
+        driver.restore(plan.workspace, point, lock=lock)
+        return
+    for words in (
+        ("-u", "--reset", point.commit),
+        (point.index_commit or point.head_commit,),
+    ):
+        # Its own git puts them there, as a run: the set-up has run before.
+        argv = ("git", "read-tree", *words)
+        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+        if done.code != 0:
+            said = printable(done.stderr[-1000:].decode(errors="replace").strip())
+            raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
 
 
 def fork_capsule(

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
 from atoll.engine import reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git
+from atoll.host import files, git, points
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -159,7 +158,11 @@ class Project:
 
     def recovery_points(self) -> list[RecoveryPoint]:
         """The newest first."""
-        return registry.workspace_driver("worktree").points(self.record.git_dir)
+        return points.points(self._shelf, warn=self.session.warn)
+
+    @property
+    def _shelf(self) -> points.Shelf:
+        return points.Shelf(self.record.git_dir, self.session.home)
 
     def require_point(self, text: str) -> RecoveryPoint:
         """The point with this id, or the newest of the capsule with this name."""
@@ -178,8 +181,7 @@ class Project:
         return self.make([began], point=point)[0]
 
     def drop(self, point: RecoveryPoint) -> None:
-        driver = registry.workspace_driver("worktree")
-        driver.drop(self.record.git_dir, point, home=self.session.home)
+        points.drop(self._shelf, point)
 
     def draft(self) -> str:
         """What `init` would write."""
@@ -239,6 +241,7 @@ def open_project(
 
 
 def project_at(session: Session, path: str) -> Project:
+    _require_owners(session, path)
     checkout = git.find_checkout(path)
     _require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
@@ -254,6 +257,46 @@ def project_at(session: Session, path: str) -> Project:
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
     return Project(session=session, record=session.store.remember_project(record))
+
+
+def _require_owners(session: Session, path: str) -> None:
+    """Refuses what an agent can write, before any git looks at it: a repository in there would be
+    the agent's, with its settings and programs.
+    """
+    real = os.path.realpath(path)
+    try:
+        is_here = os.path.samestat(os.stat(path), os.stat(real))
+    except OSError:
+        # What is not there at all is told by whoever looks for the checkout.
+        is_here = not os.path.exists(path)
+    homes = [place for place in (Path(real), *Path(real).parents) if _is_home(session, place)]
+    if is_here and (not homes or _is_worktree(session, Path(real), homes[0])):
+        return
+    raise StateError(
+        f"`{printable(path)}` is the workspace of a capsule and no project",
+        hint="cd to the project itself",
+    )
+
+
+def _is_home(session: Session, place: Path) -> bool:
+    if place == Path(os.path.realpath(session.home)):
+        return True
+    return (place / "state.db").is_file() and (place / "pools").is_dir()
+
+
+def _is_worktree(session: Session, path: Path, home: Path) -> bool:
+    """Whether a path in an Atoll home is in a worktree of a project's own repository."""
+    repositories = [os.path.realpath(project.git_dir) for project in session.store.projects()]
+    for place in (path, *path.parents):
+        if place == home:
+            return False
+        if not os.path.lexists(place / ".git"):
+            continue
+        pointer = files.read_beneath(place, ".git", limit_bytes=1 << 16) or b""
+        named = Path(os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n")))
+        owner = os.path.realpath(named.parent.parent)
+        return named.parent.name == "worktrees" and owner in repositories
+    return False
 
 
 def _require_text(path: str) -> None:

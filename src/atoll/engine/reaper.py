@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from atoll.engine.session import Session
 from atoll.host import files, git, locks, views
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
-from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, RecoveryPoint, RunState
 
 
@@ -182,36 +181,18 @@ def _remove_unclaimed(session: Session, directory: Path) -> str | None:
         point = None
         if plan is not None:
             driver = registry.workspace_driver(plan.driver)
-            with _entered(session, directory, plan) as inside:
-                point = driver.save(plan, inside, point=name, home=session.home)
+            # Its keeper may still hold a view.
+            views.ask(str(directory), {"end": True})
+            point = driver.save(plan, point=name, base=plan.base_commit, home=session.home)
             driver.release(plan, home=session.home, keep_branch=True)
         files.remove_tree(directory, within=session.home)
     return None if point is None else point.id
-
-
-@contextmanager
-def _entered(session: Session, directory: Path, plan: WorkspacePlan) -> Iterator[Enclosure]:
-    """How to ask about a workspace whose capsule nobody knows any more."""
-    inside = Enclosure(env=_plain_environment(session), cwd=plan.path)
-    if not plan.pool:
-        yield inside
-        return
-    from atoll.drivers.layers.workbench import holding  # noqa: PLC0415 - after a lost store only
-
-    views.ask(str(directory), {"end": True})
-    view = registry.layered_driver(plan.driver).view(plan)
-    with holding(session.nursery, view, directory) as held:
-        yield inside._replace(holder=held.holder)
 
 
 def _end_unclaimed_runs(directory: Path) -> None:
     """Ends what still runs there, so that nothing is written after it was saved."""
     for run_directory in sorted((directory / "runs").glob("*")):
         runs.end_keeper(str(run_directory), grace_s=runs.GRACE_S)
-
-
-def _plain_environment(session: Session) -> dict[str, str]:
-    return {key: session.owner[key] for key in ("PATH", "HOME") if key in session.owner}
 
 
 def _plan_of_unclaimed(directory: Path) -> WorkspacePlan | None:

@@ -38,12 +38,12 @@ def find_work(session: Session, capsule: Capsule, *, keep_branch: bool = False) 
     plan = _losing(session, capsule, keep_branch=keep_branch)
     if _is_pristine(capsule, plan):
         return Work()
-    return registry.workspace_driver(plan.driver).work(plan, enclosure(session, capsule))
+    return registry.workspace_driver(plan.driver).work(plan)
 
 
 def _losing(session: Session, capsule: Capsule, *, keep_branch: bool) -> WorkspacePlan:
-    """The workspace as far as removal would lose it, with the base that its work began at."""
-    plan = workspace_plan(session, capsule)._replace(base_commit=capsule.base_commit)
+    """The workspace as far as removal would lose it."""
+    plan = workspace_plan(session, capsule)
     return plan._replace(branch=None) if keep_branch else plan
 
 
@@ -76,8 +76,9 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
     if removal.save and not _is_pristine(capsule, losing):
-        inside = enclosure(session, capsule)
-        saved = driver.save(losing, inside, point=removal.point, home=session.home)
+        saved = driver.save(
+            losing, point=removal.point, base=capsule.base_commit, home=session.home
+        )
     session.reach("rm.saved", capsule.name)
     if workspace.pool:
         views.end_view(session, capsule)

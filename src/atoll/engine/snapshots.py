@@ -103,8 +103,7 @@ def begin_fork(session: Session, made: Capsule, *, former: str) -> None:
     session.reach("fork.prepared", made.name)
     note_plan(made, plan)
     views.note_use(made)
-    inside = removal.enclosure(session, made)
-    driver.rename(plan, inside, former=former)
+    driver.rename(plan, former=former)
     session.reach("fork.renamed", made.name)
 
 

@@ -1,110 +1,172 @@
-"""The work in a capsule, as git: asked inside the capsule, with what the capsule may know."""
+"""The work in a capsule, as git: read from its files on the host, never by asking its git.
+
+Only hooks run inside, because a commit was asked for, and they run as a run of the capsule does.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.drivers.layers.pool import Pool
-from atoll.drivers.layers.workbench import holding
-from atoll.engine import exports
+from atoll.drivers.contracts import Author, Committed
+from atoll.engine import exports, inside
 from atoll.engine.capsules import Capsule
-from atoll.engine.leases import workspace_plan
-from atoll.engine.views import furnished
+from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.host import git
 from atoll.model.errors import PrerequisiteError, StateError
-from atoll.model.plan import Enclosure
-from atoll.model.state import Snapshot
+from atoll.model.names import printable
+from atoll.model.plan import WorkspacePlan
+from atoll.model.state import Patch, Snapshot
+
+_HOOK_S = 3600.0
+_PLACE_S = 600.0
+_SAID_BYTES = 4000
+_MESSAGE = (
+    'f=$(mktemp) && cat >"$f" && git hook run --ignore-missing commit-msg -- "$f" >&2 && '
+    'cat "$f"; code=$?; rm -f "$f"; exit $code'
+)
+_PLACE = (
+    "git index-pack --stdin --fix-thin >/dev/null && "
+    'git update-ref -m commit "refs/heads/$1" "$2" "$3" && git reset --quiet'
+)
+"""Gives the capsule's own repository a commit that the host has made."""
 
 
-def diff(capsule: Capsule, *, stat: bool = False) -> bytes:
+def diff(capsule: Capsule, *, stat: bool = False) -> Patch:
     """Everything that differs from where the capsule started: committed or not, tracked or not."""
-    record, inside = capsule.record, capsule.enclosure()
-    flags = ["--no-color", *(["--stat"] if stat else [])]
-    with git.copied_index(cwd=record.workspace, within=inside) as index:
-        env = {"GIT_INDEX_FILE": index}
-        git.git(
-            "add",
-            "--all",
-            "--intent-to-add",
-            "--",
-            ".",
-            cwd=record.workspace,
-            within=inside,
-            env=env,
-        )
-        answer = git.git(
-            "diff", *flags, "--no-ext-diff", "--no-textconv", record.base_commit, "--",
-            cwd=record.workspace, within=inside, env=env,
-        )  # fmt: skip
-    return answer.stdout
+    plan = workspace_plan(capsule.session, capsule.record)
+    driver = registry.workspace_driver(plan.driver)
+    return driver.diff(plan, base=capsule.record.base_commit, stat=stat)
 
 
-def diff_since(capsule: Capsule, snapshot: Snapshot, *, stat: bool = False) -> bytes:
-    """What has changed since a point, by way of a second view that shows the point."""
-    session, record = capsule.session, capsule.record
-    plan = workspace_plan(session, record)
-    driver = registry.layered_driver(plan.driver)
-    pool = Pool(plan.pool)
-    past = driver.on(plan, snapshot.layers)
-    now = capsule.enclosure()
-    with tempfile.TemporaryDirectory(prefix=".diff-", dir=record.directory) as place:
-        with pool.turn(shared=True):
-            driver.prepare(past)
-        try:
-            view = furnished(session, record, driver.view(past))
-            watched = Path(place, "held")
-            watched.mkdir()
-            with holding(session.nursery, view, watched) as held:
-                then = now._replace(holder=held.holder)
-                return driver.compare((past, then), (plan, now), place=place, stat=stat)
-        finally:
-            driver.discard(past, home=session.home)
+def diff_since(capsule: Capsule, snapshot: Snapshot, *, stat: bool = False) -> Patch:
+    """What has changed since a point."""
+    plan = workspace_plan(capsule.session, capsule.record)
+    return registry.layered_driver(plan.driver).diff_since(plan, snapshot.layers, stat=stat)
 
 
 def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
-    """Commits everything in the workspace on its branch; the project's own hooks run inside."""
-    record, inside = capsule.record, capsule.enclosure()
-    if record.branch is None:
+    """Commits everything in the workspace on its branch, after the project's own hooks agree."""
+    if capsule.record.branch is None:
         raise StateError(
             f"`{capsule.name}` is the checkout itself and has no branch of its own",
             hint="git commit",
         )
-    here = git.git(
-        "symbolic-ref", "--quiet", "HEAD", cwd=record.workspace, within=inside, allowed=(0, 1)
-    ).text.strip()
-    if here != f"refs/heads/{record.branch}":
-        raise StateError(
-            f"the workspace of `{capsule.name}` is not on its branch `{record.branch}`",
-            hint=f"atoll run {capsule.name} -- git switch {record.branch}",
-        )
-    _require_identity(capsule, inside)
-    git.git("add", "--all", "--", ".", cwd=record.workspace, within=inside)
-    if not git.git(
-        "diff", "--cached", "--quiet", cwd=record.workspace, within=inside, allowed=(0, 1)
-    ).code:
-        raise StateError(
-            f"`{capsule.name}` has nothing to commit", hint=f"atoll diff {capsule.name}"
-        )
-    flags = [] if verify else ["--no-verify"]
-    git.git(
-        "commit", "--quiet", *flags, "--file=-",
-        cwd=record.workspace, within=inside, stdin=os.fsencode(message), safe=False,
-    )  # fmt: skip
-    exports.export_after_run(capsule.session, record)
-    return git.git("rev-parse", "HEAD", cwd=record.workspace, within=inside).text.strip()
+    plan = workspace_plan(capsule.session, capsule.record)
+    author = _require_author(capsule)
+    if not plan.pool:
+        return _commit_in_worktree(capsule, message, verify=verify)
+    if verify:
+        _run_hook(capsule, "pre-commit")
+        message = _checked_message(capsule, message)
+    made = _made(capsule, plan, message, author)
+    exports.place(capsule.session, capsule.record, plan, made.commit)
+    _give(capsule, made)
+    return made.commit
 
 
-def _require_identity(capsule: Capsule, inside: Enclosure) -> None:
-    asked = git.git(
-        "var", "GIT_COMMITTER_IDENT",
-        cwd=capsule.record.workspace, within=inside, allowed=(0, 1, 128),
-    )  # fmt: skip
-    if asked.code != 0:
-        inner = f"atoll run {capsule.name} -- git config --global"
+def _made(capsule: Capsule, plan: WorkspacePlan, message: str, author: Author) -> Committed:
+    name = capsule.name
+    try:
+        return registry.layered_driver(plan.driver).commit(plan, message, author)
+    except StateError as error:
+        hint = error.hint or f"atoll diff {name}; atoll run {name} -- git status"
+        raise StateError(f"`{name}`: {error.message}", hint=hint) from error
+
+
+def _run_hook(capsule: Capsule, name: str) -> None:
+    done = inside.ask(
+        capsule.session,
+        capsule.record,
+        ("git", "hook", "run", "--ignore-missing", name),
+        timeout_s=_HOOK_S,
+    )
+    if done.code != 0:
+        said = _tail(done.stdout + done.stderr)
+        raise StateError(
+            f"the hook `{name}` of `{capsule.name}` said no (exit code {done.code}){said}",
+            hint=f"atoll run {capsule.name} -- git hook run {name}, or say --no-verify",
+        )
+
+
+def _checked_message(capsule: Capsule, message: str) -> str:
+    """The message as the hook `commit-msg` leaves it."""
+    done = inside.ask(
+        capsule.session,
+        capsule.record,
+        ("/bin/sh", "-c", _MESSAGE),
+        stdin=os.fsencode(message),
+        timeout_s=_HOOK_S,
+    )
+    if done.code != 0:
+        raise StateError(
+            f"the hook `commit-msg` of `{capsule.name}` said no{_tail(done.stderr)}",
+            hint="write another message, or say --no-verify",
+        )
+    return os.fsdecode(done.stdout)
+
+
+def _tail(said: bytes) -> str:
+    lines = said[-_SAID_BYTES:].decode(errors="replace").strip().splitlines()[-12:]
+    return "".join(f"\n  {printable(line)}" for line in lines)
+
+
+def _give(capsule: Capsule, made: Committed) -> None:
+    """Lets the capsule's own branch follow. What its git makes of that is not believed: the
+    commit is in the owner's repository already.
+    """
+    before = made.parent or "0" * len(made.commit)
+    branch = str(capsule.record.branch)
+    done = inside.ask(
+        capsule.session,
+        capsule.record,
+        ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
+        stdin=made.pack,
+        timeout_s=_PLACE_S,
+    )
+    if done.code != 0:
+        capsule.session.warn(
+            f"the commit is in the branch `{branch}`, but `{capsule.name}` itself did not take it"
+            f"{_tail(done.stderr)}"
+        )
+
+
+def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
+    """A worktree shares the owner's repository: its git commits there by itself."""
+    flags = () if verify else ("--no-verify",)
+    branch = f"refs/heads/{capsule.record.branch}"
+    repository = workspace_plan(capsule.session, capsule.record).repository
+    before = git.find_ref(branch, cwd=repository)
+    for argv, given in (
+        (("git", "add", "--all", "--", "."), b""),
+        (("git", "commit", "--quiet", *flags, "--file=-"), os.fsencode(message)),
+    ):
+        done = inside.ask(
+            capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S
+        )
+        if done.code != 0:
+            raise StateError(
+                f"`{capsule.name}` has nothing to commit, or git refuses"
+                f"{_tail(done.stdout + done.stderr)}",
+                hint=f"atoll diff {capsule.name}",
+            )
+    after = git.find_ref(branch, cwd=repository)
+    if after is None or after == before:
+        raise StateError(
+            f"the workspace of `{capsule.name}` is not on its branch `{capsule.record.branch}`",
+            hint=f"atoll run {capsule.name} -- git switch {capsule.record.branch}",
+        )
+    return after
+
+
+def _require_author(capsule: Capsule) -> Author:
+    plan = isolation_plan(capsule.session, capsule.record)
+    name, address = plan.author, plan.email
+    if not name or not address:
+        name, address = git.identity(cwd=workspace_plan(capsule.session, capsule.record).checkout)
+    if not name or not address:
         raise PrerequisiteError(
             "git does not know who commits",
-            hint=f'{inner} user.name "NAME" && {inner} user.email "ADDRESS"',
+            hint='git config --global user.name "NAME" && git config --global user.email "ADDRESS"',
         )
+    return Author(name, address)

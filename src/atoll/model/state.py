@@ -200,6 +200,16 @@ class Work(NamedTuple):
         return lines
 
 
+class Patch(NamedTuple):
+    """What a workspace changes."""
+
+    text: bytes
+    concealed: tuple[str, ...] = ()
+    """What commits of the branch change and the files do not show."""
+    refused: str = ""
+    """Why the commits could not be looked at."""
+
+
 class RecoveryPoint(NamedTuple):
     """Work that was stored before its capsule was removed."""
 

@@ -17,7 +17,7 @@ from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.host import files
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
-from atoll.model.state import Problem, RecoveryPoint, Work
+from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 
 Content = dict[str, tuple[int, bytes]]
 """Mode and bytes by path; a link's bytes are its target."""
@@ -60,8 +60,7 @@ class FakeWorkspace:
         del keep_branch
         files.remove_tree(Path(plan.path), within=home)
 
-    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
-        del inside
+    def work(self, plan: WorkspacePlan) -> Work:
         if not Path(plan.path).is_dir():
             return Work()
         before, now = self._contents[plan.base_commit], _read(Path(plan.path))
@@ -71,11 +70,11 @@ class FakeWorkspace:
         )
 
     def save(
-        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+        self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
         del home
         kept = self._points.setdefault(plan.repository, {})
-        if not self.work(plan, inside).any:
+        if not self.work(plan).any:
             return kept.get(point)
         commit = self._remember(_read(Path(plan.path)))
         if point not in kept or kept[point].commit != commit:
@@ -84,28 +83,24 @@ class FakeWorkspace:
                 capsule=point.split("/", maxsplit=1)[0],
                 ref=f"fake/{point}",
                 commit=commit,
-                base_commit=plan.base_commit,
+                base_commit=base,
                 head_commit=plan.base_commit,
                 stored_at=time.time(),
             )
         return kept[point]
 
-    def restore(
-        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
-    ) -> None:
-        del lock, inside
+    def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
+        del stat
+        before, now = self._contents[base], _read(Path(plan.path))
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        return Patch("".join(f"{name}\n" for name in changed).encode())
+
+    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+        del lock
         root = Path(plan.path)
         for name in _read(root):
             (root / name).unlink()
         _write(root, self._contents[point.commit])
-
-    def points(self, repository: str) -> list[RecoveryPoint]:
-        kept = self._points.get(repository, {}).values()
-        return sorted(kept, key=lambda point: (point.stored_at, point.id), reverse=True)
-
-    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        del home
-        self._points[repository].pop(point.id, None)
 
 
 class FakeIsolation:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
-from atoll.model.plan import Enclosure, WorkspacePlan
-from atoll.model.state import Problem, RecoveryPoint, Work
+from atoll.drivers.workspace import changes
+from atoll.drivers.workspace.linked import LinkedSite
+from atoll.model.plan import WorkspacePlan
+from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 
 
 class CheckoutWorkspace:
@@ -25,25 +28,20 @@ class CheckoutWorkspace:
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         del plan, home, keep_branch
 
-    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
+    def work(self, plan: WorkspacePlan) -> Work:
         # The checkout stays where it is, so removal of the capsule loses nothing.
-        del plan, inside
+        del plan
         return Work()
 
     def save(
-        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+        self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        del plan, inside, point, home
+        del plan, point, base, home
         return None
 
-    def restore(
-        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
-    ) -> None:
-        del plan, point, inside, lock
+    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+        del plan, point, lock
 
-    def points(self, repository: str) -> list[RecoveryPoint]:
-        del repository
-        return []
-
-    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        del repository, point, home
+    def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
+        site = LinkedSite(plan, Path(tempfile.gettempdir()))
+        return changes.diff(site, base=base, stat=stat)

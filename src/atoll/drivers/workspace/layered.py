@@ -1,31 +1,38 @@
 """What all drivers with layers share: the view, the private repository, and how work leaves it.
 
-Nothing in the workspace is trusted: git is asked about it inside the capsule, and what comes out
-passes a quarantine. On the host only the refs of frozen layers are read, and files that are
-opened without following a link.
+Nothing in the workspace is trusted. What it holds is read on the host, by descriptors and without
+following a link (`survey.py`); nothing in it is executed, neither on the host nor inside. Commits
+are taken as data, through a quarantine (`private.py`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.contracts import Sealed, WorkspaceRequest
+from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
-from atoll.drivers.workspace import points, recovery
+from atoll.drivers.workspace import changes, recovery
 from atoll.drivers.workspace.branches import forget_branch
-from atoll.drivers.workspace.private import PrivateSite
+from atoll.drivers.workspace.private import PrivateSite, open_workspace
+from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
+from atoll.host.intake.refs import load_refs
+from atoll.host.layer_stack import Namespace
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import branch_of
-from atoll.model.plan import Enclosure, View, WorkspacePlan
-from atoll.model.state import Problem, RecoveryPoint, Work
+from atoll.model.plan import View, WorkspacePlan
+from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
-_COMMIT = re.compile(rb"[0-9a-f]{40}([0-9a-f]{24})?\n?")
+_OWN = "xus"
+"""How the layers begin that hold what is not in the commit: of the owner's changes, and of the
+capsule itself."""
+_REF_BYTES = 100
 
 
 class LayeredWorkspace:
@@ -76,7 +83,7 @@ class LayeredWorkspace:
         """The mount that shows all that the capsule may write."""
 
     @abstractmethod
-    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None: ...
+    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None: ...
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
         del lock
@@ -141,68 +148,83 @@ class LayeredWorkspace:
         return os.geteuid() != 0
 
     def tip(self, plan: WorkspacePlan) -> str | None:
-        relative = f"{WORKSPACE}/.git/refs/heads/{plan.branch}"
-        for layer in reversed((*plan.layers, plan.upper)):
-            tree = Pool(plan.pool).tree(layer)
-            content = files.read_beneath(tree, relative, limit_bytes=100) if tree.is_dir() else None
-            if content is not None:
-                return content.decode().strip() if _COMMIT.fullmatch(content) else None
-        return None
+        path = InsidePath(f".git/refs/heads/{plan.branch}".encode())
+        try:
+            with self._opened(plan, (*plan.layers, plan.upper)) as workspace:
+                content = workspace.tree.read(path, limit_bytes=_REF_BYTES)
+        except StateError:
+            return None
+        return None if content is None else find_object_id(Untrusted(content.removesuffix(b"\n")))
 
-    def bring(self, plan: WorkspacePlan, inside: Enclosure, *, everything: bool) -> str | None:
-        site = self._site(plan, inside)
-        if not site.belongs():
+    def bring(self, plan: WorkspacePlan, *, everything: bool) -> str | None:
+        return changes.bring(self._site(plan), everything=everything)
+
+    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:
+        return changes.commit(self._site(plan), message, author)
+
+    def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
+        return changes.diff(self._site(plan), base=base, stat=stat)
+
+    def diff_since(self, plan: WorkspacePlan, layers: tuple[str, ...], *, stat: bool) -> Patch:
+        with (
+            self._site(plan).opened() as (now, store),
+            self._opened(plan, layers) as then,
+        ):
+            return changes.diff_between(plan, store, then, now, stat=stat)
+
+    def rename(self, plan: WorkspacePlan, *, former: str) -> None:
+        """Writes the refs into the upper layer, which no view has shown yet."""
+        with self._opened(plan, (*plan.layers, plan.upper)) as workspace:
+            refs = load_refs(workspace.tree)
+        if refs is None:
             raise StateError(
-                f"the repository in `{plan.path}` is not the one that it was made with",
-                hint="atoll rm --force keeps its files as they are",
+                "the repository in the workspace is not the one that it was made with",
+                hint="atoll new NAME",
             )
-        tip = git.find_commit(f"refs/heads/{plan.branch}", cwd=plan.path, within=inside)
-        if everything:
-            tip = site.commit_rest(tip)
-        if tip is not None:
-            site.deliver([tip])
-        return tip
+        before, after = f"refs/heads/{former}", f"refs/heads/{_branch(plan)}"
+        stands = next((tip for ref, tip in refs.refs.items() if ref == before), None)
+        tree = Pool(plan.pool).tree(plan.upper)
+        if stands is not None:
+            files.write_beneath(tree, f"{WORKSPACE}/.git/{after}", f"{stands}\n".encode())
+        if refs.head_ref == before:
+            files.write_beneath(tree, f"{WORKSPACE}/.git/HEAD", f"ref: {after}\n".encode())
 
-    def rename(self, plan: WorkspacePlan, inside: Enclosure, *, former: str) -> None:
-        git.git("branch", "-M", former, _branch(plan), cwd=plan.path, within=inside)
+    def _site(self, plan: WorkspacePlan) -> PrivateSite:
+        return PrivateSite(
+            plan,
+            lambda: self._opened(plan, (*plan.layers, plan.upper)),
+            lambda aside: self._set_aside(plan, aside),
+        )
 
-    def compare(
-        self,
-        before: tuple[WorkspacePlan, Enclosure],
-        after: tuple[WorkspacePlan, Enclosure],
-        *,
-        place: str,
-        stat: bool,
-    ) -> bytes:
-        from atoll.drivers.workspace import comparing  # noqa: PLC0415 - only to compare
+    @contextmanager
+    def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[Workspace]:
+        """The workspace as these layers show it; the topmost may still be written."""
+        pool = Pool(plan.pool)
+        base = [layer for layer in plan.layers if layer[0] not in _OWN]
+        shown = self._shown(layers)
+        own = sum(1 for layer in shown if layer not in base)
+        with open_workspace(pool, shown, own, self._namespace(plan), base) as workspace:
+            yield workspace
 
-        return comparing.compare(before, after, place=place, stat=stat)
+    def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
+        """Which of the layers hold what the workspace shows: drivers that copy need only one."""
+        return layers[-1:]
 
-    def _site(self, plan: WorkspacePlan, inside: Enclosure) -> PrivateSite:
-        return PrivateSite(plan, inside, lambda aside: self._set_aside(plan, inside, aside))
+    def _namespace(self, plan: WorkspacePlan) -> Namespace:
+        """Whose marks the kernel has written into layers."""
+        return "user" if self._is_user(plan) else "trusted"
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
         del plan
         return False
 
-    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
-        return recovery.find_work(self._site(plan, inside))
+    def work(self, plan: WorkspacePlan) -> Work:
+        return recovery.find_work(self._site(plan))
 
     def save(
-        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+        self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(self._site(plan, inside), point=point, home=home)
-
-    def restore(
-        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
-    ) -> None:
-        recovery.restore(plan, point, inside, lock=lock)
-
-    def points(self, repository: str) -> list[RecoveryPoint]:
-        return points.points(cwd=repository)
-
-    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        points.drop(point, cwd=repository, home=home)
+        return recovery.save(self._site(plan), point=point, base=base, home=home)
 
 
 def _mode(path: str) -> int:

@@ -12,8 +12,14 @@ from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
 from atoll.host import files
+from atoll.host.merged import MergedTree
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.untrusted import InsidePath
+
+
+_FEW = 50
+_SMALL_BYTES = 1 << 10
 
 
 class OverlayWorkspace(LayeredWorkspace):
@@ -64,18 +70,25 @@ class OverlayWorkspace(LayeredWorkspace):
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
         """By what lies in its own layers: nothing in the workspace but what every new one has."""
-        ref = f".git/refs/heads/{plan.branch}"
-        expected = {".git/HEAD": f"ref: refs/heads/{plan.branch}\n", ref: f"{plan.base_commit}\n"}
-        parents = {str(place) for place in Path(ref).parents}
-        pool = Pool(plan.pool)
+        expected = {
+            InsidePath(b".git/HEAD"): f"ref: refs/heads/{plan.branch}\n".encode(),
+            InsidePath(f".git/refs/heads/{plan.branch}".encode()): f"{plan.base_commit}\n".encode(),
+        }
+        own = own_layers(plan)
+        base = [layer for layer in plan.layers if layer not in own]
+        shown = [Pool(plan.pool).tree(layer) for layer in (*base, *own)]
         try:
-            return all(
-                _holds_only(pool.tree(layer) / WORKSPACE, expected, parents)
-                for layer in own_layers(plan)
-            )
-        except OSError:
-            # What cannot be listed may hold anything.
+            with MergedTree(shown, own=len(own), namespace=self._namespace(plan)) as tree:
+                found = tree.changes(limit_entries=_FEW)
+                held = {path: tree.read(path, limit_bytes=_SMALL_BYTES) for path in found.entries}
+        except StateError:
+            # More than a new one has, or what cannot be read and may hold anything.
             return False
+        odd = {*found.hidden, *found.closed, *found.special} - expected.keys()
+        return not odd and all(held[path] == expected.get(path) for path in held)
+
+    def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
+        return layers
 
     def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
         """What the capsule has changed, as files; all that it shows where that cannot be told."""
@@ -99,19 +112,3 @@ def _is_empty(place: Path) -> bool:
         return not os.listdir(place)
     except OSError:
         return False
-
-
-def _holds_only(root: Path, files_in_it: dict[str, str], directories: set[str]) -> bool:
-    """Whether a tree holds nothing but these; a directory may also be new, or hide others."""
-    waiting = ["."] if root.is_dir() else []
-    while waiting:
-        directory = waiting.pop()
-        for name in os.listdir(root / directory):
-            path = name if directory == "." else f"{directory}/{name}"
-            if path in directories and (root / path).is_dir() and not (root / path).is_symlink():
-                waiting.append(path)
-                continue
-            said = files.read_beneath(root, path, limit_bytes=1 << 10)
-            if said is None or said.decode(errors="replace") != files_in_it.get(path):
-                return False
-    return True

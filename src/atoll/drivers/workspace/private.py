@@ -1,143 +1,131 @@
-"""A capsule's private repository, asked inside the capsule; its commits leave as a pack."""
+"""A capsule with a repository of its own: its files and commits are read on the host, as data.
+
+Nothing of it is ever the repository, object store, index, configuration or work tree of a git of
+the host. Refs and the index are parsed here, objects pass a quarantine.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.drivers.workspace import recovery
+from atoll.drivers.workspace.recovery import Taken, find_lost_submodules
+from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
+from atoll.host.intake import trees
+from atoll.host.intake.index import Staged, parse_index
+from atoll.host.intake.objects import import_objects
+from atoll.host.intake.refs import AgentRefs, load_refs
+from atoll.host.intake.store import Store, open_store
+from atoll.host.layer_stack import Namespace
+from atoll.host.merged import MergedTree
 from atoll.model.errors import StateError
-from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.plan import WorkspacePlan
+from atoll.model.untrusted import InsidePath, ObjectId
 
 _REFS_LIMIT = 1_000
-_GITLINK = "160000"
-_TEXT = "atoll: what was not committed"
+_INDEX_BYTES = 256 << 20
+_PACKED_BYTES = 1 << 28
+_INDEX = GIT.child(b"index")
+
+
+@contextmanager
+def open_workspace(
+    pool: Pool, layers: Sequence[str], own: int, namespace: Namespace, below: Sequence[str]
+) -> Iterator[Workspace]:
+    """The workspace that layers show together, the `own` topmost of which are the capsule's."""
+    with ExitStack() as stack:
+        shown = [pool.tree(layer) for layer in layers]
+        tree = stack.enter_context(MergedTree(shown, own=own, namespace=namespace, at=WORKSPACE))
+        lower = [pool.tree(layer) for layer in below]
+        base = stack.enter_context(MergedTree(lower, own=1, namespace=namespace, at=WORKSPACE))
+        yield Workspace(tree, base, is_whole=own == len(layers))
 
 
 class PrivateSite:
+    """A workspace on layers; `opening` opens its files."""
+
     def __init__(
-        self, plan: WorkspacePlan, inside: Enclosure, set_aside: Callable[[Path], None]
+        self,
+        plan: WorkspacePlan,
+        opening: Callable[[], AbstractContextManager[Workspace]],
+        set_aside: Callable[[Path], None],
     ) -> None:
         self.plan = plan
-        self.inside = inside
+        self.scratch = Pool(plan.pool).root
         self.set_aside = set_aside
+        self._opening = opening
 
     def is_there(self) -> bool:
         return Pool(self.plan.pool).tree(self.plan.upper).is_dir()
 
-    def belongs(self) -> bool:
-        path = self.plan.path
-        answer = git.git(
-            "rev-parse", "--path-format=absolute", "--git-dir", "--show-toplevel",
-            cwd=path, within=self.inside, allowed=(0, 128),
-        )  # fmt: skip
-        real = os.path.realpath(path)
-        return answer.code == 0 and answer.text == f"{real}/.git\n{real}\n"
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Workspace, Store]]:
+        pool = Pool(self.plan.pool)
+        # A collection would take the store for a dead builder's.
+        with (
+            pool.turn(shared=True),
+            self._opening() as workspace,
+            open_store(self.plan.repository, scratch=self.scratch) as store,
+        ):
+            yield workspace, store
 
-    def tips(self) -> list[str]:
-        """Delivers them, too: only the owner's repository can tell whether they are held there."""
-        if not self.is_there() or not self.belongs():
-            return self._exported()
-        head = git.find_commit("HEAD", cwd=self.plan.path, within=self.inside)
-        tips = [] if head is None else [head]
-        tips += self._own_tips()
-        found = list(dict.fromkeys(tips))
-        self.deliver(found)
-        return list(dict.fromkeys([*found, *self._exported()]))
+    def take(self, workspace: Workspace) -> Taken | None:
+        refs = load_refs(workspace.tree)
+        if refs is None:
+            return None
+        tips = self._deliver(workspace, self._tips(refs))
+        own = f"refs/heads/{self.plan.branch}"
+        return Taken(
+            head=refs.head,
+            head_ref=refs.head_ref,
+            branch=next((tip for ref, tip in refs.refs.items() if ref == own), None),
+            tips=tuple(tips),
+            staged=self._staged(workspace),
+        )
 
-    def _own_tips(self) -> list[str]:
-        """Where refs stand that are not as they were when the capsule was made."""
-        answer = git.git(
-            "for-each-ref", "--format=%(objectname) %(refname)",
-            "refs/heads", "refs/stash", "refs/tags",
-            cwd=self.plan.path, within=self.inside,
-        )  # fmt: skip
-        # The newest stash is a ref; those below it are only in its log.
-        stashes = git.git(
-            "log", "--walk-reflogs", "--format=%H", "refs/stash", "--",
-            cwd=self.plan.path, within=self.inside, allowed=(0, 128),
-        ).text.split()  # fmt: skip
+    def _tips(self, refs: AgentRefs) -> list[ObjectId]:
+        """HEAD first, then where refs stand that are not as they were when the capsule was made."""
         at_first = self._first_refs()
-        lines = [line for line in answer.text.splitlines() if line not in at_first]
-        names = dict.fromkeys([*(line.split(" ", 1)[0] for line in lines), *stashes])
-        if len(names) > _REFS_LIMIT:
+        own = [tip for ref, tip in refs.refs.items() if f"{tip} {ref}" not in at_first]
+        head = [] if refs.head is None else [refs.head]
+        tips = list(dict.fromkeys([*head, *own, *refs.stashes, *refs.worktrees]))
+        if len(tips) > _REFS_LIMIT:
             raise StateError(f"the capsule has more than {_REFS_LIMIT} refs of its own")
-        return self._commits(list(names))
+        return tips
 
-    def _commits(self, names: list[str]) -> list[str]:
-        """The commits that names stand for; a tag may stand for something else."""
-        answer = git.git(
-            "cat-file", "--batch-check=%(objectname) %(objecttype)",
-            cwd=self.plan.path, within=self.inside,
-            stdin="".join(f"{name}^{{}}\n" for name in names).encode(),
-        )  # fmt: skip
-        rows = [line.split(" ") for line in answer.text.splitlines()]
-        return [row[0] for row in rows if row[1:] == ["commit"]]
+    def _deliver(self, workspace: Workspace, tips: Sequence[ObjectId]) -> list[ObjectId]:
+        """Sees that the owner's repository has the commits that these stand for."""
+        known = list(dict.fromkeys([self.plan.base_commit, *self.committed()]))
+        taken = import_objects(
+            workspace.tree, self.plan.repository, tips, known=known, commits_only=True
+        )
+        return list(dict.fromkeys(taken.commits[tip] for tip in tips if tip in taken.commits))
 
-    def is_sound(self) -> bool:
-        answer = git.git(
-            "rev-list", "--objects", "--all", "--quiet",
-            cwd=self.plan.path, within=self.inside, allowed=range(256),
-        )  # fmt: skip
-        return answer.code == 0
-
-    def lost_submodules(self) -> list[str]:
-        """Submodules that the branch records at a commit which only the capsule has."""
-        answer = git.git(
-            "diff", "--raw", "-z", "--no-abbrev", "--no-renames", "--ignore-submodules=none",
-            self.plan.base_commit, "HEAD", "--",
-            cwd=self.plan.path, within=self.inside, allowed=(0, 128),
-        )  # fmt: skip
-        fields = answer.text.split("\0")
-        changed = [
-            (head.split(" "), path) for head, path in zip(fields[:-1:2], fields[1::2], strict=True)
-        ]
-        return [
-            path
-            for words, path in changed
-            if words[1] == _GITLINK and not self._owner_has(path, words[3])
-        ]
-
-    def _owner_has(self, path: str, commit: str) -> bool:
-        place = os.path.join(self.plan.checkout, path)
-        is_there = os.path.lexists(os.path.join(place, ".git"))
-        return is_there and git.find_commit(commit, cwd=place) is not None
+    def _staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+        content = workspace.tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
+        if content is None:
+            return None
+        found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
+        return None if found is None else tuple(found)
 
     def _first_refs(self) -> set[str]:
-        """From the frozen layer, which nobody writes."""
+        """From the frozen layer, which no capsule can write."""
         for layer in self.plan.layers:
             if layer.startswith("g"):
                 path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
-                content = files.read_regular(path, limit_bytes=1 << 28)
-                return set(os.fsdecode(content or b"").splitlines())
+                content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
+                return set((content or b"").decode(errors="surrogateescape").splitlines())
         return set()
 
-    def _exported(self) -> list[str]:
+    def committed(self) -> list[str]:
         """What was brought out before under the capsule's branch."""
         if self.plan.branch is None:
             return []
         tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
         return [] if tip is None else [tip]
 
-    def deliver(self, commits: Sequence[str]) -> None:
-        from atoll.host import quarantine  # noqa: PLC0415 - not for every run
-
-        known = list(dict.fromkeys([self.plan.base_commit, *self._exported()]))
-        quarantine.bring(
-            self.plan.repository, commits, known=known, inside=self.inside, place=self.plan.path
-        )
-
-    def commit_rest(self, tip: str | None) -> str | None:
-        """What is not committed as a commit on top of `tip`; `tip` when there is nothing."""
-        trees = recovery.require_trees(self)
-        parents = [tip] if tip is not None else []
-        if tip is not None:
-            held = git.git(
-                "rev-parse", f"{tip}^{{tree}}", cwd=self.plan.path, within=self.inside
-            ).text.strip()
-            if held == trees.everything:
-                return tip
-        return recovery.commit_tree(self, trees.everything, parents, _TEXT)
+    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+        return find_lost_submodules(self.plan, store, head)

@@ -2,38 +2,53 @@
 
 A recovery point is a commit under `refs/atoll/recovery/`: its tree is every file as it stood
 (untracked ones too), its first parent the HEAD of that moment, its last the index where that
-could be written. What git cannot store (repositories inside the workspace, a workspace whose git
-link was destroyed) is kept aside as plain files.
+differs. What git cannot store (repositories inside the workspace, files that cannot be read, a
+workspace whose repository was destroyed) is kept aside as plain files.
 
-All questions are asked inside the capsule; a `Site` says where its repository is and how its
-commits come to the owner's.
+Everything is decided from files, on the host (`survey.py`); a `Site` says where they are and how
+the commits in them come to the owner's repository.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atoll.drivers.workspace.points import PREFIX, find_point
+from atoll.host import points
+from atoll.host.points import PREFIX, Shelf
+from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, compare, survey
 from atoll.host import git
-from atoll.host.process import Completed, tells_of_no_space
-from atoll.model.errors import DriverError, PrerequisiteError, StateError, Unanswered
-from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.host.merged import PlainTree
+from atoll.host.intake import trees
+from atoll.host.intake.index import Staged
+from atoll.host.intake.store import Store, open_store
+from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.plan import WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath, ObjectId
 
-_BATCHED = ("-c", "core.fsync=all", "-c", "core.fsyncMethod=batch")
-"""As `git.DURABLE`, with one wait for many objects."""
-_CLOSED = rb"^warning: could not open directory '(.+)/': "
-_FALLBACK_IDENTITY = {
-    "GIT_AUTHOR_NAME": "Atoll",
-    "GIT_AUTHOR_EMAIL": "atoll@localhost",
-    "GIT_COMMITTER_NAME": "Atoll",
-    "GIT_COMMITTER_EMAIL": "atoll@localhost",
-}
+NAME, ADDRESS = "Atoll", "atoll@localhost"
+_POINTER_BYTES = 1 << 16
+ALL = (".",)
+"""In the place of paths: the whole workspace."""
+
+
+class Taken(NamedTuple):
+    """What a workspace's repository says, as data; the owner's repository has the objects."""
+
+    head: ObjectId | None
+    head_ref: str | None
+    """None when HEAD is detached."""
+    branch: ObjectId | None
+    """Where the capsule's own branch stands."""
+    tips: tuple[ObjectId, ...]
+    """HEAD first, then whatever else commits of the capsule hang on."""
+    staged: tuple[Staged, ...] | None
+    """The index; None when it cannot be read."""
 
 
 class Site(Protocol):
@@ -42,146 +57,106 @@ class Site(Protocol):
     @property
     def plan(self) -> WorkspacePlan: ...
 
-    @property
-    def inside(self) -> Enclosure: ...
-
     def is_there(self) -> bool:
         """Whether there are files."""
 
-    def belongs(self) -> bool:
-        """Whether git still sees the workspace as what it was made as."""
+    def opened(self) -> AbstractContextManager[tuple[Workspace, Store]]:
+        """The files, and a store for objects made of them."""
 
-    def tips(self) -> list[str]:
-        """HEAD first, then whatever else commits of the capsule hang on, as far as they are ours
-        to lose. Raises StateError when they cannot be taken over."""
+    def take(self, workspace: Workspace) -> Taken | None:
+        """Takes over what is committed; None when the repository is not the one that the
+        workspace was made with. Raises StateError when it is refused.
+        """
 
-    def is_sound(self) -> bool:
-        """Whether git finds all that the workspace's refs name."""
+    def committed(self) -> list[str]:
+        """The commits that are the capsule's and in the owner's repository already."""
 
-    def lost_submodules(self) -> list[str]:
-        """Submodules whose recorded commits would be lost, although nothing is uncommitted."""
-
-    def deliver(self, commits: Sequence[str]) -> None:
-        """Sees that the owner's repository has these commits."""
+    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+        """Submodules that HEAD records at a commit which only the capsule has."""
 
     def set_aside(self, aside: Path) -> None:
         """Keeps the files as they are in a directory of Atoll's home."""
 
+    @property
+    def scratch(self) -> Path:
+        """Where a store for one question may be made: on Atoll's own filesystem."""
+
+
+class Examined(NamedTuple):
+    """A workspace that was looked at."""
+
+    work: Work
+    workspace: Workspace
+    store: Store
+    taken: Taken | None = None
+    survey: Survey | None = None
+    """None when files and commits cannot be told apart: then all is kept as files."""
+
 
 def find_work(site: Site) -> Work:
-    try:
-        return _ask_for_work(site)
-    except Unanswered:
-        # What cannot be asked may hold anything.
-        return Work(nested=(".",))
-
-
-def _ask_for_work(site: Site) -> Work:
-    plan = site.plan
-    if not Path(plan.repository).is_dir():
-        return Work(nested=(".",) if site.is_there() else ())
-    tips = _find_tips(site)
-    if tips is None:
-        return Work(nested=(".",))
-    commits = _lonely_commits(site, tips)
+    if not Path(site.plan.repository).is_dir():
+        return Work(nested=ALL if site.is_there() else ())
     if not site.is_there():
-        return Work(commits=commits)
-    if not site.belongs():
-        return Work(commits=commits, nested=(".",))
-    with _frank_index(site) as env:
-        status = _git(
-            site, "status", "--porcelain=v2", "-z", "--untracked-files=all",
-            "--ignored=matching", "--no-renames", "--ignore-submodules=none",
-            env={**env, "LC_ALL": "C.UTF-8"}, allowed=(0, 128),
-        )  # fmt: skip
-    if status.code != 0:
-        return Work(commits=commits, nested=(".",))
-    found = _parse_status(status.stdout, commits=commits)
-    # What git may not look into may hold anything.
-    closed = [os.fsdecode(path) for path in re.findall(_CLOSED, status.stderr, re.MULTILINE)]
-    nested = dict.fromkeys([*found.nested, *closed, *site.lost_submodules()])
-    return found._replace(nested=tuple(nested))
-
-
-def _find_tips(site: Site) -> list[str] | None:
-    """None when what the capsule has committed is refused, broken or cannot be asked for: then its
-    files are kept as they are.
-    """
-    try:
-        return site.tips()
-    except (StateError, Unanswered):
-        return None
-    except DriverError:
-        if site.is_sound():
-            raise
-        return None
+        return Work(commits=_lonely_commits(site, site.committed()))
+    with examined(site) as it:
+        return it.work
 
 
 @contextmanager
-def _frank_index(site: Site) -> Iterator[dict[str, str]]:
-    """The environment in which git hides nothing: the index itself, unless that tells git to
-    overlook files (`--assume-unchanged`, `--skip-worktree`) that are there.
-    """
-    if not _overlooked(site, {}):
-        yield {}
-        return
-    with git.copied_index(cwd=site.plan.path, within=site.inside) as index:
-        env = {"GIT_INDEX_FILE": index}
-        _expose(site, env)
-        yield env
+def examined(site: Site) -> Iterator[Examined]:
+    """Looks at a workspace that is there, and whose owner's repository is."""
+    with site.opened() as (workspace, store):
+        try:
+            taken = site.take(workspace)
+        except (StateError, DriverError):
+            # Refused, incomplete or broken: what the capsule has committed is only in its files.
+            taken = None
+        if taken is None:
+            commits = _lonely_commits(site, site.committed())
+            yield Examined(Work(commits=commits, nested=ALL), workspace, store)
+            return
+        tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
+        commits = _lonely_commits(site, tips)
+        seen = survey(
+            store, workspace, site.plan.base_commit, also=taken.head, absent=_left_out(taken)
+        )
+        against = compare(store, seen, taken.head)
+        nested = dict.fromkeys(f"{path.shown()}/" for path in seen.repositories)
+        nested |= dict.fromkeys(path.shown() for path in seen.closed)
+        if taken.head is not None:
+            lost = site.lost_submodules(store, taken.head)
+            nested |= dict.fromkeys(path.shown() for path in lost)
+        work = Work(
+            uncommitted=_shown(against.uncommitted) or _staged_only(store, seen, taken),
+            untracked=_shown(against.untracked),
+            commits=commits,
+            nested=tuple(nested),
+            ignored=seen.ignored,
+        )
+        yield Examined(work, workspace, store, taken, seen)
 
 
-def _overlooked(site: Site, env: dict[str, str]) -> list[str]:
-    """The files that the index tells git to overlook."""
-    listed = _git(site, "ls-files", "-v", "-z", env=env, allowed=(0, 128)).text.split("\0")
-    return [entry[2:] for entry in listed if entry[:1] == "S" or entry[:1].islower()]
+def _left_out(taken: Taken) -> frozenset[InsidePath]:
+    """What a sparse checkout leaves out, as the index says: only used where no layer says it."""
+    return frozenset(entry.path for entry in taken.staged or () if entry.skip_worktree)
 
 
-def _expose(site: Site, env: dict[str, str]) -> None:
-    """Has git look at every file that is there; those of a sparse checkout that are not stay
-    overlooked, and are no deletions.
-    """
-    overlooked = _overlooked(site, env)
-    if not overlooked:
-        return
-    for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
-        _mark(site, flag, overlooked, env)
-    missing = set(_git(site, "ls-files", "-z", "--deleted", env=env).text.split("\0"))
-    _mark(site, "--skip-worktree", [path for path in overlooked if path in missing], env)
+def _shown(paths: tuple[InsidePath, ...]) -> tuple[str, ...]:
+    return tuple(path.shown() for path in paths)
 
 
-def _mark(site: Site, flag: str, paths: list[str], env: dict[str, str]) -> None:
-    names = os.fsencode("".join(f"{path}\0" for path in paths))
-    git.git(
-        "update-index", flag, "-z", "--stdin",
-        cwd=site.plan.path, within=site.inside, env=env, stdin=names,
-    )  # fmt: skip
-
-
-def _parse_status(text: bytes, *, commits: int) -> Work:
-    uncommitted: list[str] = []
-    untracked: list[str] = []
-    nested: list[str] = []
-    ignored = 0
-    for record in os.fsdecode(text).split("\0"):
-        match record[:1]:
-            case "1" | "u":
-                fields = record.split(" ", 8 if record[0] == "1" else 10)
-                # A submodule's new commits live in this worktree's own copy of its repository.
-                (nested if fields[2][0] == "S" else uncommitted).append(fields[-1])
-            case "?":
-                # Git lists files; only a repository of its own is shown as a directory.
-                (nested if record.endswith("/") else untracked).append(record[2:])
-            case "!":
-                ignored += 1
-            case _:
-                continue
-    return Work(
-        uncommitted=tuple(uncommitted),
-        untracked=tuple(untracked),
-        nested=tuple(nested),
-        commits=commits,
-        ignored=ignored,
+def _staged_only(store: Store, seen: Survey, taken: Taken) -> tuple[str, ...]:
+    """What is staged and neither in HEAD nor in the files: of this only the index knows."""
+    if taken.staged is None or taken.head is None:
+        return ()
+    held = trees.tracked(store, taken.head, [entry.path for entry in taken.staged])
+    return tuple(
+        entry.path.shown()
+        for entry in taken.staged
+        if not entry.intent_to_add
+        and (entry.path not in held or held[entry.path].id != entry.object_id)
+        and seen.ids.get(entry.path) != entry.object_id
+        and entry.path not in seen.found
     )
 
 
@@ -202,139 +177,190 @@ def _lonely_commits(site: Site, tips: list[str]) -> int:
     return int(answer.text)
 
 
-def save(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
+def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | None:
+    """`base` is the commit that the capsule's work began at."""
     plan = site.plan
-    work = find_work(site)
-    ref = PREFIX + point
+    shelf = Shelf(plan.repository, home)
     if not Path(plan.repository).is_dir():
-        return _save_without_repository(site, point, home) if work.any else None
-    if not work.any:
-        return find_point(ref, cwd=plan.repository)
-    tips = _find_tips(site)
-    stored = find_trees(site) if tips is not None and site.is_there() else None
-    lost_to_git = work.nested or (stored is None and (work.uncommitted or work.untracked))
-    aside = home / "recovered" / point if lost_to_git else None
-    parents = list(dict.fromkeys(tips or ())) or [plan.base_commit]
-    before = find_point(ref, cwd=plan.repository)
-    if before is None or not _is_current(before, parents[0], stored, cwd=plan.repository):
+        return _save_without_repository(site, shelf, point, base) if site.is_there() else None
+    if not site.is_there():
+        work = find_work(site)
+        if not work.any:
+            return points.find_point(shelf, point)
+        return _note(site, shelf, _Kept(point, base, site.committed()))
+    with examined(site) as it:
+        if not it.work.any:
+            return points.find_point(shelf, point)
+        tree = _find_tree(it)
+        lost_to_git = it.work.nested or (tree is None and (it.work.uncommitted or it.work.untracked))
+        tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
+        kept = _Kept(
+            point=point,
+            base=base,
+            tips=list(dict.fromkeys(tips)) or [plan.base_commit],
+            tree=tree,
+            store=it.store,
+            staged=None if tree is None else _find_staged(it, tree),
+        )
+        made = _note(site, shelf, kept, has_files=bool(lost_to_git))
+        if lost_to_git:
+            # An interrupted removal comes here again.
+            site.set_aside(shelf.files_of(point))
+        return made
+
+
+class _Kept(NamedTuple):
+    """What a point is to hold."""
+
+    point: str
+    base: str
+    tips: list[str]
+    tree: ObjectId | None = None
+    store: Store | None = None
+    staged: ObjectId | None = None
+
+
+def _find_tree(it: Examined) -> ObjectId | None:
+    """The files as a tree; None when git cannot store them: then they are kept as they are."""
+    if it.survey is None:
+        return None
+    try:
+        return write_files(it)
+    except (StateError, PrerequisiteError):
+        return None
+
+
+def write_files(it: Examined) -> ObjectId:
+    """All files that are not ignored, as a tree in the store. Raises StateError."""
+    seen = it.survey
+    if seen is None:
+        raise StateError("the repository in the workspace is not the one that it was made with")
+    return trees.write_tree(it.store, seen.commit, it.workspace.tree, seen.changed(), seen.removed)
+
+
+def _find_staged(it: Examined, everything: ObjectId) -> ObjectId | None:
+    """The index as a tree, if that is neither HEAD nor all files."""
+    if it.taken is None or it.taken.staged is None or it.taken.head is None:
+        return None
+    tree = trees.write_staged(it.store, it.workspace.tree, it.taken.staged)
+    head = trees.tree_of(it.store, it.taken.head)
+    return None if tree in (None, everything, head) else tree
+
+
+def _note(
+    site: Site, shelf: Shelf, kept: _Kept, *, has_files: bool = False
+) -> RecoveryPoint | None:
+    """Stores the commits, writes down what they are, then names them by the point's ref."""
+    ref = PREFIX + kept.point
+    before = git.find_ref(ref, cwd=shelf.repository)
+    made = _commit(site, shelf, kept, before)
+    point = RecoveryPoint(
+        id=kept.point,
+        capsule=kept.point.split("/", maxsplit=1)[0],
+        ref=ref,
+        commit=made.commit,
+        base_commit=kept.base,
+        head_commit=kept.tips[0],
+        index_commit=made.index,
+        stored_at=time.time(),
+        files=str(shelf.files_of(kept.point)) if has_files else None,
+    )
+    if before == made.commit and (known := points.find_point(shelf, kept.point)) is not None:
+        return known
+    points.describe(shelf, point)
+    if before != made.commit:
+        git.move_ref(ref, made.commit, old=before, cwd=shelf.repository)
+    return point
+
+
+class _Made(NamedTuple):
+    commit: str
+    index: str | None
+
+
+def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
+    """The commits of a point, in the owner's repository."""
+    with _store_of(site, kept) as store:
+        tree = kept.tree or trees.tree_of(store, kept.tips[0])
+        head = kept.tips[0]
+        index = None
+        if kept.staged is not None:
+            index = trees.commit(store, kept.staged, [head], b"index\n", name=NAME, address=ADDRESS)
         # Work that came after an interrupted removal had saved: both states are kept.
-        parents += [before.commit] if before is not None else []
-        commit = _commit_all(site, point, parents, stored, aside)
-        site.deliver([commit])
-        git.move_ref(ref, commit, old=before and before.commit, cwd=plan.repository)
-    if aside is not None:
-        site.set_aside(aside)
-    return find_point(ref, cwd=plan.repository)
+        earlier = [] if before is None else [before]
+        if before is not None and _holds(store, before, tree, head):
+            return _Made(before, index)
+        parents = [*kept.tips, *earlier, *([index] if index is not None else [])]
+        text = f"atoll: recovery point {kept.point}\n\nAtoll-Base: {kept.base}\n"
+        text += f"Atoll-Head: {head}\n" + (f"Atoll-Index: {index}\n" if index else "")
+        made = trees.commit(store, tree, parents, text.encode(), name=NAME, address=ADDRESS)
+        trees.publish(store, shelf.repository, [made])
+        return _Made(made, index)
 
 
-def _is_current(point: RecoveryPoint, head: str, stored: Trees | None, *, cwd: str) -> bool:
+@contextmanager
+def _store_of(site: Site, kept: _Kept) -> Iterator[Store]:
+    if kept.store is not None:
+        yield kept.store
+        return
+    with open_store(site.plan.repository, scratch=site.scratch) as store:
+        yield store
+
+
+def _holds(store: Store, point: str, tree: str, head: str) -> bool:
     """Whether a point holds what the workspace holds now."""
-    if stored is None:
-        return True
-    tree = git.git("rev-parse", f"{point.commit}^{{tree}}", cwd=cwd).text.strip()
-    return (tree, point.head_commit) == (stored.everything, head)
+    parents = git.git("rev-parse", f"{point}^@", cwd=store.path).text.split()
+    return trees.tree_of(store, point) == tree and parents[:1] == [head]
 
 
-def _save_without_repository(site: Site, point: str, home: Path) -> RecoveryPoint:
+def _save_without_repository(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint:
     """The owner's repository is gone, so the workspace is kept as plain files."""
-    aside = home / "recovered" / point
+    aside = shelf.files_of(point)
     site.set_aside(aside)
     return RecoveryPoint(
         id=point,
         capsule=point.split("/", maxsplit=1)[0],
         ref="",
         commit="",
-        base_commit=site.plan.base_commit,
-        head_commit=site.plan.base_commit,
+        base_commit=base,
+        head_commit=base,
         stored_at=os.stat(aside).st_mtime,
         files=str(aside),
     )
 
 
-class Trees(NamedTuple):
-    """A workspace as git stores it: every file, and the index where it could be written."""
-
-    everything: str
-    staged: str | None
-
-
-def _commit_all(
-    site: Site, point: str, parents: list[str], trees: Trees | None, aside: Path | None
-) -> str:
-    trailers = {
-        "Capsule": point.split("/", maxsplit=1)[0],
-        "Base": site.plan.base_commit,
-        "Head": parents[0],
-    }
-    if trees is not None and trees.staged not in (None, trees.everything):
-        trailers["Index"] = commit_tree(site, str(trees.staged), parents[:1], "index")
-        parents = [*parents, trailers["Index"]]
-    if aside is not None:
-        trailers["Files"] = str(aside)
-    tree = trees.everything if trees is not None else f"{parents[0]}^{{tree}}"
-    lines = [f"Atoll-{key}: {value}" for key, value in trailers.items()]
-    text = "\n".join([f"atoll: recovery point {point}", "", *lines])
-    return commit_tree(site, tree, parents, text, on_host=trees is None)
+def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
+    """Submodules that `head` records at a commit which the owner's copies of them do not have."""
+    moved = trees.raw_difference(store, plan.base_commit, head)
+    with PlainTree(Path(plan.checkout)) as checkout:
+        return [
+            path
+            for path, (before, after) in moved.items()
+            if after is not None
+            and after.mode == GITLINK
+            and not (
+                before is not None
+                and before.mode == GITLINK
+                and _owner_has(plan, checkout, path, after.id)
+            )
+        ]
 
 
-def find_trees(site: Site) -> Trees | None:
-    """Writes both trees without touching the workspace's own index; None if that cannot be done,
-    whatever is in the way: then the files themselves can still be kept.
+def _owner_has(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath, commit: str) -> bool:
+    """Whether the owner's own submodule at a path that the base records has a commit.
+
+    Its git directory is found by the owner's files, without following a link, and has to be one
+    below the owner's repository.
     """
-    try:
-        return require_trees(site) if site.belongs() else None
-    except (StateError, PrerequisiteError, Unanswered):
-        return None
-
-
-def require_trees(site: Site) -> Trees:
-    """The same; raises StateError if a file defies git, PrerequisiteError if the disk is full."""
-    with git.copied_index(cwd=site.plan.path, within=site.inside) as index:
-        env = {"GIT_INDEX_FILE": index}
-        staged = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
-        _expose(site, env)
-        added = _git(site, *_BATCHED, "add", "--all", "--", ".", env=env, allowed=(0, 1, 128))
-        written = _git(site, *git.DURABLE, "write-tree", env=env, allowed=(0, 128))
-        if added.code != 0 or written.code != 0:
-            said = os.fsdecode(added.stderr + written.stderr)
-            if tells_of_no_space(said):
-                raise PrerequisiteError(
-                    f"no space left for what is not committed in `{site.plan.path}`",
-                    hint="df -h; atoll gc",
-                )
-            raise StateError("git cannot store a file of the workspace", hint="atoll diff")
-        return Trees(
-            everything=written.text.strip(),
-            staged=staged.text.strip() if staged.code == 0 else None,
-        )
-
-
-def commit_tree(
-    site: Site, tree: str, parents: Sequence[str], text: str, *, on_host: bool = False
-) -> str:
-    """A commit that no ref names yet; `on_host` when the workspace has no repository any more."""
-    flags = [word for parent in parents for word in ("-p", parent)]
+    pointer = checkout.read(path.child(b".git"), limit_bytes=_POINTER_BYTES)
+    if pointer is None or not pointer.startswith(b"gitdir: "):
+        return False
+    named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
+    place = os.path.realpath(os.path.join(plan.checkout, os.fsdecode(path.raw), named))
+    if not place.startswith(os.path.realpath(plan.repository) + "/modules/"):
+        return False
     answer = git.git(
-        *git.DURABLE, "commit-tree", tree, *flags, "-F", "-",
-        cwd=site.plan.repository if on_host else site.plan.path,
-        within=None if on_host else site.inside,
-        env=_FALLBACK_IDENTITY, stdin=text.encode(),
+        "cat-file", "-e", f"{commit}^{{commit}}", cwd=place, env={"GIT_DIR": place},
+        allowed=(0, 1, 128),
     )  # fmt: skip
-    return answer.text.strip()
-
-
-def _git(
-    site: Site, *args: str, env: dict[str, str] | None = None, allowed: tuple[int, ...] = (0,)
-) -> Completed:
-    return git.git(*args, cwd=site.plan.path, within=site.inside, env=env, allowed=allowed)
-
-
-def restore(
-    plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure | None, *, lock: int
-) -> None:
-    """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
-    for words in (
-        ("-u", "--reset", point.commit),
-        (point.index_commit or point.head_commit,),
-    ):
-        git.git("read-tree", *words, cwd=plan.path, within=inside, keep_fds=(lock,))
+    return answer.code == 0

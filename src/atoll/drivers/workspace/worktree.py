@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from atoll.drivers.contracts import WorkspaceRequest
-from atoll.drivers.workspace import points, recovery
+from atoll.drivers.workspace import changes, recovery
 from atoll.drivers.workspace.branches import forget_branch
+from atoll.drivers.workspace.linked import LinkedSite
 from atoll.host import files, git
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
-from atoll.model.plan import Enclosure, WorkspacePlan
-from atoll.model.state import Problem, RecoveryPoint, Work
+from atoll.model.plan import WorkspacePlan
+from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 
 _OLDEST_GIT = (2, 36, 0)
 
@@ -85,75 +84,28 @@ class WorktreeWorkspace:
         if not keep_branch:
             forget_branch(plan.repository, _branch(plan))
 
-    def work(self, plan: WorkspacePlan, inside: Enclosure) -> Work:
-        return recovery.find_work(_LinkedSite(plan, inside))
+    def work(self, plan: WorkspacePlan) -> Work:
+        return recovery.find_work(_site(plan))
 
     def save(
-        self, plan: WorkspacePlan, inside: Enclosure, *, point: str, home: Path
+        self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(_LinkedSite(plan, inside), point=point, home=home)
+        return recovery.save(_site(plan), point=point, base=base, home=home)
 
-    def restore(
-        self, plan: WorkspacePlan, point: RecoveryPoint, inside: Enclosure, *, lock: int
-    ) -> None:
-        # On the host: this worktree is made of the owner's repository and nothing has run in it.
-        del inside
-        recovery.restore(plan, point, None, lock=lock)
+    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+        """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
+        for words in (
+            ("-u", "--reset", point.commit),
+            (point.index_commit or point.head_commit,),
+        ):
+            git.git("read-tree", *words, cwd=plan.path, keep_fds=(lock,))
 
-    def points(self, repository: str) -> list[RecoveryPoint]:
-        return points.points(cwd=repository)
-
-    def drop(self, repository: str, point: RecoveryPoint, *, home: Path) -> None:
-        points.drop(point, cwd=repository, home=home)
+    def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
+        return changes.diff(_site(plan), base=base, stat=stat)
 
 
-class _LinkedSite(NamedTuple):
-    """A worktree: its commits are the owner's from the moment that they are made."""
-
-    plan: WorkspacePlan
-    inside: Enclosure
-
-    def is_there(self) -> bool:
-        return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
-
-    def belongs(self) -> bool:
-        plan = self.plan
-        answer = git.git(
-            "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel",
-            cwd=plan.path, within=self.inside, allowed=(0, 128),
-        )  # fmt: skip
-        expected = f"{os.path.realpath(plan.repository)}\n{os.path.realpath(plan.path)}\n"
-        return answer.code == 0 and answer.text == expected
-
-    def tips(self) -> list[str]:
-        head = tip = None
-        if Path(self.plan.path).is_dir() and self.belongs():
-            head = git.find_commit("HEAD", cwd=self.plan.path, within=self.inside)
-        if self.plan.branch is not None:
-            tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
-        return [commit for commit in (head, tip) if commit is not None]
-
-    def is_sound(self) -> bool:
-        """What it has is the owner's, who would know."""
-        return True
-
-    def lost_submodules(self) -> list[str]:
-        # Git itself shows them as changed: a worktree has submodules of its own.
-        return []
-
-    def deliver(self, commits: Sequence[str]) -> None:
-        del commits
-
-    def set_aside(self, aside: Path) -> None:
-        """Moves the files, with the repositories of this worktree's submodules."""
-        pointer = Path(self.plan.path, ".git")
-        plain = pointer.is_file() and not pointer.is_symlink()
-        link = files.read_regular(pointer, limit_bytes=1 << 16) if plain else None
-        record = Path(os.fsdecode((link or b"").removeprefix(b"gitdir: ").rstrip(b"\n")))
-        linked = record.parent == Path(self.plan.repository, "worktrees")
-        if linked and (record / "modules").is_dir():
-            files.move(record / "modules", aside / "modules")
-        files.move(Path(self.plan.path), aside / "workspace")
+def _site(plan: WorkspacePlan) -> LinkedSite:
+    return LinkedSite(plan, Path(plan.path).parents[1])
 
 
 def _branch(plan: WorkspacePlan) -> str:

@@ -156,10 +156,9 @@ class ContractSuite(BenchSuite):
         capsule = self.bench.new("brought")
         refs = git.git("for-each-ref", cwd=str(self.bench.root)).text
         self.bench.sh(capsule, "echo b > untracked; echo b >> README.md")
-        inside = capsule.enclosure()
         plan = self.plan_of(capsule)
-        assert self.made.bring(plan, inside, everything=False) == capsule.record.base_commit
-        tip = str(self.made.bring(plan, inside, everything=True))
+        assert self.made.bring(plan, everything=False) == capsule.record.base_commit
+        tip = str(self.made.bring(plan, everything=True))
         assert git.git("for-each-ref", cwd=str(self.bench.root)).text == refs
         shown = git.git("show", f"{tip}:untracked", cwd=str(self.bench.root))
         assert shown.stdout == b"b\n"

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.host import files, git
+from atoll.host import files, git, points
 from atoll.model.errors import StateError
+from atoll.model.state import RecoveryPoint
 from atoll.testing.conformance.witness import held_lock, look, refused
 from atoll.testing.conformance.workspace import (
     IDENTITY,
@@ -224,7 +225,7 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
         kept = [path for path in Path(point.files).rglob("code.c") if path.is_file()]
         assert [path.read_bytes() for path in kept] == [b"int x;\n"]
         assert git.find_commit("HEAD", cwd=str(kept[0].parent)) is not None
-        trial.drop(point)
+        points.drop(shelf_of(trial), point)
         assert not Path(point.files).exists()
 
     def test_severed_workspace_is_kept_as_files(self, tmp_path: Path) -> None:
@@ -279,3 +280,29 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
         assert told, "no tool was seen"
         assert all(str(trial.home / "lock") in text for text in told)
         trial.release()
+
+    def test_points_are_listed_and_dropped(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        trial.apply()
+        write_files(trial.root, {"new.txt": b"1"})
+        first = trial.require_saved("trial/1")
+        second = trial.require_saved("trial/2")
+        assert (first.id, first.capsule) == ("trial/1", "trial")
+        assert sorted(point.id for point in listed(trial)) == ["trial/1", "trial/2"]
+        stamps = [point.stored_at for point in listed(trial)]
+        assert stamps == sorted(stamps, reverse=True)
+        points.drop(shelf_of(trial), first)
+        assert listed(trial) == [second]
+        trial.release()
+        assert listed(trial) == [second]
+
+
+def shelf_of(trial: Trial) -> points.Shelf:
+    return points.Shelf(trial.plan.repository, trial.home)
+
+
+def listed(trial: Trial) -> list[RecoveryPoint]:
+    found: list[str] = []
+    points_found = points.points(shelf_of(trial), warn=found.append)
+    assert found == []
+    return points_found

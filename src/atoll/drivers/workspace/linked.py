@@ -1,0 +1,112 @@
+"""A workspace that shares the owner's repository: a worktree, or the checkout itself.
+
+Its commits are the owner's from the moment that they are made. Where HEAD stands is read from the
+repository's own record of the worktree; no git runs in the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from atoll.drivers.workspace.recovery import Taken
+from atoll.drivers.workspace.survey import Workspace
+from atoll.host import files, git
+from atoll.host.intake import trees
+from atoll.host.intake.index import parse_index
+from atoll.host.intake.store import Store, open_store
+from atoll.host.merged import MergedTree
+from atoll.model.plan import WorkspacePlan
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_ref_name
+
+_POINTER_BYTES = 1 << 16
+_INDEX_BYTES = 256 << 20
+
+
+class LinkedSite:
+    def __init__(self, plan: WorkspacePlan, scratch: Path) -> None:
+        self.plan = plan
+        self.scratch = scratch
+
+    def is_there(self) -> bool:
+        return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Workspace, Store]]:
+        place = Path(self.plan.path)
+        with (
+            MergedTree([place.parent], own=1, namespace="user", at=place.name) as tree,
+            open_store(self.plan.repository, scratch=self.scratch) as store,
+        ):
+            yield Workspace(tree, None, is_whole=True), store
+
+    def take(self, workspace: Workspace) -> Taken | None:
+        del workspace
+        record = self._record()
+        if record is None:
+            return None
+        head, ref = self._head(record)
+        tips = [commit for commit in (head, *self.committed()) if commit is not None]
+        content = files.read_regular(record / "index", limit_bytes=_INDEX_BYTES)
+        size = len(self.plan.base_commit) // 2
+        staged = None if content is None else parse_index(content, id_bytes=size)
+        return Taken(
+            head=head,
+            head_ref=ref,
+            branch=self._branch(),
+            tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
+            staged=None if staged is None else tuple(staged),
+        )
+
+    def _record(self) -> Path | None:
+        """The git directory of this worktree; None when its link was changed."""
+        repository = os.path.realpath(self.plan.repository)
+        pointer = files.read_beneath(Path(self.plan.path), ".git", limit_bytes=_POINTER_BYTES)
+        if pointer is None:
+            own = os.path.join(self.plan.path, ".git")
+            is_own = os.path.isdir(own) and os.path.realpath(own) == repository
+            return Path(repository) if is_own else None
+        named = Path(os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n")))
+        if os.path.realpath(named.parent) != f"{repository}/worktrees" or named.name in ("", ".."):
+            return None
+        record = Path(repository, "worktrees", named.name)
+        back = files.read_beneath(record, "gitdir", limit_bytes=_POINTER_BYTES) or b""
+        is_ours = os.fsdecode(back.rstrip(b"\n")) == f"{self.plan.path}/.git"
+        return record if is_ours else None
+
+    def _head(self, record: Path) -> tuple[ObjectId | None, str | None]:
+        content = files.read_beneath(record, "HEAD", limit_bytes=_POINTER_BYTES) or b""
+        said = content.rstrip(b"\n")
+        if not said.startswith(b"ref: "):
+            return find_object_id(Untrusted(said)), None
+        ref = find_ref_name(Untrusted(said.removeprefix(b"ref: ").strip()))
+        if ref is None:
+            return None, None
+        found = git.find_ref(ref, cwd=self.plan.repository)
+        return (None if found is None else ObjectId(found)), ref
+
+    def _branch(self) -> ObjectId | None:
+        found = self.committed()
+        return ObjectId(found[0]) if found else None
+
+    def committed(self) -> list[str]:
+        if self.plan.branch is None:
+            return []
+        tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
+        return [] if tip is None else [tip]
+
+    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+        # A worktree has copies of its submodules: those that changed are nested repositories.
+        del store, head
+        return []
+
+    def set_aside(self, aside: Path) -> None:
+        """Moves the files, with the repositories of this worktree's submodules."""
+        record = self._record()
+        if record is not None and record != Path(os.path.realpath(self.plan.repository)):
+            if (record / "modules").is_dir():
+                files.move(record / "modules", aside / "modules")
+        if os.path.lexists(self.plan.path):
+            files.move(Path(self.plan.path), aside / "workspace")

@@ -1,0 +1,255 @@
+"""What the files of a workspace are, compared with commits: decided on the host, from the files.
+
+The agent's git is not asked. Only what lies in the capsule's own layers can differ from the commit
+that the workspace was made of; those files are read by descriptors and hashed here, and trees
+are compared by their ids. What is ignored follows the `.gitignore` files as they are now and the
+owner's own excludes; a file that a commit tracks is never ignored.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from atoll.host.beneath import TreeReader
+from atoll.host.intake import trees
+from atoll.host.intake.ignore import Ignore
+from atoll.host.intake.store import Store
+from atoll.host.intake.trees import TreeEntry
+from atoll.host.merged import MergedTree, TreeChanges
+from atoll.model.untrusted import InsidePath
+
+GIT = InsidePath(b".git")
+GITLINK = "160000"
+_LINK = "120000"
+_COMPARED_BYTES = 64 << 20
+
+
+class Workspace(NamedTuple):
+    """The files of a workspace, and what they lie on."""
+
+    tree: MergedTree
+    below: TreeReader | None
+    """What the workspace was made of, where that is known file by file."""
+    is_whole: bool
+    """Whether all files are the capsule's own, because no layer lies below them."""
+
+
+class Survey(NamedTuple):
+    """The workspace, as far as it can differ from `commit`, which it was made of."""
+
+    commit: str
+    found: dict[InsidePath, str]
+    """Files and links that are there and not ignored, with their mode as git writes it."""
+    ids: dict[InsidePath, str]
+    """The object ids of those that were compared."""
+    removed: frozenset[InsidePath]
+    """What the commit tracks and is not there."""
+    tracked: dict[InsidePath, TreeEntry]
+    """What the commit tracks at these places."""
+    repositories: tuple[InsidePath, ...]
+    """Of their own, in the workspace: git cannot store them."""
+    closed: tuple[InsidePath, ...]
+    """What cannot be read."""
+    ignored: int
+
+    def entry(self, path: InsidePath) -> TreeEntry | None:
+        """What a tree of the workspace has at a path; None for nothing.
+
+        Only for what the survey has compared, or has not found.
+        """
+        if path in self.removed:
+            return None
+        if path in self.ids:
+            return TreeEntry(self.found[path], self.ids[path])
+        return self.tracked.get(path)
+
+    def changed(self) -> dict[InsidePath, str]:
+        """What a tree of the workspace has and the commit has not, or has otherwise."""
+        return {
+            path: mode
+            for path, mode in self.found.items()
+            if path not in self.ids or self.entry(path) != self.tracked.get(path)
+        }
+
+
+class Against(NamedTuple):
+    """The workspace compared with a commit."""
+
+    uncommitted: tuple[InsidePath, ...]
+    untracked: tuple[InsidePath, ...]
+
+
+def survey(
+    store: Store,
+    workspace: Workspace,
+    commit: str,
+    *,
+    also: str | None = None,
+    absent: frozenset[InsidePath] = frozenset(),
+) -> Survey:
+    """Looks at everything that can differ from `commit`. `also` is a second commit that the result
+    will be compared with. What is `absent` was never there.
+    """
+    second = trees.raw_difference(store, commit, also) if also not in (None, commit) else {}
+    with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
+        walk = _Walk(workspace.tree, ignore)
+        changes = walk.look()
+        places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
+        tracked = trees.tracked(store, commit, None if workspace.is_whole else places)
+        known = {*tracked, *(path for path, (_, after) in second.items() if after is not None)}
+        # Something tracked lies in an ignored directory: then that has to be looked into.
+        if walk.descend_into(known):
+            changes = walk.look()
+            places = [*changes.entries, *changes.hidden, *changes.special, *walk.nested]
+            tracked = trees.tracked(store, commit, None if workspace.is_whole else places)
+        found = {path: git_mode(entry.mode) for path, entry in changes.entries.items()}
+        loose = [(path, False) for path in found if path not in known]
+        ignored = ignore.ignored(loose)
+        closed = {path for path in changes.closed if not ignore.is_ignored(path, is_directory=True)}
+    found = {path: mode for path, mode in found.items() if path not in ignored}
+    ids = trees.blob_ids(store, commit, workspace.tree, [path for path in found if path in known])
+    gone = _removed(workspace, changes, tracked, found)
+    repositories = _nested(workspace, walk.nested, tracked)
+    # What vanished while it was read is not there; what cannot be read is told as such.
+    unread = {path for path in found if path in known and path not in ids}
+    return Survey(
+        commit=commit,
+        found={path: mode for path, mode in found.items() if path not in unread},
+        ids=dict(ids),
+        removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
+        tracked=tracked,
+        repositories=tuple(sorted(repositories)),
+        closed=tuple(sorted(closed | unread)),
+        ignored=len(ignored) + len(walk.ignored),
+    )
+
+
+def compare(store: Store, seen: Survey, commit: str | None) -> Against:
+    """What of the workspace a commit does not hold."""
+    if commit is None:
+        return Against((), tuple(sorted(seen.found)))
+    moved = trees.raw_difference(store, seen.commit, commit) if commit != seen.commit else {}
+
+    def held(path: InsidePath) -> TreeEntry | None:
+        return moved[path][1] if path in moved else seen.tracked.get(path)
+
+    uncommitted, untracked = [], []
+    for path in sorted({*seen.found, *seen.removed, *moved}):
+        before = held(path)
+        if before is None:
+            untracked += [path] if path in seen.found else []
+        elif before.mode != GITLINK and before != _now(seen, moved, path):
+            uncommitted.append(path)
+    return Against(tuple(uncommitted), tuple(untracked))
+
+
+def _now(
+    seen: Survey, moved: dict[InsidePath, tuple[TreeEntry | None, TreeEntry | None]], path: InsidePath
+) -> TreeEntry | None:
+    if path in seen.found or path in seen.removed or path in seen.tracked:
+        return seen.entry(path)
+    # Untouched: as in the commit that the workspace was made of.
+    return moved[path][0]
+
+
+def git_mode(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return _LINK
+    return "100755" if mode & 0o100 else "100644"
+
+
+class _Walk:
+    """Decides which directories are looked into, and remembers those that are not."""
+
+    def __init__(self, tree: MergedTree, ignore: Ignore) -> None:
+        self._tree = tree
+        self._ignore = ignore
+        self._opened: set[InsidePath] = set()
+        self.ignored: list[InsidePath] = []
+        self.nested: list[InsidePath] = []
+
+    def look(self) -> TreeChanges:
+        self.ignored, self.nested = [], []
+        return self._tree.changes(skip=self._skip)
+
+    def descend_into(self, known: Iterable[InsidePath]) -> bool:
+        """Whether ignored directories hold something tracked; they are not skipped again."""
+        above = {place for path in known for place in path.parents()}
+        fresh = {path for path in self.ignored if path in above} - self._opened
+        self._opened |= {place for path in fresh for place in _with_all_below(path, above)}
+        return bool(fresh)
+
+    def _skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - the reader's call
+        if path.name == b".git":
+            return True
+        if not is_directory:
+            return False
+        if path not in self._opened and self._ignore.is_ignored(path, is_directory=True):
+            self.ignored.append(path)
+            return True
+        if self._tree.kind(path.child(b".git")) is not None:
+            self.nested.append(path)
+            return True
+        return False
+
+
+def _with_all_below(path: InsidePath, above: set[InsidePath]) -> Iterable[InsidePath]:
+    return (place for place in above if place.is_below(path))
+
+
+def _removed(
+    workspace: Workspace,
+    changes: TreeChanges,
+    tracked: dict[InsidePath, TreeEntry],
+    found: dict[InsidePath, str],
+) -> set[InsidePath]:
+    """What the commit tracks below something that hides it."""
+    hidden = set(changes.hidden) | set(changes.special) | set(found)
+    gone = set()
+    for path, entry in tracked.items():
+        if path in found or entry.mode == GITLINK:
+            continue
+        if workspace.is_whole:
+            # A sparse checkout leaves out what was never there.
+            if workspace.below is None or workspace.below.kind(path) is not None:
+                gone.add(path)
+        elif path in hidden or any(place in hidden for place in path.parents()):
+            gone.add(path)
+    return gone
+
+
+def _nested(
+    workspace: Workspace, repositories: list[InsidePath], tracked: dict[InsidePath, TreeEntry]
+) -> set[InsidePath]:
+    """Repositories in the workspace that hold something that the owner does not have."""
+    found = set()
+    for path in repositories:
+        entry = tracked.get(path)
+        if entry is None or entry.mode != GITLINK or _has_changed(workspace, path):
+            found.add(path)
+    return found
+
+
+def _has_changed(workspace: Workspace, module: InsidePath) -> bool:
+    """Whether anything in a submodule's files is not as the workspace was made with."""
+
+    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - the reader's call
+        del is_directory
+        return not (path.is_below(module) or module.is_below(path))
+
+    changes = workspace.tree.changes(skip=skip)
+    inner = [path for path in (*changes.entries, *changes.closed) if path.is_below(module)]
+    if any(path.is_below(module) for path in changes.hidden):
+        return True
+    return any(not _is_same(workspace, path) for path in inner)
+
+
+def _is_same(workspace: Workspace, path: InsidePath) -> bool:
+    if workspace.below is None:
+        return False
+    now, before = (
+        tree.read(path, limit_bytes=_COMPARED_BYTES) for tree in (workspace.tree, workspace.below)
+    )
+    return now is not None and now == before
