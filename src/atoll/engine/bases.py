@@ -48,8 +48,12 @@ def grounded(
     plans: Sequence[CapsulePlan],
     *,
     tell: Tell | None = None,
+    extra: tuple[str, ...] = (),
 ) -> Iterator[list[CapsulePlan]]:
-    """The plans with the layers that they lie on, which cannot be collected meanwhile."""
+    """The plans with the layers that they lie on, which cannot be collected meanwhile.
+
+    `extra` are commits that the capsules can read besides the history of their base.
+    """
     first = plans[0]
     if not first.workspace.pool:
         yield list(plans)
@@ -59,7 +63,7 @@ def grounded(
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.ground,
-            refs=first.refs, tell=tell,
+            refs=first.refs, tell=tell, extra=extra,
         )  # fmt: skip
         yield [_on(driver.on(plan.workspace, base.layers), plan) for plan in plans]
 
@@ -78,6 +82,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     refs: Refs | None = None,
     tell: Tell | None = None,
     thorough: bool = False,
+    extra: tuple[str, ...] = (),
 ) -> Base:
     """The base of a commit, frozen or refreshed where it has to be. The pool's turn is ours."""
     pool = Pool(session.pool(project.id))
@@ -88,6 +93,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         git_dir=_own_git_dir(project),
         refs=refs or session.acquaintance.refs(project),
         commit=commit,
+        extra=extra,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import repository
+from atoll.drivers.layers import history, repository
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
@@ -145,6 +145,8 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
             files.discard(path, home=session.home)
         for name in doomed:
             files.discard(pool.layers / name, home=session.home)
+        for path in history.unused(pool):
+            files.discard(path, home=session.home)
         if Path(project.git_dir).is_dir():
             repository.unpin_unused(pool, project.git_dir)
     return doomed

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.drivers.contracts import Sealed, WorkspaceRequest
+from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import points, recovery
@@ -94,6 +95,7 @@ class LayeredWorkspace:
             # Idempotent, and never over what a commit has changed meanwhile.
             said = files.read_beneath(tree, path, limit_bytes=1 << 16)
             if said in (None, b"", UNBORN_HEAD.encode()):
+                history.complete(plan)
                 files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
@@ -117,7 +119,7 @@ class LayeredWorkspace:
             )
         mounts: list[dict[str, object]] = [
             {
-                "bind": f"{plan.repository}/objects",
+                "bind": str(history.require_store(plan)),
                 "at": str(pool.objects),
                 "read_only": True,
             },
