@@ -48,11 +48,12 @@ def grounded(
     plans: Sequence[CapsulePlan],
     *,
     tell: Tell | None = None,
-    extra: tuple[str, ...] = (),
+    point: state.RecoveryPoint | None = None,
 ) -> Iterator[list[CapsulePlan]]:
     """The plans with the layers that they lie on, which cannot be collected meanwhile.
 
-    `extra` are commits that the capsules can read besides the history of their base.
+    The commit of `point`, which the capsules start with, is readable in them besides the history
+    of their base. Nothing else that the point's text names is.
     """
     first = plans[0]
     if not first.workspace.pool:
@@ -60,6 +61,7 @@ def grounded(
         return
     pool = Pool(first.workspace.pool)
     driver = registry.layered_driver(first.workspace.driver)
+    extra = () if point is None else (point.commit,)
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.ground,

@@ -14,13 +14,13 @@ with the difference. Every store is complete by itself, so that any of them can 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import packs
 from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
 from atoll.host import files, git
 from atoll.model.errors import StateError
@@ -30,26 +30,11 @@ _NOTE_LIMIT_BYTES = 1 << 24
 _REFS_LIMIT_BYTES = 1 << 28
 _SHALLOW_LIMIT_BYTES = 1 << 24
 _CHUNK_BYTES = 8 << 20
-_CHECKSUM_BYTES = 32
-"""Of the longest checksum that git writes: SHA-256."""
 _MOST_STEPS = 16
 """A store with more packs than this is not extended: git searches packs one by one."""
 _MOST_CANDIDATES = 8
-_FIELDS = 2
-_KINDS = ("commit", "tag", "tree", "blob")
+_RECOVERY = "refs/atoll/recovery/"
 _PRIVATE_REFS = ("refs/atoll/", "refs/heads/atoll/", "refs/stash")
-CONSTANT = {
-    # The objects themselves count, not what the owner has put in their place.
-    "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_GRAFT_FILE": os.devnull,
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_NO_LAZY_FETCH": "1",
-}
-_PACK = (
-    *git.DURABLE, "-c", "pack.packSizeLimit=0", "-c", "pack.writeReverseIndex=false",
-    "pack-objects", "-q", "--revs", "--non-empty", "--delta-base-offset", "--window=0",
-)  # fmt: skip
-"""Deltas that the owner's packs have are reused; new ones are not searched for."""
 
 
 def is_visible(ref: str) -> bool:
@@ -82,6 +67,9 @@ class _Store(NamedTuple):
     shallow: str
     steps: tuple[_Step, ...]
     """Empty in a store that no other may be built on."""
+    tags: tuple[str, ...] = ()
+    """The packs of annotated tags, which no other store uses: then a tag that the owner removes
+    does not keep later stores from being built on this one."""
 
 
 def ensure_store(pool: Pool, layer: str, repository: str, recipe: Recipe) -> Path:
@@ -114,7 +102,7 @@ def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
     objects the owner's repository has lost by now are left out. Raises StateError when the base
     commit itself is lost.
     """
-    pool, layer = Pool(plan.pool), _git_layer(plan)
+    pool, layer = Pool(plan.pool), layer_of(plan)
     found = find_store(pool, layer)
     if found is not None:
         return found
@@ -127,8 +115,21 @@ def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
         return ensure_store(pool, layer, plan.repository, recipe)
 
 
-def has_store(plan: WorkspacePlan) -> bool:
-    return find_store(Pool(plan.pool), _git_layer(plan)) is not None
+def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
+    """Builds the store of a capsule that an earlier version made from a recovery point.
+
+    That version did not record which point. Taken are those of the capsule's own name that began
+    at its base commit, or the only one that did.
+    """
+    pool = Pool(plan.pool)
+    if _load_note(pool, layer_of(plan)) is not None:
+        return
+    found = dict(git.refs_below(_RECOVERY, cwd=plan.repository))
+    parents = packs.first_parents(plan.repository, list(found.values()))
+    begun = {commit for commit in found.values() if parents.get(commit) == plan.base_commit}
+    own = {found[ref] for ref in found if ref.startswith(f"{_RECOVERY}{name}/")} & begun
+    extra = own or (begun if len(begun) == 1 else set())
+    require_store(plan, extra=sorted(extra))
 
 
 def complete(plan: WorkspacePlan) -> None:
@@ -137,7 +138,7 @@ def complete(plan: WorkspacePlan) -> None:
     Only needed after a power cut, when a branch is restored from what had been exported.
     """
     pool = Pool(plan.pool)
-    noted = _load_note(pool, _git_layer(plan))
+    noted = _load_note(pool, layer_of(plan))
     if noted is None:
         require_store(plan)
         return
@@ -145,24 +146,25 @@ def complete(plan: WorkspacePlan) -> None:
         return
     known = [f"^{commit}" for commit in _without_lost(plan.repository, noted[1]).commits]
     with pool.building() as place:
-        for name in _pack(plan.repository, place, [plan.base_commit, *known]):
+        for name in packs.pack(plan.repository, place, [plan.base_commit, *known]):
             for suffix in ("pack", "idx"):
                 target = f"{WORKSPACE}/.git/objects/pack/{name}.{suffix}"
                 _copy_beneath(place / f"{name}.{suffix}", pool.tree(plan.upper), target)
 
 
-def unused(pool: Pool) -> list[Path]:
-    """Notes of layers that no longer exist, and stores that no other note names.
+def unused(pool: Pool, used: set[str]) -> list[Path]:
+    """Notes of layers that neither exist nor are `used`, and stores that no other note names.
 
     The pool's turn must be exclusive.
     """
     if not pool.history.is_dir():
         return []
     entries = [path for path in pool.history.iterdir() if path.name[0] in "gh"]
-    stale = [p for p in entries if p.name[0] == "g" and not (pool.layers / p.name).exists()]
-    layers = [p.name for p in entries if p.name[0] == "g" and p not in stale]
-    needed = {noted[0] for name in layers if (noted := _load_note(pool, name)) is not None}
-    return sorted([*stale, *(p for p in entries if p.name[0] == "h" and p.name not in needed)])
+    kept = {
+        name for path in entries if (name := path.name) in used or (pool.layers / name).exists()
+    }
+    kept |= {noted[0] for name in kept if (noted := _load_note(pool, name)) is not None}
+    return sorted(path for path in entries if path.name not in kept)
 
 
 class StoreState(NamedTuple):
@@ -191,62 +193,49 @@ def check_stores(pool: Pool) -> list[StoreState]:
 
 
 def _check_store(pool: Pool, name: str, layers: list[str]) -> StoreState:
-    place = _objects(pool, name) / "pack"
-    packs = sorted(place.glob("*.pack")) if place.is_dir() else []
-    store = _load_store(pool, name)
-    wanted = {f"{pack}.pack" for step in store.steps for pack in step.packs} if store else set()
-    damaged = [] if store is not None else ["history.json"]
-    damaged += sorted(wanted - {pack.name for pack in packs})
-    for pack in packs:
-        damaged += [p.name for p in (pack, pack.with_suffix(".idx")) if not _is_sound(p)]
+    place, store = _objects(pool, name) / "pack", _load_store(pool, name)
+    found = sorted(place.glob("*.pack")) if place.is_dir() else []
+    steps = store.steps if store is not None else ()
+    wanted = {pack for step in steps for pack in step.packs} | set(store.tags if store else ())
+    damaged = ["history.json"] if store is None else []
+    damaged += sorted(f"{pack}.pack" for pack in wanted - {path.stem for path in found})
+    for path in found:
+        damaged += [p.name for p in (path, path.with_suffix(".idx")) if not packs.is_sound(p)]
     return StoreState(
         path=pool.history / name,
         about=store.about if store is not None else "",
-        packs=len(packs),
-        size_bytes=sum(pack.stat().st_size for pack in packs),
+        packs=len(found),
+        size_bytes=sum(path.stat().st_size for path in found),
         damaged=damaged,
         layers=layers,
     )
-
-
-def _is_sound(path: Path) -> bool:
-    """Whether a pack or its index ends with the checksum of what comes before."""
-    digests = (hashlib.sha1(usedforsecurity=False), hashlib.sha256())
-    held = b""
-    try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                held += chunk
-                for digest in digests:
-                    digest.update(held[:-_CHECKSUM_BYTES])
-                held = held[-_CHECKSUM_BYTES:]
-    except OSError:
-        return False
-    if len(held) < _CHECKSUM_BYTES:
-        return False
-    for digest in digests:
-        digest.update(held[: -digest.digest_size])
-    return any(held.endswith(digest.digest()) for digest in digests)
 
 
 def _objects(pool: Pool, name: str) -> Path:
     return pool.history / name / "objects"
 
 
-def _git_layer(plan: WorkspacePlan) -> str:
-    for layer in plan.layers:
-        if layer.startswith("g"):
-            return layer
-    raise StateError("the workspace has no git layer", hint="atoll rm --force keeps its files")
+def layer_of(plan: WorkspacePlan) -> str:
+    """The git layer whose store a workspace's view shows.
+
+    A workspace that was rolled back by an earlier version may not name one: then its store is kept
+    under a name that is made of its base commit.
+    """
+    found = next((layer for layer in plan.layers if layer.startswith("g")), plan.git)
+    return found or f"g{plan.base_commit}"
 
 
 def _name(recipe: Recipe, shallow: str) -> str:
+    import hashlib  # noqa: PLC0415 - only to build
+
     parts = [*sorted(recipe.commits), "", *sorted(recipe.tags), "", shallow]
     return f"h{hashlib.blake2b(chr(10).join(parts).encode(), digest_size=12).hexdigest()}"
 
 
 def _shallow(repository: str) -> str:
     """Where the history of a shallow clone ends, as a digest; empty when it is complete."""
+    import hashlib  # noqa: PLC0415 - only to build
+
     path = Path(repository, "shallow")
     content = files.read_regular(path, limit_bytes=_SHALLOW_LIMIT_BYTES)
     return hashlib.blake2b(content, digest_size=12).hexdigest() if content else ""
@@ -267,8 +256,8 @@ def _load_store(pool: Pool, name: str) -> _Store | None:
     content = files.read_regular(path, limit_bytes=_NOTE_LIMIT_BYTES)
     try:
         raw = json.loads(content or b"")
-        steps = tuple(_Step(tuple(commits), tuple(packs)) for commits, packs in raw["steps"])
-        return _Store(about=str(raw["about"]), shallow=str(raw["shallow"]), steps=steps)
+        steps = tuple(_Step(tuple(commits), tuple(made)) for commits, made in raw["steps"])
+        return _Store(str(raw["about"]), str(raw["shallow"]), steps, tuple(raw["tags"]))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -282,15 +271,14 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
         (target.parent / "info").mkdir(mode=0o755)
         for pack in [pack for step in steps for pack in step.packs]:
             for suffix in ("pack", "idx"):
-                os.link(origin / f"{pack}.{suffix}", target / f"{pack}.{suffix}")
+                _link(origin / f"{pack}.{suffix}", target / f"{pack}.{suffix}")
         known = [f"^{commit}" for commit in steps[-1].commits] if steps else []
-        made = _pack(repository, target, [*recipe.commits, *known])
-        if recipe.tags:
-            # Apart, so that a tag that is removed does not keep later stores from linking packs.
-            _pack(repository, target, [*recipe.tags, *(f"^{c}" for c in recipe.commits)])
+        made = packs.pack(repository, target, [*recipe.commits, *known])
+        known = [f"^{commit}" for commit in recipe.commits]
+        tags = packs.pack(repository, target, [*recipe.tags, *known]) if recipe.tags else []
         steps = () if recipe.is_final else (*steps, _Step(recipe.commits, tuple(made)))
         about = f"history of {recipe.commits[0][:10]}"
-        record = _Store(about=about, shallow=shallow, steps=steps)
+        record = _Store(about, shallow, steps, tuple(tags))
         (place / "tree" / "history.json").write_text(json.dumps(record._asdict()))
         sync(place / "tree")
         try:
@@ -300,6 +288,17 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
             if not (pool.history / name).is_dir():
                 raise
     files.sync_directory(pool.history)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Some filesystems have no hard links.
+        import shutil  # noqa: PLC0415
+
+        shutil.copyfile(source, target)
+        target.chmod(0o444)
 
 
 def _find_earlier(
@@ -314,28 +313,9 @@ def _find_earlier(
             continue
         # When they are many, all but the first are packed again, as one.
         steps = store.steps if len(store.steps) < _MOST_STEPS else store.steps[:1]
-        if _contains(repository, recipe.commits, steps[-1].commits):
+        if packs.contains(repository, recipe.commits, steps[-1].commits):
             return _objects(pool, place.name) / "pack", steps
     return pool.history, ()
-
-
-def _contains(repository: str, commits: Sequence[str], parts: Sequence[str]) -> bool:
-    if set(parts) <= set(commits):
-        return True
-    answer = git.git(
-        "rev-list", "--max-count=1", "--stdin",
-        cwd=repository, env=CONSTANT, allowed=(0, 128),
-        stdin=_lines([*parts, *(f"^{commit}" for commit in commits)]),
-    )  # fmt: skip
-    return answer.code == 0 and not answer.text
-
-
-def _pack(repository: str, directory: Path, wanted: Sequence[str]) -> list[str]:
-    """Packs what is reachable from `wanted`; the names of the packs, none if all was excluded."""
-    answer = git.git(
-        *_PACK, str(directory / "pack"), cwd=repository, env=CONSTANT, stdin=_lines(wanted)
-    )
-    return [f"pack-{line}" for line in answer.text.splitlines()]
 
 
 def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Recipe:
@@ -345,7 +325,7 @@ def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Re
     rows = [line.split(" ", 1) for line in os.fsdecode(content).splitlines()]
     named = [row[0] for row in rows if len(row) > 1 and is_visible(row[1])]
     words = [word for name in (*named, *extra) for word in (name, f"{name}^{{}}")]
-    kinds = _kinds(plan.repository, [plan.base_commit, *words])
+    kinds = packs.kinds(plan.repository, [plan.base_commit, *words])
     _require_base(plan.repository, plan.base_commit, kinds)
     tags = sorted(name for name, kind in kinds.items() if kind == "tag")
     others = sorted(kinds.keys() - {plan.base_commit, *tags})
@@ -355,22 +335,12 @@ def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Re
 
 def _without_lost(repository: str, recipe: Recipe) -> Recipe:
     """The recipe without what the repository has lost."""
-    kinds = _kinds(repository, [*recipe.commits, *recipe.tags])
+    kinds = packs.kinds(repository, [*recipe.commits, *recipe.tags])
     _require_base(repository, recipe.commits[0], kinds)
     return recipe._replace(
         commits=tuple(name for name in recipe.commits if name in kinds),
         tags=tuple(name for name in recipe.tags if name in kinds),
     )
-
-
-def _kinds(repository: str, names: Sequence[str]) -> dict[str, str]:
-    """What the named objects are; those that are not in the repository are left out."""
-    answer = git.git(
-        "cat-file", "--batch-check=%(objectname) %(objecttype)",
-        cwd=repository, env=CONSTANT, stdin=_lines(names),
-    )  # fmt: skip
-    rows = [line.split(" ") for line in answer.text.splitlines()]
-    return {row[0]: row[1] for row in rows if len(row) == _FIELDS and row[1] in _KINDS}
 
 
 def _require_base(repository: str, commit: str, kinds: dict[str, str]) -> None:
@@ -386,7 +356,3 @@ def _copy_beneath(source: Path, root: Path, relative: str) -> None:
         files.write_beneath(root, relative, stream.read(_CHUNK_BYTES))
         while chunk := stream.read(_CHUNK_BYTES):
             files.write_beneath(root, relative, chunk, append=True)
-
-
-def _lines(words: Iterable[str]) -> bytes:
-    return "".join(f"{word}\n" for word in words).encode()

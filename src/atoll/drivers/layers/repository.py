@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import history
+from atoll.drivers.layers import history, packs
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.host import files, git
 from atoll.model.errors import StateError
@@ -155,7 +155,7 @@ def _reachable_refs(source: Source) -> _Listed:
     answer = git.git(
         "for-each-ref", f"--merged={source.commit}",
         "--format=%(objectname) %(objecttype) %(refname)",
-        cwd=source.repository, env=history.CONSTANT,
+        cwd=source.repository, env=packs.CONSTANT,
     )  # fmt: skip
     rows = [line.split(" ", 2) for line in answer.text.splitlines()]
     kinds = {(name, ref): kind for name, kind, ref in rows}

@@ -59,7 +59,9 @@ class LayeredWorkspace:
         return plan._replace(pool=request.pool, way=way or "")
 
     def on(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> WorkspacePlan:
-        return plan._replace(layers=layers, upper=f"u{os.urandom(6).hex()}")
+        git_layer = history.layer_of(plan._replace(layers=(*layers, *plan.layers)))
+        upper = f"u{os.urandom(6).hex()}"
+        return plan._replace(layers=layers, upper=upper, git=git_layer)
 
     def tools(self, plan: WorkspacePlan) -> str:
         """A directory of programs that must come first in the view; empty when none must."""
