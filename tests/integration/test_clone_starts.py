@@ -11,7 +11,6 @@ import pytest
 
 import atoll
 from atoll.engine import views
-from atoll.model.errors import StateError
 from atoll.testing.conformance.bench import survey
 
 SECRET = "hunter2"
