@@ -321,9 +321,14 @@ def _find_earlier(
 def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Recipe:
     """What the refs of a layer name that was made by an earlier version."""
     path = Pool(plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
-    content = files.read_regular(path, limit_bytes=_REFS_LIMIT_BYTES) or b""
-    rows = [line.split(" ", 1) for line in os.fsdecode(content).splitlines()]
-    named = [row[0] for row in rows if len(row) > 1 and is_visible(row[1])]
+    content = files.read_regular(path, limit_bytes=_REFS_LIMIT_BYTES)
+    if content is None:
+        # A copy that was rolled back: an agent may have written the refs in it.
+        refs = git.refs_below("refs/", cwd=plan.repository)
+    else:
+        rows = [line.partition(" ") for line in os.fsdecode(content).splitlines()]
+        refs = [(ref, name) for name, _, ref in rows]
+    named = [name for ref, name in refs if is_visible(ref)]
     words = [word for name in (*named, *extra) for word in (name, f"{name}^{{}}")]
     kinds = packs.kinds(plan.repository, [plan.base_commit, *words])
     _require_base(plan.repository, plan.base_commit, kinds)
