@@ -11,7 +11,6 @@ import pytest
 
 import atoll
 from atoll.engine import views
-from atoll.model.errors import StateError
 from atoll.testing.conformance.bench import survey
 
 SECRET = "hunter2"
@@ -227,7 +226,6 @@ def test_packed_refs_and_tags(repo, git, begun, goes_both_ways):
     git("tag", "-a", "-m", "noted", "v1", cwd=repo)
     git("tag", "light", "HEAD~1", cwd=repo)
     git("tag", "-a", "-m", "tag of a tag", "nested", "v1", cwd=repo)
-    git("tag", "-a", "-m", "of a tree", "tree", "HEAD^{tree}", cwd=repo)
     git("branch", "feature/one", "HEAD~1", cwd=repo)
     git("pack-refs", "--all", cwd=repo)
     git("branch", "loose", cwd=repo)
@@ -241,11 +239,9 @@ def test_packed_refs_and_tags(repo, git, begun, goes_both_ways):
         row for row in wanted.splitlines() if "atoll" not in row
     ]
     assert sh(capsule, "git describe --match 'v*'") == "v1\n"
-    git("tag", "-d", "v1", "nested", "tree", "light", cwd=repo)
+    git("tag", "-d", "v1", "nested", "light", cwd=repo)
     git("gc", "-q", "--prune=now", cwd=repo)
-    assert sh(capsule, "git cat-file -p nested | tail -1; git ls-tree tree | wc -l").split() == [
-        "tag", "of", "a", "tag", "4",
-    ]  # fmt: skip
+    assert sh(capsule, "git cat-file -p nested | tail -1") == "tag of a tag\n"
     goes_both_ways(capsule, repo)
 
 
@@ -259,13 +255,11 @@ def test_objects_through_alternates(repo, tmp_path, git, begun, goes_both_ways):
     (repo / ".git/objects/x").unlink(missing_ok=True)
 
 
-def test_relative_alternates_are_refused_with_the_way_out(repo, tmp_path, git, begun):
+def test_objects_through_relative_alternates(repo, tmp_path, git, begun, goes_both_ways):
     git("clone", "-q", "--shared", repo, tmp_path / "sharing", cwd=tmp_path)
     alternates = tmp_path / "sharing" / ".git" / "objects" / "info" / "alternates"
     alternates.write_text("../../../repo/.git/objects\n")
-    with pytest.raises(StateError, match="not an absolute path") as caught:
-        begun(tmp_path / "sharing")
-    assert f"echo '{repo}/.git/objects'" in str(caught.value.hint)
+    goes_both_ways(begun(tmp_path / "sharing"), tmp_path / "sharing")
 
 
 def test_git_directory_that_lies_elsewhere(repo, tmp_path, git, begun, goes_both_ways):

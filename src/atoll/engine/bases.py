@@ -48,18 +48,24 @@ def grounded(
     plans: Sequence[CapsulePlan],
     *,
     tell: Tell | None = None,
+    point: state.RecoveryPoint | None = None,
 ) -> Iterator[list[CapsulePlan]]:
-    """The plans with the layers that they lie on, which cannot be collected meanwhile."""
+    """The plans with the layers that they lie on, which cannot be collected meanwhile.
+
+    The commit of `point`, which the capsules start with, is readable in them besides the history
+    of their base. Nothing else that the point's text names is.
+    """
     first = plans[0]
     if not first.workspace.pool:
         yield list(plans)
         return
     pool = Pool(first.workspace.pool)
     driver = registry.layered_driver(first.workspace.driver)
+    extra = () if point is None else (point.commit,)
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.ground,
-            refs=first.refs, tell=tell,
+            refs=first.refs, tell=tell, extra=extra,
         )  # fmt: skip
         yield [_on(driver.on(plan.workspace, base.layers), plan) for plan in plans]
 
@@ -78,6 +84,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     refs: Refs | None = None,
     tell: Tell | None = None,
     thorough: bool = False,
+    extra: tuple[str, ...] = (),
 ) -> Base:
     """The base of a commit, frozen or refreshed where it has to be. The pool's turn is ours."""
     pool = Pool(session.pool(project.id))
@@ -88,6 +95,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         git_dir=_own_git_dir(project),
         refs=refs or session.acquaintance.refs(project),
         commit=commit,
+        extra=extra,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import history
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.carry import tracked_secrets
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine import upkeep
 from atoll.engine.session import Session
-from atoll.host import files
+from atoll.host import files, locks
 from atoll.host.trees import LeftOut
 from atoll.model.errors import StateError
 from atoll.model.state import Project
@@ -51,8 +52,8 @@ class Checked(NamedTuple):
 
 
 def check(session: Session, project: Project) -> list[Checked]:
-    """Reads every frozen layer. A damaged one that no capsule lies on is thrown away, so that it
-    is frozen again when it is next needed.
+    """Reads every frozen layer and history store. A damaged layer that no capsule lies on is
+    removed, and so is a damaged store that no view shows: both are built again when needed.
     """
     pool = Pool(session.pool(project.id))
     if not pool.layers.is_dir():
@@ -66,7 +67,29 @@ def check(session: Session, project: Project) -> list[Checked]:
                 files.discard(pool.layers / name, home=session.home)
             if layer is not None:
                 found.append(Checked(layer, damaged, users))
+        found += [_checked_store(session, project, store) for store in history.check_stores(pool)]
     return found
+
+
+def _checked_store(session: Session, project: Project, store: history.StoreState) -> Checked:
+    layer = Layer(
+        id=store.path.name,
+        kind="history",
+        files=store.packs,
+        bytes=store.size_bytes,
+        about=store.about,
+    )
+    users: list[str] = []
+    if store.damaged:
+        users = [
+            capsule.name
+            for capsule in session.store.capsules(project.id)
+            if not upkeep.layers_of(session, capsule).isdisjoint(store.layers)
+            and locks.is_locked(session.view_lock(capsule).path)
+        ]
+        if not users:
+            files.discard(store.path, home=session.home)
+    return Checked(layer, store.damaged, users)
 
 
 def _read(pool: Pool, name: str) -> tuple[Layer | None, list[str]]:

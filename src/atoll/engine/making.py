@@ -38,7 +38,7 @@ def make_capsules(
         require_free(session, project, plans)
         if networks.has_own(plans[0].isolation):
             registries.look(session, plans[0].isolation.allow)
-        with bases.grounded(session, project, plans, tell=tell) as grounded:
+        with bases.grounded(session, project, plans, tell=tell, point=point) as grounded:
             session.reach("new.frozen", grounded[0].name)
             made = ports.lease_with_ports(
                 session,

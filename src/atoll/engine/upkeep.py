@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import repository
+from atoll.drivers.layers import history, repository
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
@@ -108,7 +108,7 @@ def layers_of(session: Session, capsule: Capsule) -> set[str]:
     if plan is None:
         return set()
     points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
-    return {*plan.layers, plan.upper, *points}
+    return {*plan.layers, plan.upper, history.layer_of(plan), *points}
 
 
 def used_layers(session: Session, project: Project) -> set[str]:
@@ -120,7 +120,8 @@ def used_layers(session: Session, project: Project) -> set[str]:
     for directory in (session.home / "projects" / project.id).glob("*"):
         # Of a capsule that the store has lost: its work is still to be saved.
         noted = find_note(directory)
-        used |= {*noted.layers, noted.upper} if noted is not None else set()
+        if noted is not None:
+            used |= {*noted.layers, noted.upper, history.layer_of(noted)}
     carried = load_carried(pool)
     used |= set(carried.layers) if carried is not None else set()
     return used | set(current_layers(pool))
@@ -145,6 +146,8 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
             files.discard(path, home=session.home)
         for name in doomed:
             files.discard(pool.layers / name, home=session.home)
+        for path in history.unused(pool, used):
+            files.discard(path, home=session.home)
         if Path(project.git_dir).is_dir():
             repository.unpin_unused(pool, project.git_dir)
     return doomed

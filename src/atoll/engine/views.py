@@ -53,6 +53,10 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     # Read under the lock: a snapshot or a rollback may have changed it until now.
     plan = workspace_plan(session, capsule)
     driver = registry.layered_driver(plan.driver)
+    if capsule.base_ref == "recovered":
+        from atoll.drivers.layers import history  # noqa: PLC0415 - only for these
+
+        history.adopt_recovered(plan, capsule.name)
     look_after(session, capsule, plan)
     view = furnished(session, capsule, driver.view(plan))
     view = view._replace(group=open_group(session, capsule))

@@ -29,6 +29,9 @@ class WorkspacePlan(NamedTuple):
     """The layer that is written."""
     way: str = ""
     """How the driver mounts here, as its probe found out."""
+    git: str = ""
+    """The git layer that it began with, which says what history is visible; not all `layers` of
+    a snapshot name it."""
 
 
 class IsolationPlan(NamedTuple):

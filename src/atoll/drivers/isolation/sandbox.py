@@ -81,12 +81,6 @@ class SandboxProcess(NamespaceProcess):
     def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
         root = _room(plan)
         entries = [*self._machine(plan, root, owner), *self._own(plan, owner)]
-        entries += [
-            {**_read_only(place, plan), "optional": True}
-            for mount in view.mounts
-            if mount["at"] == _objects(plan)
-            for place in visible.borrowed(str(mount["bind"]))
-        ]
         return view._replace(
             uid=plan.uid,
             network=widest(plan.network, plan.setup_network),
@@ -194,7 +188,7 @@ def _covers() -> list[str]:
 
 
 def _objects(plan: IsolationPlan) -> str:
-    """Where the owner's objects are seen."""
+    """Where the capsule's history store is seen."""
     return str(Path(str(plan.private)).parent / "objects")
 
 

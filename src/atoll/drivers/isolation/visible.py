@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-
-from atoll.host import files, git
 
 Entry = dict[str, object]
 
@@ -28,7 +25,6 @@ _ETC = (
 only what Debian's launcher reads: their policies may hold a token that enrolls a machine."""
 _ETC_VERSIONS = re.compile(r"python3\.\d+|ImageMagick-\d+")
 _LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
-_MOST_STORES = 50
 _NAMES = "hosts: files dns\npasswd: files\ngroup: files\nservices: files\nprotocols: files\n"
 
 
@@ -84,20 +80,6 @@ def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
 def programs(places: Iterable[str]) -> list[str]:
     """Of the places of toolchains, those that are not there with the system."""
     return topmost(place for place in places if not is_below(place, _SYSTEM))
-
-
-def borrowed(store: str) -> list[str]:
-    """From where a repository's store borrows objects, and from where those do."""
-    found: list[str] = []
-    pending = [store]
-    while pending and len(found) < _MOST_STORES:
-        content = files.read_regular(Path(pending.pop(), "info/alternates"), limit_bytes=1 << 20)
-        for line in git.parse_alternates(content or b""):
-            place = os.path.normpath(line)
-            if line.startswith("/") and place not in found:
-                found.append(place)
-                pending.append(place)
-    return found
 
 
 def topmost(places: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers.packs import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
 from atoll.drivers.layers.submodules import freeze_submodules, parse_links
@@ -237,11 +238,3 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
             continue
         stamp = (mine.st_atime_ns, min(mtime_ns, youngest))
         os.utime(tree / path, ns=stamp, follow_symlinks=False)
-
-
-def quoted_path(path: str) -> str:
-    """A path as git reads it in a list of object directories."""
-    if ":" not in path and not path.startswith('"'):
-        return path
-    escaped = path.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

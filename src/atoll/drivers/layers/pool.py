@@ -3,6 +3,7 @@
     ROOT/layers/ID/tree      what the layer holds, below `workspace/`, `home/` and `tmp/`
     ROOT/layers/ID/layer.json  what it is; there is none in an upper layer that is still written
     ROOT/layers/ID/work      overlayfs' own scratch place, beside such an upper layer
+    ROOT/history/            git objects that capsules can read: see `history.py`
     ROOT/inside/             mount points of a capsule's view, the same for all of a project
 
 A layer's name says what it holds; a directory of that name is a whole layer or does not exist.
@@ -56,6 +57,7 @@ class Pool:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.layers = self.root / "layers"
+        self.history = self.root / "history"
         self.inside = self.root / "inside"
 
     def make(self) -> None:
@@ -70,7 +72,7 @@ class Pool:
 
     @property
     def objects(self) -> Path:
-        """Where a view shows the history of the owner's repository."""
+        """Where a view shows the history store of its git layer."""
         return self.inside / "objects"
 
     @contextmanager
@@ -181,7 +183,11 @@ class Pool:
 
     def remains(self) -> list[Path]:
         """What builders that were killed left. Only to be asked when the pool's turn is ours."""
-        places = (self.layers, self.root, *(self.root / name for name in ("commits", "pins")))
+        places = (
+            self.layers,
+            self.root,
+            *(self.root / name for name in ("commits", "pins", "history")),
+        )
         # Nothing else here has a hidden name.
         return [
             p for place in places if place.is_dir() for p in place.iterdir() if p.name[0] == "."

@@ -1,8 +1,10 @@
 """The git layer: the private repository that every capsule of one state of the project starts with.
 
-Own refs, config and hooks; history comes through alternates from the owner's objects, which a
-view shows read-only. What it names is pinned in the owner's repository by one hidden ref, so that
-`git gc` there cannot take it away.
+Own refs, config and hooks; history comes through alternates from a history store, which a view
+shows read-only. The layer lists the refs whose commits are reachable from the base commit, and the
+store holds the objects that are: the owner's other branches are deliberately not visible, since
+they may be unfinished work or the work of other capsules. The base commit is pinned in the owner's
+repository by one hidden ref, so that `git gc` there does not remove it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import history, packs
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.host import files, git
 from atoll.model.errors import StateError
@@ -22,6 +25,8 @@ _PINS = "pins"
 """In the pool: a file for every pin that was made for it. Other pools have theirs."""
 UNBORN_HEAD = "ref: refs/heads/atoll/unborn\n"
 """What HEAD says in the layer: every capsule has its own above it."""
+_FORMAT = "history-1"
+"""Part of a layer's id: layers of earlier versions list other refs and have no history store."""
 _REFS_LIMIT = 100_000
 _FILE_LIMIT_BYTES = 16 << 20
 _WATCHED = ("config", "shallow", "info/exclude", "info/sparse-checkout", "info/attributes", "hooks")
@@ -60,6 +65,9 @@ class Source(NamedTuple):
     """The checkout's own: another one in a linked worktree."""
     refs: Refs
     commit: str
+    extra: tuple[str, ...] = ()
+    """Commits that the capsule can read besides those that are reachable from `commit`, such as
+    the recovery point that it starts with."""
 
 
 def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
@@ -67,6 +75,7 @@ def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
     import hashlib  # noqa: PLC0415 - needed when something is made, not when it is run
 
     digest = hashlib.blake2b(digest_size=8)
+    digest.update("\n".join([_FORMAT, *source.extra, ""]).encode())
     for commit, ref in _visible(source.refs):
         digest.update(f"{commit} {ref}\n".encode(errors="surrogateescape"))
     digest.update(f"{source.commit}\n{pool.objects}\n".encode(errors="surrogateescape"))
@@ -78,12 +87,7 @@ def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
 
 
 def _visible(refs: Refs) -> list[tuple[str, str]]:
-    """What a capsule sees: not Atoll's own refs, and not what other capsules brought out."""
-    return [
-        (commit, ref)
-        for commit, ref in refs.pairs
-        if not ref.startswith(("refs/atoll/", "refs/heads/atoll/", "refs/stash"))
-    ]
+    return [(commit, ref) for commit, ref in refs.pairs if history.is_visible(ref)]
 
 
 def _stamp(path: Path) -> bytes:
@@ -95,29 +99,31 @@ def _stamp(path: Path) -> bytes:
 
 
 def freeze_git_layer(pool: Pool, source: Source) -> Layer:
-    """Pins what the layer will name, then makes it."""
+    """Pins the base commit, builds the history store, then makes the layer.
+
+    The pool's turn must be held.
+    """
     layer, found = find_git_layer(pool, source)
     if found is not None:
         return found
     settings = _load_settings(source)
     _require_whole(settings)
-    _require_plain_alternates(source)
-    visible = _visible(source.refs)
-    if len(visible) > _REFS_LIMIT:
-        raise StateError(
-            f"the repository has {len(visible):,} refs, more than the {_REFS_LIMIT:,} that a "
-            "capsule can be given",
-            hint="atoll new NAME --level worktree",
-        )
-    names = _resolve(source, visible)
     # Known before it is done, so that the pin of a layer that is never finished can go, too.
     files.make_private_directory(pool.root / _PINS)
     files.write_atomic(pool.root / _PINS / layer, b"")
-    _pin(source, layer, names.commits)
+    _pin(source, layer)
+    listed = _reachable_refs(source)
+    if len(listed.pairs) > _REFS_LIMIT:
+        raise StateError(
+            f"the repository has {len(listed.pairs):,} refs, more than the {_REFS_LIMIT:,} that a "
+            "capsule can be given",
+            hint="atoll new NAME --level worktree",
+        )
+    recipe = history.Recipe(commits=(source.commit, *source.extra), tags=listed.tags)
+    history.ensure_store(pool, layer, source.repository, recipe)
     with pool.building() as place:
         private = place / "tree" / WORKSPACE / ".git"
-        _write_repository(pool, source, private, visible, settings)
-        _copy_tags(source, private, names.tags)
+        _write_repository(pool, source, private, listed.pairs, settings)
         about = f"refs and settings at {source.commit[:10]}"
         return pool.freeze(place, Layer(id=layer, kind="git", about=about))
 
@@ -136,35 +142,35 @@ def _require_whole(settings: list[tuple[str, str]]) -> None:
         )
 
 
-class _Names(NamedTuple):
-    """What refs point to, as git tells it."""
+class _Listed(NamedTuple):
+    """The refs that a capsule sees."""
 
-    commits: tuple[str, ...]
+    pairs: list[tuple[str, str]]
     tags: tuple[str, ...]
-    """Annotated tags: objects of their own, which no commit can keep from `git gc`."""
+    """Those of the objects that are annotated tags."""
 
 
-def _resolve(source: Source, visible: list[tuple[str, str]]) -> _Names:
-    named = dict.fromkeys([source.commit, *(commit for commit, _ in visible)])
+def _reachable_refs(source: Source) -> _Listed:
+    """The visible refs whose commits are reachable from the base commit."""
     answer = git.git(
-        "cat-file", "--batch-check=%(objectname) %(objecttype)",
-        cwd=source.repository,
-        stdin="".join(f"{name}\n{name}^{{}}\n" for name in named).encode(),
+        "for-each-ref", f"--merged={source.commit}",
+        "--format=%(objectname) %(objecttype) %(refname)",
+        cwd=source.repository, env=packs.CONSTANT,
     )  # fmt: skip
-    found: dict[str, dict[str, None]] = {"commit": {}, "tag": {}}
-    for line in answer.text.splitlines():
-        name, _, kind = line.partition(" ")
-        if kind in found:
-            found[kind][name] = None
-    return _Names(commits=tuple(found["commit"]), tags=tuple(found["tag"]))
+    rows = [line.split(" ", 2) for line in answer.text.splitlines()]
+    kinds = {(name, ref): kind for name, kind, ref in rows}
+    # As they were when the layer's id was computed: a ref that has moved since is left out.
+    pairs = [pair for pair in _visible(source.refs) if pair in kinds]
+    tags = dict.fromkeys(pair[0] for pair in pairs if kinds[pair] == "tag")
+    return _Listed(pairs=pairs, tags=tuple(tags))
 
 
-def _pin(source: Source, layer: str, commits: tuple[str, ...]) -> None:
-    """One commit that has all that the layer names as parents keeps it all from `git gc`."""
+def _pin(source: Source, layer: str) -> None:
+    """One commit whose parent is the base commit keeps it from `git gc`."""
     tree = _store(source, "tree", b"")
     lines = [
         f"tree {tree}",
-        *(f"parent {commit}" for commit in commits),
+        f"parent {source.commit}",
         "author Atoll <atoll@localhost> 0 +0000",
         "committer Atoll <atoll@localhost> 0 +0000",
         "",
@@ -225,19 +231,6 @@ def _write_repository(
         if content is not None:
             (private / name).write_bytes(content)
     _copy_hooks(Path(source.repository, "hooks"), private / "hooks")
-
-
-def _require_plain_alternates(source: Source) -> None:
-    """A store that the owner's names relative to itself lies elsewhere for a view."""
-    store = Path(source.repository, "objects")
-    content = files.read_regular(store / "info/alternates", limit_bytes=1 << 20) or b""
-    for line in git.parse_alternates(content):
-        if not os.path.isabs(line):
-            place = os.path.normpath(store / line)
-            raise StateError(
-                f"the repository borrows objects from `{line}`, which is not an absolute path",
-                hint=f"echo '{place}' > '{store}/info/alternates'",
-            )
 
 
 def _write(path: Path, text: str) -> None:
@@ -309,11 +302,3 @@ def _copy_hooks(source: Path, target: Path) -> None:
         copy = target / path.name
         copy.write_bytes(content or b"")
         copy.chmod(0o755)
-
-
-def _copy_tags(source: Source, private: Path, tags: tuple[str, ...]) -> None:
-    if tags:
-        git.git(
-            "pack-objects", "-q", str(private / "objects/pack/pack"),
-            cwd=source.repository, stdin="".join(f"{tag}\n" for tag in tags).encode(),
-        )  # fmt: skip

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
+from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import changes, recovery
@@ -65,7 +66,9 @@ class LayeredWorkspace:
         return plan._replace(pool=request.pool, way=way or "")
 
     def on(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> WorkspacePlan:
-        return plan._replace(layers=layers, upper=f"u{os.urandom(6).hex()}")
+        git_layer = history.layer_of(plan._replace(layers=(*layers, *plan.layers)))
+        upper = f"u{os.urandom(6).hex()}"
+        return plan._replace(layers=layers, upper=upper, git=git_layer)
 
     def tools(self, plan: WorkspacePlan) -> str:
         """A directory of programs that must come first in the view; empty when none must."""
@@ -101,6 +104,7 @@ class LayeredWorkspace:
             # Idempotent, and never over what a commit has changed meanwhile.
             said = files.read_beneath(tree, path, limit_bytes=1 << 16)
             if said in (None, b"", UNBORN_HEAD.encode()):
+                history.complete(plan)
                 files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
@@ -124,7 +128,7 @@ class LayeredWorkspace:
             )
         mounts: list[dict[str, object]] = [
             {
-                "bind": f"{plan.repository}/objects",
+                "bind": str(history.require_store(plan)),
                 "at": str(pool.objects),
                 "read_only": True,
             },

@@ -241,10 +241,9 @@ one"
     def test_owner_collects_and_the_capsule_has_all(self) -> None:
         with self.own_bench("gc") as bench:
             owner = str(bench.root)
-            tree = git.git("rev-parse", "HEAD^{tree}", cwd=owner).text.strip()
-            lonely = git.git("commit-tree", tree, "-m", "lonely", cwd=owner, env=IDENTITY)
-            git.git("branch", "doomed", lonely.text.strip(), cwd=owner)
+            git.git("branch", "doomed", cwd=owner)
             git.git("tag", "-a", "-m", "noted", "annotated", "doomed", cwd=owner, env=IDENTITY)
+            tip = git.git("log", "--format=%s", "-1", cwd=owner).text.split()
             capsule = bench.new("kept")
             git.git("branch", "-D", "doomed", cwd=owner)
             git.git("tag", "-d", "annotated", cwd=owner)
@@ -257,7 +256,7 @@ one"
                 git log --oneline | wc -l; echo n > n; git add n; git commit -qm n
                 """,
             )
-            assert said.split() == ["lonely", "noted", "2"]
+            assert said.split() == [*tip, "noted", "2"]
             self.fsck(capsule)
 
     def test_capsule_collects_and_the_owner_has_all(self) -> None:

@@ -1,0 +1,363 @@
+"""History stores: the git objects that a capsule can read, and no others of the owner's.
+
+    ROOT/history/hID/objects       an object directory: packs, never changed once it is there
+    ROOT/history/hID/history.json  from which commits its packs were made
+    ROOT/history/gID               which store belongs to the git layer of that name
+
+A store holds the objects that are reachable from the commits of its recipe, and the annotated tags
+among its refs. Other capsules' branches, recovery points, the owner's stashes, unmerged branches
+and unreachable objects are not in it, so a capsule cannot read them, whatever ids it knows.
+
+A later store hard-links the packs of an earlier one whose commits it contains and adds one pack
+with the difference. Every store is complete by itself, so that any of them can be removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers import packs
+from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
+from atoll.host import files, git
+from atoll.model.errors import StateError
+from atoll.model.plan import WorkspacePlan
+
+_NOTE_LIMIT_BYTES = 1 << 24
+_REFS_LIMIT_BYTES = 1 << 28
+_SHALLOW_LIMIT_BYTES = 1 << 24
+_CHUNK_BYTES = 8 << 20
+_MOST_STEPS = 16
+"""A store with more packs than this is not extended: git searches packs one by one."""
+_MOST_CANDIDATES = 8
+_RECOVERY = "refs/atoll/recovery/"
+_PRIVATE_REFS = ("refs/atoll/", "refs/heads/atoll/", "refs/stash")
+
+
+def is_visible(ref: str) -> bool:
+    """Whether capsules may see a ref: not Atoll's own, other capsules' branches or the stash."""
+    return not ref.startswith(_PRIVATE_REFS)
+
+
+class Recipe(NamedTuple):
+    """What a store is made of."""
+
+    commits: tuple[str, ...]
+    """Everything that is reachable from these; the base commit is the first."""
+    tags: tuple[str, ...] = ()
+    """Annotated tags, which no commit leads to."""
+    is_final: bool = False
+    """Whether no store may be built on it, because not all of `commits` are commits: refs of an
+    earlier version may name trees and files."""
+
+
+class _Step(NamedTuple):
+    commits: tuple[str, ...]
+    """What is reachable from these is in the packs of this step and of those before it."""
+    packs: tuple[str, ...]
+
+
+class _Store(NamedTuple):
+    """What `history.json` says."""
+
+    about: str
+    shallow: str
+    steps: tuple[_Step, ...]
+    """Empty in a store that no other may be built on."""
+    tags: tuple[str, ...] = ()
+    """The packs of annotated tags, which no other store uses: then a tag that the owner removes
+    does not keep later stores from being built on this one."""
+
+
+def ensure_store(pool: Pool, layer: str, repository: str, recipe: Recipe) -> Path:
+    """Builds the store of a git layer unless it exists, and notes that it belongs to the layer.
+
+    The pool's turn must be held. Raises DriverError when the repository lacks an object of the
+    recipe.
+    """
+    files.make_private_directory(pool.history)
+    name = _name(recipe, _shallow(repository))
+    if not (pool.history / name).is_dir():
+        _build(pool, name, repository, recipe)
+    note = {"store": name, **recipe._asdict()}
+    files.write_atomic(pool.history / layer, json.dumps(note).encode())
+    return _objects(pool, name)
+
+
+def find_store(pool: Pool, layer: str) -> Path | None:
+    """The object directory that belongs to a git layer, or None. Starts no process."""
+    noted = _load_note(pool, layer)
+    found = _objects(pool, noted[0]) if noted is not None else None
+    return found if found is not None and found.is_dir() else None
+
+
+def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
+    """The object directory that a workspace's view shows.
+
+    Built here for a git layer of an earlier version, which has none, and for one whose store was
+    found damaged. `extra` are commits that a layer of an earlier version does not name. Refs whose
+    objects the owner's repository has lost by now are left out. Raises StateError when the base
+    commit itself is lost.
+    """
+    pool, layer = Pool(plan.pool), layer_of(plan)
+    found = find_store(pool, layer)
+    if found is not None:
+        return found
+    with pool.turn(shared=True):
+        noted = _load_note(pool, layer)
+        if noted is not None:
+            recipe = _without_lost(plan.repository, noted[1])
+        else:
+            recipe = _recipe_of_refs(plan, layer, extra)
+        return ensure_store(pool, layer, plan.repository, recipe)
+
+
+def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
+    """Builds the store of a capsule that an earlier version made from a recovery point.
+
+    That version did not record which point. Taken are those of the capsule's own name that began
+    at its base commit, or the only one that did.
+    """
+    pool = Pool(plan.pool)
+    if _load_note(pool, layer_of(plan)) is not None:
+        return
+    found = dict(git.refs_below(_RECOVERY, cwd=plan.repository))
+    parents = packs.first_parents(plan.repository, list(found.values()))
+    begun = {commit for commit in found.values() if parents.get(commit) == plan.base_commit}
+    own = {found[ref] for ref in found if ref.startswith(f"{_RECOVERY}{name}/")} & begun
+    extra = own or (begun if len(begun) == 1 else set())
+    require_store(plan, extra=sorted(extra))
+
+
+def complete(plan: WorkspacePlan) -> None:
+    """Copies into the workspace's repository what its base commit needs beyond the store.
+
+    Only needed after a power cut, when a branch is restored from what had been exported.
+    """
+    pool = Pool(plan.pool)
+    noted = _load_note(pool, layer_of(plan))
+    if noted is None:
+        require_store(plan)
+        return
+    if plan.base_commit in noted[1].commits:
+        return
+    known = [f"^{commit}" for commit in _without_lost(plan.repository, noted[1]).commits]
+    with pool.building() as place:
+        for name in packs.pack(plan.repository, place, [plan.base_commit, *known]):
+            for suffix in ("pack", "idx"):
+                target = f"{WORKSPACE}/.git/objects/pack/{name}.{suffix}"
+                _copy_beneath(place / f"{name}.{suffix}", pool.tree(plan.upper), target)
+
+
+def unused(pool: Pool, used: set[str]) -> list[Path]:
+    """Notes of layers that neither exist nor are `used`, and stores that no other note names.
+
+    The pool's turn must be exclusive.
+    """
+    if not pool.history.is_dir():
+        return []
+    entries = [path for path in pool.history.iterdir() if path.name[0] in "gh"]
+    kept = {
+        name for path in entries if (name := path.name) in used or (pool.layers / name).exists()
+    }
+    kept |= {noted[0] for name in kept if (noted := _load_note(pool, name)) is not None}
+    return sorted(path for path in entries if path.name not in kept)
+
+
+class StoreState(NamedTuple):
+    """A store as `warm --check` finds it."""
+
+    path: Path
+    about: str
+    packs: int
+    size_bytes: int
+    damaged: list[str]
+    layers: list[str]
+    """The git layers that it belongs to."""
+
+
+def check_stores(pool: Pool) -> list[StoreState]:
+    """Reads every pack and compares it with the checksum at its end."""
+    if not pool.history.is_dir():
+        return []
+    names = sorted(path.name for path in pool.history.iterdir())
+    notes = {name: _load_note(pool, name) for name in names if name[0] == "g"}
+    found = []
+    for name in [name for name in names if name[0] == "h"]:
+        layers = [layer for layer, noted in notes.items() if noted is not None and noted[0] == name]
+        found.append(_check_store(pool, name, layers))
+    return found
+
+
+def _check_store(pool: Pool, name: str, layers: list[str]) -> StoreState:
+    place, store = _objects(pool, name) / "pack", _load_store(pool, name)
+    found = sorted(place.glob("*.pack")) if place.is_dir() else []
+    steps = store.steps if store is not None else ()
+    wanted = {pack for step in steps for pack in step.packs} | set(store.tags if store else ())
+    damaged = ["history.json"] if store is None else []
+    damaged += sorted(f"{pack}.pack" for pack in wanted - {path.stem for path in found})
+    for path in found:
+        damaged += [p.name for p in (path, path.with_suffix(".idx")) if not packs.is_sound(p)]
+    return StoreState(
+        path=pool.history / name,
+        about=store.about if store is not None else "",
+        packs=len(found),
+        size_bytes=sum(path.stat().st_size for path in found),
+        damaged=damaged,
+        layers=layers,
+    )
+
+
+def _objects(pool: Pool, name: str) -> Path:
+    return pool.history / name / "objects"
+
+
+def layer_of(plan: WorkspacePlan) -> str:
+    """The git layer whose store a workspace's view shows.
+
+    A workspace that was rolled back by an earlier version may not name one: then its store is kept
+    under a name that is made of its base commit.
+    """
+    found = next((layer for layer in plan.layers if layer.startswith("g")), plan.git)
+    return found or f"g{plan.base_commit}"
+
+
+def _name(recipe: Recipe, shallow: str) -> str:
+    import hashlib  # noqa: PLC0415 - only to build
+
+    parts = [*sorted(recipe.commits), "", *sorted(recipe.tags), "", shallow]
+    return f"h{hashlib.blake2b(chr(10).join(parts).encode(), digest_size=12).hexdigest()}"
+
+
+def _shallow(repository: str) -> str:
+    """Where the history of a shallow clone ends, as a digest; empty when it is complete."""
+    import hashlib  # noqa: PLC0415 - only to build
+
+    path = Path(repository, "shallow")
+    content = files.read_regular(path, limit_bytes=_SHALLOW_LIMIT_BYTES)
+    return hashlib.blake2b(content, digest_size=12).hexdigest() if content else ""
+
+
+def _load_note(pool: Pool, layer: str) -> tuple[str, Recipe] | None:
+    content = files.read_regular(pool.history / layer, limit_bytes=_NOTE_LIMIT_BYTES)
+    try:
+        raw = json.loads(content or b"")
+        recipe = Recipe(tuple(raw["commits"]), tuple(raw["tags"]), bool(raw["is_final"]))
+        return str(raw["store"]), recipe
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _load_store(pool: Pool, name: str) -> _Store | None:
+    path = pool.history / name / "history.json"
+    content = files.read_regular(path, limit_bytes=_NOTE_LIMIT_BYTES)
+    try:
+        raw = json.loads(content or b"")
+        steps = tuple(_Step(tuple(commits), tuple(made)) for commits, made in raw["steps"])
+        return _Store(str(raw["about"]), str(raw["shallow"]), steps, tuple(raw["tags"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
+    shallow = _shallow(repository)
+    origin, steps = _find_earlier(pool, repository, recipe, shallow)
+    with pool.building() as place:
+        target = place / "tree" / "objects" / "pack"
+        target.mkdir(parents=True, mode=0o755)
+        (target.parent / "info").mkdir(mode=0o755)
+        for pack in [pack for step in steps for pack in step.packs]:
+            for suffix in ("pack", "idx"):
+                _link(origin / f"{pack}.{suffix}", target / f"{pack}.{suffix}")
+        known = [f"^{commit}" for commit in steps[-1].commits] if steps else []
+        made = packs.pack(repository, target, [*recipe.commits, *known])
+        known = [f"^{commit}" for commit in recipe.commits]
+        tags = packs.pack(repository, target, [*recipe.tags, *known]) if recipe.tags else []
+        steps = () if recipe.is_final else (*steps, _Step(recipe.commits, tuple(made)))
+        about = f"history of {recipe.commits[0][:10]}"
+        record = _Store(about, shallow, steps, tuple(tags))
+        (place / "tree" / "history.json").write_text(json.dumps(record._asdict()))
+        sync(place / "tree")
+        try:
+            os.rename(place / "tree", pool.history / name)
+        except OSError:
+            # Built by two at the same time: both are the same.
+            if not (pool.history / name).is_dir():
+                raise
+    files.sync_directory(pool.history)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Some filesystems have no hard links.
+        import shutil  # noqa: PLC0415
+
+        shutil.copyfile(source, target)
+        target.chmod(0o444)
+
+
+def _find_earlier(
+    pool: Pool, repository: str, recipe: Recipe, shallow: str
+) -> tuple[Path, tuple[_Step, ...]]:
+    """The packs of the newest store whose commits are all reachable from those of the recipe."""
+    places = [path for path in pool.history.iterdir() if path.name[0] == "h"]
+    places.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for place in places[:_MOST_CANDIDATES]:
+        store = _load_store(pool, place.name)
+        if store is None or store.shallow != shallow or not store.steps:
+            continue
+        # When they are many, all but the first are packed again, as one.
+        steps = store.steps if len(store.steps) < _MOST_STEPS else store.steps[:1]
+        if packs.contains(repository, recipe.commits, steps[-1].commits):
+            return _objects(pool, place.name) / "pack", steps
+    return pool.history, ()
+
+
+def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Recipe:
+    """What the refs of a layer name that was made by an earlier version."""
+    path = Pool(plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
+    content = files.read_regular(path, limit_bytes=_REFS_LIMIT_BYTES)
+    if content is None:
+        # A copy that was rolled back: an agent may have written the refs in it.
+        refs = git.refs_below("refs/", cwd=plan.repository)
+    else:
+        rows = [line.partition(" ") for line in os.fsdecode(content).splitlines()]
+        refs = [(ref, name) for name, _, ref in rows]
+    named = [name for ref, name in refs if is_visible(ref)]
+    words = [word for name in (*named, *extra) for word in (name, f"{name}^{{}}")]
+    kinds = packs.kinds(plan.repository, [plan.base_commit, *words])
+    _require_base(plan.repository, plan.base_commit, kinds)
+    tags = sorted(name for name, kind in kinds.items() if kind == "tag")
+    others = sorted(kinds.keys() - {plan.base_commit, *tags})
+    is_final = any(kinds[name] != "commit" for name in others)
+    return Recipe((plan.base_commit, *others), tuple(tags), is_final)
+
+
+def _without_lost(repository: str, recipe: Recipe) -> Recipe:
+    """The recipe without what the repository has lost."""
+    kinds = packs.kinds(repository, [*recipe.commits, *recipe.tags])
+    _require_base(repository, recipe.commits[0], kinds)
+    return recipe._replace(
+        commits=tuple(name for name in recipe.commits if name in kinds),
+        tags=tuple(name for name in recipe.tags if name in kinds),
+    )
+
+
+def _require_base(repository: str, commit: str, kinds: dict[str, str]) -> None:
+    if kinds.get(commit) != "commit":
+        raise StateError(
+            f"the repository `{repository}` has lost the commit `{commit}`",
+            hint="atoll rm --force keeps the files of the capsule",
+        )
+
+
+def _copy_beneath(source: Path, root: Path, relative: str) -> None:
+    with source.open("rb") as stream:
+        files.write_beneath(root, relative, stream.read(_CHUNK_BYTES))
+        while chunk := stream.read(_CHUNK_BYTES):
+            files.write_beneath(root, relative, chunk, append=True)
