@@ -12,7 +12,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine import reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git
+from atoll.host import files, git, programs
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -239,7 +239,10 @@ def open_project(
 
 
 def project_at(session: Session, path: str) -> Project:
+    # Before git is looked for, by a guess, and then by what git says.
+    programs.distrust(_nearest_checkout(path))
     checkout = git.find_checkout(path)
+    programs.distrust([checkout.root])
     _require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
     root = checkout.root
@@ -254,6 +257,11 @@ def project_at(session: Session, path: str) -> Project:
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
     return Project(session=session, record=session.store.remember_project(record))
+
+
+def _nearest_checkout(path: str) -> list[Path]:
+    real = Path(os.path.realpath(path))
+    return [place for place in (real, *real.parents) if os.path.lexists(place / ".git")][:1]
 
 
 def _require_text(path: str) -> None:

@@ -19,6 +19,7 @@ from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.proving import find_cure, try_walls
 from atoll.drivers.isolation.visible import Entry, Person
 from atoll.drivers.layers import probes
+from atoll.host.programs import find_program
 from atoll.model.errors import IsolationError
 from atoll.model.modes import widest
 from atoll.model.plan import Enclosure, IsolationPlan, View
@@ -46,7 +47,7 @@ class SandboxProcess(NamespaceProcess):
     name = "sandbox"
 
     def check(self, home: Path) -> list[Problem]:
-        program = _find_program()
+        program = find_program(_PROGRAM)
         if program is None:
             return [Problem(what="bwrap is not installed", cure=_INSTALL)]
         status = os.stat(program)
@@ -125,7 +126,7 @@ class SandboxProcess(NamespaceProcess):
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         inside = super().enclosure(plan, owner)
-        program = _find_program(plan.workspace)
+        program = find_program(_PROGRAM, avoid=(plan.workspace,))
         if program is None:
             raise IsolationError("bwrap is not installed", hint=_INSTALL)
         person = _person(plan, owner)
@@ -172,15 +173,6 @@ def _is_open(place: str) -> bool:
         return bool(os.stat(place).st_mode & (stat.S_IROTH | stat.S_IWOTH))
     except OSError:
         return False
-
-
-def _find_program(workspace: str = "") -> str | None:
-    """bwrap, by absolute directories of the PATH that are not the project's own."""
-    own = [workspace] if workspace else []
-    places = os.environ.get("PATH", os.defpath).split(":")
-    trusted = [p for p in places if os.path.isabs(p) and not visible.is_below(p, own)]
-    programs = (f"{place}/{_PROGRAM}" for place in trusted)
-    return next((p for p in programs if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def _covers() -> list[str]:

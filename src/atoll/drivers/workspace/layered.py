@@ -19,7 +19,7 @@ from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import points, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.private import PrivateSite
-from atoll.host import files, git
+from atoll.host import files, git, programs
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import Enclosure, View, WorkspacePlan
@@ -34,9 +34,7 @@ class LayeredWorkspace:
     name: str
 
     def check(self, home: Path) -> list[Problem]:
-        import shutil  # noqa: PLC0415 - only for a check
-
-        if shutil.which("git") is None:
+        if programs.find_program("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
         way, reason = self.probe(home)
         return [] if way is not None else [Problem(what=f"driver `{self.name}`: {reason}")]
