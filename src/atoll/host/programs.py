@@ -134,8 +134,9 @@ def own_environment() -> dict[str, str]:
 def trusted_path(path: str, *, avoid: Sequence[str] = ()) -> str:
     """Of a PATH, the directories from which programs may be started on the host."""
     roots = _all_roots(avoid)
-    kept = [place for place in _entries(path) if _may_start(place, roots)]
-    return ":".join(dict.fromkeys(kept)) or host_path()
+    entries = [place for place in path.split(":") if os.path.isabs(place)]
+    kept = [place for place in entries if _may_start(os.path.normpath(place), roots)]
+    return ":".join(kept) or host_path()
 
 
 def is_trusted(path: str, roots: Iterable[str]) -> bool:

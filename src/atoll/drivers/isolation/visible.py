@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.drivers.isolation.toolchains import Shown
 from atoll.host import files, git
+from atoll.host.programs import is_below
 
 Entry = dict[str, object]
 
@@ -42,13 +45,26 @@ class Person:
         self.home = home
 
 
-def system(hidden: str) -> Iterator[Entry]:
-    """Programs and libraries; links are the same links inside. Not what is below `hidden`."""
+def system(hidden: str, private: Sequence[str] = ()) -> Iterator[Entry]:
+    """Programs and libraries; links are the same links inside. Not what is below `hidden`, and
+    nothing of the `private` places.
+    """
     for place in _SYSTEM:
-        if os.path.islink(place):
-            yield {"at": place, "link": os.readlink(place)}
-        elif os.path.isdir(place) and place != hidden:
-            yield {"at": place, "bind": place, "read_only": True}
+        if os.path.lexists(place) and place != hidden:
+            yield from _without(place, private)
+
+
+def _without(place: str, private: Sequence[str]) -> Iterator[Entry]:
+    """A directory, or what of it is neither private nor holds anything that is."""
+    if is_below(place, private):
+        return
+    if os.path.islink(place):
+        yield {"at": place, "link": os.readlink(place)}
+    elif not any(is_below(other, [place]) for other in private):
+        yield {"at": place, "bind": place, "read_only": True}
+    else:
+        for name in sorted(os.listdir(place)):
+            yield from _without(f"{place}/{name}", private)
 
 
 def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
@@ -81,23 +97,29 @@ def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
         yield {"at": f"/etc/{name}", "file": text}
 
 
-def programs(places: Iterable[str]) -> list[str]:
-    """Of the places of toolchains, those that are not there with the system."""
-    return topmost(place for place in places if not is_below(place, _SYSTEM))
+def programs(found: Iterable[Shown]) -> list[Shown]:
+    """Of toolchains, those that are not there with the system, without those that lie in others."""
+    sources = {place.at: place for place in found if not is_below(place.at, _SYSTEM)}
+    return [sources[at] for at in topmost(sources)]
 
 
-def borrowed(store: str) -> list[str]:
-    """From where a repository's store borrows objects, and from where those do."""
-    found: list[str] = []
+def borrowed(store: str, never: NeverShown) -> list[Shown]:
+    """From where a repository's store borrows objects, and from where those do.
+
+    The files that say so came with repositories: they can name stores of objects, and no private
+    place.
+    """
+    found: dict[str, Shown] = {}
     pending = [store]
     while pending and len(found) < _MOST_STORES:
         content = files.read_regular(Path(pending.pop(), "info/alternates"), limit_bytes=1 << 20)
         for line in git.parse_alternates(content or b""):
-            place = os.path.normpath(line)
-            if line.startswith("/") and place not in found:
-                found.append(place)
-                pending.append(place)
-    return found
+            place = Shown(os.path.normpath(line), os.path.realpath(line))
+            is_store = os.path.isabs(line) and os.path.basename(place.source) == "objects"
+            if is_store and place.at not in found and not never.is_private(place.source):
+                found[place.at] = place
+                pending.append(place.source)
+    return list(found.values())
 
 
 def topmost(places: Iterable[str]) -> list[str]:
@@ -107,8 +129,3 @@ def topmost(places: Iterable[str]) -> list[str]:
         if not is_below(place, chosen):
             chosen.append(place)
     return chosen
-
-
-def is_below(place: str, others: Iterable[str]) -> bool:
-    """Whether a place is one of the others, or lies in one."""
-    return any(place == other or place.startswith(f"{other}/") for other in others)
