@@ -224,30 +224,32 @@ def test_toolchains_are_visible_and_nothing_else_of_home(person):
 
 
 @as_both
-def test_the_interpreter_of_a_virtual_environment_is_visible_wherever_it_is(person):
-    """What a project's file says of it is believed only where an interpreter really is."""
+def test_the_interpreter_of_a_virtual_environment_is_visible_if_it_is_on_the_path(person):
+    """What a project's file says of it is not believed: the owner's PATH is."""
     odd = person.place / "odd"
-    program = "#!/bin/sh\necho canary\n"
     person.write(
         {
-            "python/bin/python3.99": program,
-            "python/lib/python3.99/os.py": "",
+            "python/bin/python3.99": "#!/bin/sh\necho canary\n",
+            "python/lib/python3.99/os.py": "canary\n",
             "python/notes.txt": "canary\n",
-            "secrets/bin/key": "canary\n",
-            "secrets/lib/key": "canary\n",
         },
         root=odd,
     )
     (odd / "python/bin/python3.99").chmod(0o755)
-    person.write({".gitignore": ".venv\nvenv\n"})
-    for name, home in ((".venv", odd / "python/bin"), ("venv", odd / "secrets/bin")):
-        script = f"#!{home}/python3.99\n"
-        person.write({f"{name}/pyvenv.cfg": f"home = {home}\n", f"{name}/bin/tool": script})
-        (person.repo / name / "bin/tool").chmod(0o755)
+    person.write({".gitignore": ".venv\n"})
+    home = odd / "python/bin"
+    script = f"#!{home}/python3.99\n"
+    person.write({".venv/pyvenv.cfg": f"home = {home}\n", ".venv/bin/tool": script})
+    (person.repo / ".venv/bin/tool").chmod(0o755)
     person.atoll("new", "x")
-    assert person.sh("x", ".venv/bin/tool") == "canary\n"
-    hidden = f"{odd}/python/notes.txt {odd}/secrets/bin/key {odd}/secrets/lib/key"
-    assert person.sh("x", f"cat {hidden} 2> /dev/null || true") == ""
+    done = person.atoll("run", "x", "--", ".venv/bin/tool", check=False)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert "its interpreter is not visible inside" in done.stderr
+    person.env["PATH"] = f"{person.env['PATH']}:{home}"
+    person.atoll("new", "y")
+    assert person.sh("y", ".venv/bin/tool") == "canary\n"
+    assert person.sh("y", f"cat {odd}/python/lib/python3.99/os.py") == "canary\n"
+    assert person.sh("y", f"cat {odd}/python/notes.txt 2> /dev/null || true") == ""
 
 
 # Runs.

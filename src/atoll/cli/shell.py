@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import run_foreground
 from atoll.engine.runs import RunSpec
+from atoll.engine.shells import find_shell
 
 
 @click.command("shell")
@@ -18,11 +16,3 @@ from atoll.engine.runs import RunSpec
 def command(frame: Frame, name: str) -> int:
     """Opens your shell inside the capsule NAME, and exits with its code."""
     return run_foreground(frame, frame.capsule(name), RunSpec(argv=(find_shell(),)))
-
-
-def find_shell() -> str:
-    for candidate in (os.environ.get("SHELL"), "bash", "sh"):
-        found = shutil.which(candidate) if candidate else None
-        if found is not None:
-            return found
-    return "/bin/sh"

@@ -164,21 +164,26 @@ class Capsule:
         # A start opens the view by itself when it must.
         inside = self.enclosure(is_open=True)
         if owner:
-            inside = self._for_the_owner(inside)
+            inside, spec = self._for_the_owner(inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
         if spec.background and inside.holder:
             exports.export_when_over(self.session, self.record, run)
         return run
 
-    def _for_the_owner(self, inside: Enclosure) -> Enclosure:
-        """Their own program, with all of their environment and no walls."""
+    def _for_the_owner(
+        self, inside: Enclosure, spec: runs.RunSpec
+    ) -> tuple[Enclosure, runs.RunSpec]:
+        """Their own program, with their environment and no walls."""
+        from atoll.engine import edits  # noqa: PLC0415 - only for `edit`
+
         if inside.walls is not None and inside.walls["uid"] is not None:
             raise StateError(
                 f"in `{self.name}` files are not root's: a program of root's would spoil them",
                 hint=f"atoll shell {self.name}",
             )
-        env = {**self.session.owner, "ATOLL_CAPSULE": self.name}
-        return inside._replace(env=env, walls=None)
+        argv = edits.find_program(self.session, self.record, spec.argv)
+        env = {**edits.environment(self.session, self.record), "ATOLL_CAPSULE": self.name}
+        return inside._replace(env=env, walls=None), spec._replace(argv=argv)
 
     def _snapshot_before(self, spec: runs.RunSpec) -> None:
         if snapshots.has_changed(self.session, self.record):

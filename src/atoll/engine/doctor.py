@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from atoll.drivers import registry
 from atoll.engine import levels, ports, runs
 from atoll.engine.runs import RunSpec
 from atoll.engine.session import home_path, open_session
-from atoll.host import files, git, kernel, locks, procfs, sockets
+from atoll.host import files, git, kernel, locks, procfs, programs, sockets
 from atoll.host.process import run, wait_until
 from atoll.model.errors import AtollError
 from atoll.model.plan import Enclosure
@@ -169,7 +168,7 @@ def _ports() -> str:
 
 
 def _bubblewrap() -> str:
-    found = shutil.which("bwrap")
+    found = programs.find_program("bwrap")
     if found is None:
         raise OSError("bwrap is not installed; level `sandbox` needs it")
     answer = run(

@@ -11,7 +11,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine import reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git, points
+from atoll.host import files, git, points, programs
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -242,7 +242,10 @@ def open_project(
 
 def project_at(session: Session, path: str) -> Project:
     _require_owners(session, path)
+    # Before git is looked for, by a guess, and then by what git says.
+    programs.distrust(_nearest_checkout(path))
     checkout = git.find_checkout(path)
+    programs.distrust([checkout.root])
     _require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
     root = checkout.root
@@ -297,6 +300,11 @@ def _is_worktree(session: Session, path: Path, home: Path) -> bool:
         owner = os.path.realpath(named.parent.parent)
         return named.parent.name == "worktrees" and owner in repositories
     return False
+
+
+def _nearest_checkout(path: str) -> list[Path]:
+    real = Path(os.path.realpath(path))
+    return [place for place in (real, *real.parents) if os.path.lexists(place / ".git")][:1]
 
 
 def _require_text(path: str) -> None:

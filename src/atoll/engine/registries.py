@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from atoll.engine.session import Session
-from atoll.host import files
-from atoll.host.process import own_environment, run
+from atoll.host import files, programs
+from atoll.host.process import run
 from atoll.model.errors import AtollError
 from atoll.model.presets import FOUND
 
@@ -78,7 +77,7 @@ def _load(path: Path) -> dict[str, dict[str, list[str]]]:
 def _stamp(name: str, owner: Mapping[str, str]) -> list[str]:
     """Changes when a tool or its settings do."""
     home = owner.get("HOME", "")
-    places = [p for tool in _TOOLS[name] if (p := shutil.which(tool, path=owner.get("PATH")))]
+    places = [place for tool in _TOOLS[name] if (place := _find(tool, owner))]
     places += [place.replace("~", home) for place in _SETTINGS[name]]
     told = [owner.get(key, "") for key in _ENVIRONMENT]
     return [*told, *(f"{place} {_changed_at(place)}" for place in places)]
@@ -92,14 +91,14 @@ def _changed_at(place: str) -> int:
 
 
 def _ask_python(owner: Mapping[str, str]) -> Iterator[str]:
-    if python := shutil.which("python3", path=owner.get("PATH")):
-        yield from _hosts(_said([python, "-c", _PIP]))
+    if python := _find("python3", owner):
+        yield from _hosts(_said([python, "-c", _PIP], owner))
     yield from _hosts_in_files("python", owner)
 
 
 def _ask_node(owner: Mapping[str, str]) -> Iterator[str]:
-    if npm := shutil.which("npm", path=owner.get("PATH")):
-        yield from _hosts(_said([npm, "config", "get", "registry"]))
+    if npm := _find("npm", owner):
+        yield from _hosts(_said([npm, "config", "get", "registry"], owner))
 
 
 def _ask_rust(owner: Mapping[str, str]) -> Iterator[str]:
@@ -119,8 +118,8 @@ def _ask_rust(owner: Mapping[str, str]) -> Iterator[str]:
 
 
 def _ask_go(owner: Mapping[str, str]) -> Iterator[str]:
-    if go := shutil.which("go", path=owner.get("PATH")):
-        said = _said([go, "env", "GOPROXY", "GOSUMDB"])
+    if go := _find("go", owner):
+        said = _said([go, "env", "GOPROXY", "GOSUMDB"], owner)
         yield from _hosts(said)
         yield from (
             word for word in said.split() if re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", word)
@@ -128,8 +127,8 @@ def _ask_go(owner: Mapping[str, str]) -> Iterator[str]:
 
 
 def _ask_ruby(owner: Mapping[str, str]) -> Iterator[str]:
-    if gem := shutil.which("gem", path=owner.get("PATH")):
-        yield from _hosts(_said([gem, "sources", "--list"]))
+    if gem := _find("gem", owner):
+        yield from _hosts(_said([gem, "sources", "--list"], owner))
 
 
 def _ask_debian(owner: Mapping[str, str]) -> Iterator[str]:
@@ -185,8 +184,15 @@ def _hosts(text: str) -> Iterator[str]:
             yield name
 
 
-def _said(argv: list[str]) -> str:
+def _find(tool: str, owner: Mapping[str, str]) -> str | None:
+    """The tool that the owner would start, unless it lies in a project."""
+    return programs.find_program(tool, path=owner.get("PATH", ""))
+
+
+def _said(argv: list[str], owner: Mapping[str, str]) -> str:
+    # Many of these tools are scripts, whose interpreters are on the owner's PATH, too.
+    path = programs.trusted_path(owner.get("PATH", ""))
     try:
-        return run(argv, cwd="/", env=own_environment()).text
+        return run(argv, cwd="/", env={"PATH": path}, limit_bytes=_MOST_BYTES).text
     except AtollError:
         return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
-from atoll.host import files, locks
+from atoll.host import files, locks, programs
 from atoll.host.nursery import Nursery
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule
@@ -60,6 +60,7 @@ class Session:
     ) -> None:
         self.home = home
         self.store = store
+        distrust_projects(home, store)
         self.owner = os.environ if owner is None else owner
         self.listen = listen or _silent
         self.warn = warn or _warn
@@ -95,6 +96,17 @@ class Session:
 
     def capsule_directory(self, project_id: str, name: str) -> Path:
         return self.home / "projects" / project_id / name
+
+
+def distrust_projects(home: Path, store: Store) -> None:
+    """Nothing of Atoll's home or of a project is started on the host or shown as a toolchain.
+
+    A project that holds the owner's whole home, such as one of settings files, would take all of
+    the owner's tools away from the others; it counts when it is the project that is worked on.
+    """
+    own = os.path.expanduser("~")
+    roots = [project.root for project in store.projects()]
+    programs.distrust([home, *(r for r in roots if not programs.is_below(own, [r]))])
 
 
 def home_path(owner: Mapping[str, str]) -> Path:

@@ -17,7 +17,7 @@ from atoll.drivers import registry
 from atoll.drivers.contracts import BrowserDriver, BrowserRequest
 from atoll.engine import profiles
 from atoll.engine.session import Session
-from atoll.host import files
+from atoll.host import files, programs
 from atoll.host.process import Companion, launch, wait_until
 from atoll.keeper import tree
 from atoll.model.errors import DriverError, PrerequisiteError, StateError
@@ -94,8 +94,11 @@ def open_window(session: Session, capsule: Capsule, url: str, *, avoid: str) -> 
     profile = profiles.require(session, capsule, found.driver.name)
     window = find_window(capsule)
     request = BrowserRequest(found.program, str(profile), url, is_open=window is not None)
-    # The owner's own program, with all of their environment.
-    child = launch(found.driver.plan_window(request), keep_fds=(), env=dict(session.owner))
+    # The owner's own program, with all of their environment but programs of a project: browsers
+    # are often started by a script.
+    path = programs.trusted_path(session.owner.get("PATH", ""), avoid=(avoid,))
+    env = {**session.owner, "PATH": path}
+    child = launch(found.driver.plan_window(request), keep_fds=(), env=env)
     if window is None:
         window = _note(capsule, child, found.program)
     has_ended = wait_until(lambda: child.poll() is not None, timeout_s=_FAILS_S)

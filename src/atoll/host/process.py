@@ -1,7 +1,8 @@
 """The only spawner. Every program that Atoll itself starts passes through here.
 
-The environment is built from an allow-list, standard input is null unless given, no descriptor
-is inherited unless named, and waiting always has a deadline.
+A program of the host is found by `programs.find_program`, never by the PATH of a capsule, and gets
+a constant environment. Standard input is null unless given, no descriptor is inherited unless
+named, and output is bounded.
 """
 
 from __future__ import annotations
@@ -17,29 +18,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
-from atoll.host import views
+from atoll.host import programs, views
+from atoll.host.pipes import Bounds, Wait, exchange
+from atoll.host.programs import own_environment as own_environment  # noqa: PLC0414 - for importers
 from atoll.host.stillness import LOOK_S, Stillness
 from atoll.host.walled import News, limited, walled
-from atoll.model.errors import DriverError, PrerequisiteError, Unanswered
+from atoll.model.errors import DriverError, PrerequisiteError
 from atoll.model.plan import Enclosure
-
-_OWN_ENVIRONMENT = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "TMPDIR",
-    "XDG_CONFIG_HOME",
-    "GIT_CONFIG_GLOBAL",
-    "GIT_CONFIG_NOSYSTEM",
-    "GIT_CEILING_DIRECTORIES",
-)
-"""What Atoll's own tools need of the owner's environment. Nothing here carries a credential."""
 
 _SOON_S = 0.0005
 _POLITE_S = 2.0
 _INSIDE_S = 300.0
 _TAIL_BYTES = 2000
+_COMPLAINTS_BYTES = 1 << 20
+_HOST_OUTPUT_BYTES = 256 << 20
+_INSIDE_OUTPUT_BYTES = 64 << 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "Out of diskspace")
 _CHUNK_BYTES = 1 << 16
 
@@ -85,11 +78,6 @@ class Streamed(NamedTuple):
         return self.ended == "whole" and self.completed.code == 0
 
 
-def own_environment() -> dict[str, str]:
-    kept = {key: os.environ[key] for key in _OWN_ENVIRONMENT if key in os.environ}
-    return {**kept, "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
-
-
 def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     argv: Sequence[str],
     *,
@@ -101,61 +89,46 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     alone: bool = False,
     allowed: Sequence[int] = (0,),
     patient: bool = False,
+    limit_bytes: int | None = None,
 ) -> Completed:
-    """Runs a program to its end and returns what it said.
+    """Runs a program to its end and returns its output.
 
     `keep_fds` lets the program hold a lock for as long as it lives, also when this process is
     killed meanwhile; one that is `alone` is not killed with this process' group. One inside of a
-    capsule must be at work all the time, unless we are `patient`. Raises DriverError when the exit
-    code is not one of `allowed`, and PrerequisiteError when the program does not exist; Unanswered
-    when it waits for something inside, IsolationError when its walls cannot be built.
+    capsule must be at work all the time, unless we are `patient`. A program that writes more than
+    `limit_bytes` to its standard output is ended; of its standard error the end is kept. Raises
+    DriverError then, and when the exit code is not one of `allowed`; PrerequisiteError when the
+    program does not exist; Unanswered when it waits for something inside, IsolationError when its
+    walls cannot be built.
     """
-    full, place, environment = _placed(argv, cwd, within, env)
+    start = _plan_start(argv, cwd, within, env, is_patient=patient)
+    default = _HOST_OUTPUT_BYTES if within is None else _INSIDE_OUTPUT_BYTES
     with News(within) as news:
         with _spawn(
-            full,
-            place,
-            environment,
+            start,
             news,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             within=within,
             pass_fds=tuple(keep_fds),
             start_new_session=alone,
         ) as child:
             watch = None if within is None or patient else Stillness(child.pid)
-            limit_s = None if within is None else _INSIDE_S
-            stdout, stderr = _hear(child, full[0], stdin, limit_s, watch)
-        news.require_executed(full[0], child.returncode, stderr)
-    completed = Completed(argv=full, code=child.returncode, stdout=stdout, stderr=stderr)
+            wait = Wait(start.argv[0], None if within is None else _INSIDE_S, watch)
+            bounds = Bounds(default if limit_bytes is None else limit_bytes, _COMPLAINTS_BYTES)
+            try:
+                stdout, stderr = exchange(child, stdin, bounds, wait)
+                wait_until(lambda: wait.is_over(child.poll), timeout_s=None, interval_s=0.002)
+            except BaseException:
+                _end(child)
+                raise
+        news.require_executed(start.argv[0], child.returncode, stderr)
+    completed = Completed(argv=start.argv, code=child.returncode, stdout=stdout, stderr=stderr)
     if completed.code not in allowed:
         raise failure(completed)
     return completed
-
-
-def _hear(
-    child: subprocess.Popen[bytes],
-    program: str,
-    stdin: bytes | None,
-    timeout_s: float | None,
-    watch: Stillness | None,
-) -> tuple[bytes, bytes]:
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        while True:
-            try:
-                return child.communicate(stdin, None if deadline is None else LOOK_S)
-            except subprocess.TimeoutExpired:
-                stdin = None  # it is on its way
-                if deadline is not None and time.monotonic() >= deadline:
-                    message = f"`{program}` did not end inside of the capsule in {timeout_s:g} s"
-                    raise Unanswered(message) from None
-                if watch is not None:
-                    watch.require_work(program)
-    except BaseException:
-        _end(child)
-        raise
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -169,23 +142,44 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-def _placed(
+class _Start(NamedTuple):
+    """The whole command with its place and environment."""
+
+    argv: tuple[str, ...]
+    executable: str | None
+    """Of a program of the host; what is behind walls is found there."""
+    cwd: str | None
+    env: dict[str, str]
+
+
+def _plan_start(
     argv: Sequence[str],
     cwd: str | None,
     within: Enclosure | None,
     env: Mapping[str, str] | None,
-) -> tuple[tuple[str, ...], str | None, dict[str, str]]:
-    """The whole command, its place and its environment."""
-    full = tuple(argv) if within is None else within.around(tuple(argv))
-    environment = {**(own_environment() if within is None else within.env), **(env or {})}
-    place = cwd if cwd is not None or within is None else within.cwd
-    return full, place, environment
+    *,
+    is_patient: bool = False,
+) -> _Start:
+    """Raises PrerequisiteError when a program without walls is not to be found."""
+    own = dict(env or {})
+    if within is None:
+        whole = tuple(argv)
+        return _Start(whole, programs.require_program(whole[0]), cwd, {**own_environment(), **own})
+    full, place = within.around(tuple(argv)), within.cwd if cwd is None else cwd
+    environment = {**within.env, **own}
+    if within.walls is not None:
+        return _Start(full, None, place, environment)
+    # Without walls it has all rights of the owner's, so nothing that lies in a workspace is
+    # started, neither by us nor by it; unless it is to run the project's own hooks.
+    path = programs.trusted_path(environment.get("PATH", ""), avoid=(within.cwd,))
+    found = programs.find_program(full[0]) or programs.find_program(full[0], path=path)
+    if not is_patient:
+        environment["PATH"] = path
+    return _Start(full, found or programs.require_program(full[0]), place, environment)
 
 
 def _spawn(
-    full: tuple[str, ...],
-    place: str | None,
-    environment: dict[str, str],
+    start: _Start,
     news: News,
     *,
     within: Enclosure | None = None,
@@ -193,17 +187,26 @@ def _spawn(
     **streams: Any,
 ) -> subprocess.Popen[bytes]:
     """Starts a program, in the view of `within` where that has one."""
+    full, place = start.argv, start.cwd
     if on_command is not None:
         on_command(replayable(full, cwd=place))
     try:
         if within is None or not within.holder:
-            return subprocess.Popen(full, cwd=place, env=environment, pass_fds=pass_fds, **streams)
+            return subprocess.Popen(
+                full,
+                executable=start.executable,
+                cwd=place,
+                env=start.env,
+                pass_fds=pass_fds,
+                **streams,
+            )
         with (
             views.borrowed(within.holder) as view,
-            walled(within, full, place, environment, news) as it,
+            walled(within, full, place, start.env, news) as it,
         ):
             return subprocess.Popen(
                 it.words,
+                executable=start.executable,
                 env=it.env,
                 pass_fds=(*pass_fds, *it.fds, view.lock),
                 # A few system calls, no lock.
@@ -213,10 +216,7 @@ def _spawn(
     except subprocess.SubprocessError as error:
         # All that is known of a child that could not enter: its view has ended, or has no `place`.
         raise DriverError(f"`{full[0]}` cannot start in `{place}` of the capsule") from error
-    except (FileNotFoundError, PermissionError) as error:
-        # PATH may hold directories that we may not search: that is "not found", too.
-        if isinstance(error, PermissionError) and _is_there(full[0], environment):
-            raise
+    except FileNotFoundError as error:
         if place is not None and not os.path.isdir(place):
             raise DriverError(
                 f"`{full[0]}` cannot start: there is no directory `{place}`"
@@ -224,12 +224,6 @@ def _spawn(
         raise PrerequisiteError(
             f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
         ) from error
-
-
-def _is_there(program: str, environment: Mapping[str, str]) -> bool:
-    import shutil  # noqa: PLC0415 - only when something is wrong
-
-    return shutil.which(program, mode=os.F_OK, path=environment.get("PATH")) is not None
 
 
 def failure(completed: Completed) -> DriverError:
@@ -309,15 +303,13 @@ def _leading(
 
     Raises as `run` does when it could not start after all.
     """
-    full, place, environment = _placed(program.argv, program.cwd, program.within, program.env)
+    start = _plan_start(program.argv, program.cwd, program.within, program.env)
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
             given.write(program.stdin)
             given.seek(0)
         child = _spawn(
-            full,
-            place,
-            environment,
+            start,
             news,
             within=program.within,
             pass_fds=program.keep_fds,
@@ -336,7 +328,7 @@ def _leading(
             # Nobody has reaped it yet, so its number and its group's are nobody else's.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-    news.require_executed(full[0], child.returncode, bytes(complaints))
+    news.require_executed(start.argv[0], child.returncode, bytes(complaints))
 
 
 def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
@@ -363,9 +355,13 @@ Companion = subprocess.Popen[bytes]
 
 
 def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, str]) -> Companion:
-    """Starts a companion of this process, out of reach of the terminal's signals."""
+    """Starts a companion of this process, out of reach of the terminal's signals.
+
+    Raises PrerequisiteError when its program may not be started on the host.
+    """
     return subprocess.Popen(
         tuple(argv),
+        executable=programs.require_program(argv[0]),
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -4,6 +4,9 @@ Every entry is named by its place in the room. Some of them lie in directories t
 own processes can write, and may have filled with links: no place is ever reached through one, and
 what stands in the way is moved aside. All mounts go on descriptors, never on paths. What must stay
 where it is has mounts all the way down to it, because a mount point cannot be renamed.
+
+What is mounted or copied comes from descriptors, too, which are opened through no link at all: a
+link on the way to a source, or in its place, is an error.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _MS_NOSUID, _MS_NODEV = 0x2, 0x4
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ASIDE = "moved-aside"
 _NUMBERED = 100
 _TURNS = 10
@@ -96,10 +100,10 @@ class Builder:
             self._bind(parent, name, entry)
 
     def _bind(self, parent: int, name: str, entry: dict[str, object]) -> None:
-        source = str(entry["bind"])
         try:
-            is_directory = stat.S_ISDIR(os.stat(source).st_mode)
-            tree = calls.clone_mounts(source)
+            with _opened_source(str(entry["bind"])) as source:
+                is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
+                tree = calls.clone_mounts(source)
         except OSError:
             if entry.get("optional"):
                 return
@@ -128,18 +132,29 @@ class Builder:
 
     def _copy(self, source: str, parent: int, name: str) -> None:
         """What everybody may read of a small tree of the host's: cheaper than a mount for each."""
-        if os.path.islink(source):
-            os.symlink(os.readlink(source), name, dir_fd=parent)
+        above, last = os.path.split(source)
+        with _opened_source(above) as directory:
+            self._copy_from(directory, last, parent, name)
+
+    def _copy_from(self, directory: int, source: str, parent: int, name: str) -> None:
+        mode = os.stat(source, dir_fd=directory, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(source, dir_fd=directory), name, dir_fd=parent)
+        elif not mode & stat.S_IROTH:
             return
-        mode = os.stat(source).st_mode
-        if stat.S_ISDIR(mode):
+        elif stat.S_ISDIR(mode):
             self._make_directory(parent, name, 0o755)
-            with _opened(parent, name) as place, os.scandir(source) as listing:
-                for entry in listing:
-                    self._copy(entry.path, place, entry.name)
-        elif stat.S_ISREG(mode) and mode & stat.S_IROTH:
-            with open(source, "rb") as stream:
-                self._write(parent, name, stream.read(_COPY_BYTES))
+            handle = os.open(source, _READ | os.O_DIRECTORY, dir_fd=directory)
+            try:
+                with _opened(parent, name) as place:
+                    for entry in os.listdir(handle):
+                        self._copy_from(handle, entry, place, entry)
+            finally:
+                os.close(handle)
+        elif stat.S_ISREG(mode):
+            with os.fdopen(os.open(source, _READ, dir_fd=directory), "rb") as stream:
+                if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                    self._write(parent, name, stream.read(_COPY_BYTES))
 
     def _write(self, parent: int, name: str, content: bytes) -> None:
         if _is(stat.S_ISREG, parent, name) and not content:
@@ -207,6 +222,22 @@ def _opened(parent: int, name: str) -> Iterator[int]:
         yield place
     finally:
         os.close(place)
+
+
+@contextmanager
+def _opened_source(path: str) -> Iterator[int]:
+    """A descriptor of a place of the host. OSError where it is named relatively or by a link."""
+    if not path.startswith("/"):
+        raise OSError(errno.EINVAL, "not an absolute path", path)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        source = calls.open_beneath(root, path.strip("/") or ".", os.O_PATH)
+    finally:
+        os.close(root)
+    try:
+        yield source
+    finally:
+        os.close(source)
 
 
 def _bind_to_itself(place: int) -> None:

@@ -1,4 +1,4 @@
-"""Which bwrap is believed."""
+"""Which bwrap is started."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 
 import pytest
 
-from atoll.drivers.isolation import sandbox
+from atoll.host import programs
+from atoll.host.programs import find_program
 
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """A directory with a program of that name; the PATH is what the test says."""
+    """A directory with a program of that name, on a machine that has none by itself."""
+    monkeypatch.setattr(programs, "SYSTEM_DIRECTORIES", ())
     place = tmp_path / "project" / "bin"
     place.mkdir(parents=True)
     (place / "bwrap").write_text("#!/bin/sh\n")
@@ -22,13 +24,14 @@ def planted(tmp_path, monkeypatch):
 
 def test_one_that_the_project_brings_is_not(planted, monkeypatch):
     monkeypatch.setenv("PATH", f"{planted}:.:")
-    assert sandbox._find_program() == str(planted / "bwrap")
-    assert sandbox._find_program(str(planted.parent)) is None
+    assert find_program("bwrap") == str(planted / "bwrap")
+    assert find_program("bwrap", avoid=(str(planted.parent),)) is None
 
 
-def test_one_of_the_machine_is(planted, tmp_path, monkeypatch):
-    trusted = tmp_path / "usr"
-    trusted.mkdir()
-    os.symlink(planted / "bwrap", trusted / "bwrap")
-    monkeypatch.setenv("PATH", f"{planted}:{trusted}")
-    assert sandbox._find_program(str(planted.parent)) == str(trusted / "bwrap")
+def test_nor_is_one_that_only_leads_there(planted, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "usr"
+    elsewhere.mkdir()
+    os.symlink(planted / "bwrap", elsewhere / "bwrap")
+    monkeypatch.setenv("PATH", str(elsewhere))
+    assert find_program("bwrap") == str(elsewhere / "bwrap")
+    assert find_program("bwrap", avoid=(str(planted.parent),)) is None

@@ -233,7 +233,10 @@ def test_settings_of_the_repository_start_no_program(repo, git, tmp_path):
     host.git("add", "--all", cwd=str(repo))
     host.git("commit", "--quiet", "-m", "x", cwd=str(repo))
     assert not trace.exists()
-    host.git("update-ref", "refs/heads/loud", "HEAD", cwd=str(repo), safe=False)
+    # On the host not even when hooks are allowed.
+    host.git("update-ref", "refs/heads/quiet", "HEAD", cwd=str(repo), safe=False)
+    assert not trace.exists()
+    git("update-ref", "refs/heads/loud", "HEAD", cwd=repo)
     assert trace.exists()
 
 

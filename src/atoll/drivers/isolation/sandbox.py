@@ -16,9 +16,12 @@ from pathlib import Path
 from atoll.drivers.contracts import IsolationRequest
 from atoll.drivers.isolation import doors, seccomp, toolchains, visible
 from atoll.drivers.isolation.namespace import NamespaceProcess
+from atoll.drivers.isolation.never_shown import NeverShown
 from atoll.drivers.isolation.proving import find_cure, try_walls
+from atoll.drivers.isolation.toolchains import Shown
 from atoll.drivers.isolation.visible import Entry, Person
 from atoll.drivers.layers import probes
+from atoll.host.programs import find_program, is_below
 from atoll.model.errors import IsolationError
 from atoll.model.modes import widest
 from atoll.model.plan import Enclosure, IsolationPlan, View
@@ -46,7 +49,7 @@ class SandboxProcess(NamespaceProcess):
     name = "sandbox"
 
     def check(self, home: Path) -> list[Problem]:
-        program = _find_program()
+        program = find_program(_PROGRAM)
         if program is None:
             return [Problem(what="bwrap is not installed", cure=_INSTALL)]
         status = os.stat(program)
@@ -76,7 +79,7 @@ class SandboxProcess(NamespaceProcess):
         entries = [*self._machine(plan, _room(plan), owner), *self._own(plan, owner)]
         places = [str(e["at"]) for e in entries if e.get("read_only") or "copy" in e]
         own = os.path.dirname(str(plan.private))
-        return visible.topmost(place for place in places if not visible.is_below(place, [own]))
+        return visible.topmost(place for place in places if not is_below(place, [own]))
 
     def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
         root = _room(plan)
@@ -95,13 +98,14 @@ class SandboxProcess(NamespaceProcess):
             {"at": "/run", "tmpfs": _SMALL},
             {"at": "/var/run", "link": "/run"},
             {"at": "/var/tmp", "link": "/tmp"},  # noqa: S108 - inside
-            *visible.system(root),
+            *visible.system(root, _private_places(plan, owner)),
             *visible.settings(_person(plan, owner), host, doors.settings(plan)),
         ]
 
     def _own(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[Entry]:
         """What is the capsule's, and what lies among it; whatever holds another comes first."""
-        private = str(plan.private)
+        # Atoll's home may be named by a link; nothing in it may be one.
+        private = os.path.realpath(str(plan.private))
         shown: list[Entry] = [
             {"at": "/tmp", "bind": f"{private}/tmp"},  # noqa: S108 - inside
             {"at": plan.home, "bind": f"{private}/home"},
@@ -110,16 +114,17 @@ class SandboxProcess(NamespaceProcess):
         needed = [_objects(plan), *([plan.tools] if plan.tools else [])]
         shown += [_read_only(place, plan) for place in needed]
         taken = {str(entry["at"]) for entry in shown}
+        found = toolchains.find(owner, _own_places(plan))
         shown += [
-            {**_read_only(place, plan), "optional": True}
-            for place in visible.programs(toolchains.find(owner, plan.workspace))
-            if place not in taken
+            _optional(place, plan)
+            for place in visible.programs(found.shown)
+            if place.at not in taken
         ]
         return sorted(shown, key=lambda entry: str(entry["at"]).split("/"))
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         inside = super().enclosure(plan, owner)
-        program = _find_program(plan.workspace)
+        program = find_program(_PROGRAM, avoid=(plan.workspace,))
         if program is None:
             raise IsolationError("bwrap is not installed", hint=_INSTALL)
         person = _person(plan, owner)
@@ -168,15 +173,6 @@ def _is_open(place: str) -> bool:
         return False
 
 
-def _find_program(workspace: str = "") -> str | None:
-    """bwrap, by absolute directories of the PATH that are not the project's own."""
-    own = [workspace] if workspace else []
-    places = os.environ.get("PATH", os.defpath).split(":")
-    trusted = [p for p in places if os.path.isabs(p) and not visible.is_below(p, own)]
-    programs = (f"{place}/{_PROGRAM}" for place in trusted)
-    return next((p for p in programs if os.path.isfile(p) and os.access(p, os.X_OK)), None)
-
-
 def _covers() -> list[str]:
     """Over parts of `/proc` that are the kernel's own: not to be changed, or not to be read.
 
@@ -194,7 +190,7 @@ def _objects(plan: IsolationPlan) -> str:
 
 def _require_place(request: IsolationRequest) -> None:
     for place in (request.workspace, str(request.private)):
-        covered = next((c for c in _COVERED if visible.is_below(place, [c])), None)
+        covered = next((c for c in _COVERED if is_below(place, [c])), None)
         if covered is not None:
             raise IsolationError(
                 f"`{place}` cannot be seen behind walls, where `{covered}` is another one",
@@ -203,7 +199,27 @@ def _require_place(request: IsolationRequest) -> None:
 
 
 def _read_only(place: str, plan: IsolationPlan) -> Entry:
-    return {"at": place, "bind": place, "read_only": True, "shifted": plan.uid is not None}
+    source, is_shifted = os.path.realpath(place), plan.uid is not None
+    return {"at": place, "bind": source, "read_only": True, "shifted": is_shifted}
+
+
+def _optional(place: Shown, plan: IsolationPlan) -> Entry:
+    return {**_read_only(place.at, plan), "bind": place.source, "optional": True}
+
+
+def _own_places(plan: IsolationPlan) -> list[str]:
+    """Where a capsule's own files are: nothing that lies there is a toolchain of the owner's."""
+    return [place for place in (plan.workspace, plan.holder, str(plan.private)) if place]
+
+
+def _never_shown(plan: IsolationPlan, owner: Mapping[str, str]) -> NeverShown:
+    return NeverShown(owner, _own_places(plan))
+
+
+def _private_places(plan: IsolationPlan, owner: Mapping[str, str]) -> list[str]:
+    """What may lie in a directory of the system's without belonging to it."""
+    never = _never_shown(plan, owner)
+    return [*never.roots, *never.homes, *never.places]
 
 
 def _person(plan: IsolationPlan, owner: Mapping[str, str]) -> Person:
@@ -217,7 +233,7 @@ def _room(plan: IsolationPlan) -> str:
     """A directory that every user can reach, to be covered in the holder's view alone."""
     needed = [plan.holder, plan.workspace, str(plan.private), plan.tools or "/usr", plan.home]
     for place in _ROOMS:
-        if os.path.isdir(place) and not any(visible.is_below(p, [place]) for p in needed):
+        if os.path.isdir(place) and not any(is_below(p, [place]) for p in needed):
             return place
     raise IsolationError(
         "there is no place for a capsule's room", hint="mkdir /mnt; or move Atoll's home"

@@ -1,93 +1,176 @@
-"""Which toolchains of the machine a walled capsule sees, besides those of the system.
+"""Which toolchains of the owner's machine a walled capsule sees, besides those of the system.
 
-Found by their usual places below HOME, by the variables that name their roots, by PATH, and by
-the virtual environments in the owner's checkout. The last are files that came with a project and
-are not believed: they can point to an interpreter that is one, and to nothing else.
+They are found by their usual places below HOME, by the variables that name their roots, and by
+PATH. Nothing is read from a project, and nothing that lies in one is shown. Only the parts that
+hold programs are shown, never a directory that is or holds a private place (`never_shown`).
 """
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from atoll.host import files
-from atoll.model.errors import StateError
+from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.host.programs import is_below
 
-_BELOW_HOME = (
-    ".pyenv", ".nvm", ".rustup", ".cargo/bin", ".volta", ".asdf", ".sdkman", ".rbenv", ".nodenv",
-    ".goenv", ".jenv", ".juliaup", ".ghcup", ".elan", ".opam", ".bun", ".deno", ".dotnet",
-    ".linuxbrew", ".local/bin", ".local/lib", ".local/share/uv", ".local/share/mise",
-    ".local/share/pipx", ".local/share/pnpm", ".local/share/fnm", ".local/pipx", ".fnm", ".poetry",
-    ".pixi/bin", ".pixi/envs", "go/bin", "sdk", "miniconda3", "miniforge3", "anaconda3", ".conda",
-    ".npm-global", "n", ".swiftly", ".zvm",
+_WHOLE = ("",)
+_PREFIX = ("bin", "sbin", "lib", "lib64", "libexec", "include", "share")
+_BESIDE_PROGRAMS = (*_PREFIX, "lib32", "conf", "jmods", "legal", "pkg", "src", "opt", "Cellar")
+"""What the programs in a `bin` need of what lies beside it, if that is a prefix of its own."""
+_IN_PREFIXES = frozenset(
+    {
+        *_BESIDE_PROGRAMS, "etc", "var", "man", "doc", "docs", "ssl", "api", "misc", "test",
+        "tests", "examples", "demo", "sample", "tools", "shell", "Homebrew", "Caskroom",
+        "Frameworks", "condabin", "conda-meta", "envs", "pkgs", "compiler_compat", "jre",
+        "__pycache__",
+    }
 )  # fmt: skip
-"""Where people have their compilers and interpreters below their homes. `.cargo` as a whole is
-not among them, nor is any cache: they hold tokens, or are written through to the owner's."""
-_ROOTS = (
-    "PYENV_ROOT", "NVM_DIR", "RUSTUP_HOME", "VOLTA_HOME", "ASDF_DATA_DIR", "ASDF_DIR", "SDKMAN_DIR",
-    "RBENV_ROOT", "GOROOT", "JAVA_HOME", "MISE_DATA_DIR", "UV_PYTHON_INSTALL_DIR", "FNM_DIR",
-    "BUN_INSTALL", "DENO_INSTALL", "DOTNET_ROOT", "PNPM_HOME", "ANDROID_HOME",
+"""A directory in which there are others is no prefix, but somebody's own."""
+_NOWHERE = ("/proc", "/sys", "/dev", "/etc", "/boot")
+"""Nothing is shown at these names, wherever it comes from."""
+
+
+class _Toolchain(NamedTuple):
+    below_home: str
+    variable: str = ""
+    """Names the place in the owner's environment, if it is elsewhere."""
+    parts: tuple[str, ...] = _WHOLE
+    """What of it holds programs, as patterns."""
+
+
+_CONDA = (*_PREFIX, "condabin", "conda-meta", "envs", "ssl", "compiler_compat", "*-linux-gnu")
+_TOOLCHAINS = (
+    _Toolchain(".pyenv", "PYENV_ROOT"),
+    _Toolchain(".nvm", "NVM_DIR", ("versions", "alias", "*.sh", "nvm-exec", "bash_completion")),
+    _Toolchain(".rustup", "RUSTUP_HOME"),
+    _Toolchain(".cargo", "CARGO_HOME", ("bin", "env")),
+    _Toolchain(".volta", "VOLTA_HOME", ("bin", "tools", "layout.*")),
+    _Toolchain(".asdf", "ASDF_DATA_DIR", ("installs", "plugins", "shims", *_PREFIX, "*.sh")),
+    _Toolchain(".asdf", "ASDF_DIR", ("installs", "plugins", "shims", *_PREFIX, "*.sh")),
+    _Toolchain(".sdkman", "SDKMAN_DIR", ("candidates", "bin", "libexec", "src", "var")),
+    _Toolchain(".rbenv", "RBENV_ROOT"),
+    _Toolchain(".nodenv", "NODENV_ROOT"),
+    _Toolchain(".goenv", "GOENV_ROOT"),
+    _Toolchain(".jenv", "JENV_ROOT"),
+    _Toolchain(".juliaup", "", ("bin", "julia-*", "juliaup.json")),
+    _Toolchain(".ghcup", "", ("bin", "ghc", "hls", "lib", "share")),
+    _Toolchain(".elan", "ELAN_HOME"),
+    _Toolchain(".opam", "OPAMROOT", ("*/bin", "*/sbin", "*/lib", "*/share")),
+    _Toolchain(".bun", "BUN_INSTALL", ("bin", "install/global")),
+    _Toolchain(".deno", "DENO_INSTALL", ("bin",)),
+    _Toolchain(
+        ".dotnet", "DOTNET_ROOT",
+        ("dotnet", "host", "sdk", "sdk-manifests", "shared", "packs", "templates", "tools"),
+    ),
+    _Toolchain(".linuxbrew", "", (*_PREFIX, "opt", "Cellar", "Homebrew")),
+    _Toolchain(".local/bin"),
+    _Toolchain(".local/lib", "", ("python3*", "node_modules")),
+    _Toolchain(".local/share/uv/python", "UV_PYTHON_INSTALL_DIR"),
+    _Toolchain(".local/share/uv/tools", "UV_TOOL_DIR"),
+    _Toolchain(".local/share/mise", "MISE_DATA_DIR", ("installs", "shims", "plugins")),
+    _Toolchain(".local/share/pipx", "PIPX_HOME", ("venvs", "py", "shared")),
+    _Toolchain(".local/pipx", "", ("venvs", "py", "shared")),
+    _Toolchain(".local/share/pypoetry/venv"),
+    _Toolchain(
+        ".local/share/pnpm", "PNPM_HOME", ("pnpm", "pnpx", "bin", "global", "nodejs", ".tools")
+    ),
+    _Toolchain(".local/share/fnm", "FNM_DIR", ("node-versions", "aliases")),
+    _Toolchain(".local/share/rtx", "", ("installs", "shims", "plugins")),
+    _Toolchain(".fnm", "", ("node-versions", "aliases")),
+    _Toolchain(".poetry", "POETRY_HOME", ("bin", "lib", "venv")),
+    _Toolchain(".pixi", "PIXI_HOME", ("bin", "envs")),
+    _Toolchain("go", "GOPATH", ("bin",)),
+    _Toolchain("sdk", "", ("go*",)),
+    _Toolchain("miniconda3", "CONDA_ROOT", _CONDA),
+    _Toolchain("miniforge3", "", _CONDA),
+    _Toolchain("anaconda3", "", _CONDA),
+    _Toolchain(".conda", "", ("envs",)),
+    _Toolchain(".npm-global", "", ("bin", "lib")),
+    _Toolchain("n", "N_PREFIX", ("bin", "lib", "include", "n")),
+    _Toolchain(".swiftly", "", ("bin", "toolchains", "env.sh")),
+    _Toolchain(".zvm"),
+    _Toolchain("", "GOROOT"),
+    _Toolchain("", "JAVA_HOME"),
+    _Toolchain("", "ANDROID_HOME"),
 )  # fmt: skip
-"""Variables of the owner's that say where a toolchain is."""
-_BESIDE_PROGRAMS = ("lib", "lib64", "libexec", "share", "include")
-"""What the programs in a `bin` need of what lies beside it."""
-_ENVIRONMENTS = (".venv", "venv", "env")
-_MARK = "pyvenv.cfg"
+"""Where people have their compilers and interpreters. Caches are not among the parts: they hold
+other things, too, and are written through to the owner's."""
 
 
-def find(owner: Mapping[str, str], checkout: str) -> list[str]:
-    """Directories with the owner's programs and what these need. May name one several times."""
+class Shown(NamedTuple):
+    """A directory or file of the host."""
+
+    at: str
+    """Where a capsule sees it: at the name by which the owner knows it."""
+    source: str
+    """What it is, without links."""
+
+
+class Toolchains(NamedTuple):
+    shown: tuple[Shown, ...]
+    refused: tuple[str, ...]
+    """What was asked for and is not shown, each with the reason."""
+
+
+def find(owner: Mapping[str, str], roots: Sequence[str] = ()) -> Toolchains:
+    """The owner's programs and what they need; nothing below one of `roots`, which are the
+    project, workspaces and Atoll's home.
+    """
+    never = NeverShown(owner, roots)
+    shown: dict[str, Shown] = {}
+    refused: dict[str, None] = {}
+    for place, is_asked in _candidates(owner, never):
+        source = os.path.realpath(place)
+        reason = never.why(source)
+        if reason is None and is_below(place, (*never.roots, *_NOWHERE)):
+            reason = "its name lies in a project, in Atoll's home or in a place of the system's"
+        if reason is not None:
+            if is_asked:
+                refused[f"{place}: {reason}"] = None
+        elif os.path.exists(source):
+            shown[place] = Shown(place, source)
+    return Toolchains(tuple(shown.values()), tuple(refused))
+
+
+def _candidates(owner: Mapping[str, str], never: NeverShown) -> Iterator[tuple[str, bool]]:
+    """Places that exist, and whether the owner's environment names them."""
     home = owner.get("HOME", "")
-    is_known = os.path.isabs(home)
-    found = [f"{home}/{name}" for name in _BELOW_HOME] if is_known else []
-    found += [place for key in _ROOTS if os.path.isabs(place := owner.get(key, ""))]
-    for place in owner.get("PATH", "").split(":"):
-        if os.path.isabs(place):
-            found += _around(os.path.normpath(place), home)
-    for prefix in _interpreters(checkout):
-        found += _around(f"{prefix}/bin", home)
-    too_much = {"/", os.path.normpath(home) if is_known else "/", os.path.dirname(home)}
-    places = (os.path.normpath(place) for place in found)
-    return [place for place in places if place not in too_much and os.path.isdir(place)]
+    for toolchain in _TOOLCHAINS:
+        named = owner.get(toolchain.variable, "") if toolchain.variable else ""
+        roots = [(named, True)] if os.path.isabs(named) else []
+        if toolchain.below_home and os.path.isabs(home):
+            roots.append((f"{home}/{toolchain.below_home}", False))
+        for root, is_asked in roots:
+            for part in toolchain.parts:
+                found = glob.glob(f"{glob.escape(os.path.normpath(root))}/{part}".rstrip("/"))
+                yield from ((place, is_asked) for place in sorted(found))
+    for entry in owner.get("PATH", "").split(":"):
+        if os.path.isabs(entry) and os.path.isdir(entry):
+            yield from _around(os.path.normpath(entry), never)
 
 
-def _around(programs: str, home: str) -> Iterator[str]:
-    """A directory of programs with what belongs to it."""
-    yield programs
+def _around(programs: str, never: NeverShown) -> Iterator[tuple[str, bool]]:
+    """A directory of PATH, with what belongs to it where it has a prefix of its own."""
+    yield programs, True
     prefix, name = os.path.split(programs)
     if name == "shims":
         # They only look for the programs, which lie beside them.
-        yield f"{prefix}/versions"
-        yield f"{prefix}/libexec"
-    elif name in ("bin", "sbin") and prefix not in (home, "/"):
-        yield from (f"{prefix}/{part}" for part in _BESIDE_PROGRAMS)
+        parts: tuple[str, ...] = ("versions", "libexec")
+    elif name in ("bin", "sbin"):
+        parts = _BESIDE_PROGRAMS
+    else:
+        return
+    if never.why(os.path.realpath(prefix)) is None and (name == "shims" or _is_prefix(prefix)):
+        found = (f"{prefix}/{part}" for part in parts)
+        yield from ((place, False) for place in found if os.path.isdir(place))
 
 
-def _interpreters(checkout: str) -> Iterator[str]:
-    """The installations that the virtual environments of a project were made with."""
-    for name in _ENVIRONMENTS:
-        try:
-            content = files.read_regular(Path(checkout, name, _MARK), limit_bytes=1 << 16)
-        except (OSError, StateError):
-            continue
-        for line in (content or b"").decode(errors="replace").splitlines():
-            key, _, value = line.partition("=")
-            programs = os.path.normpath(value.strip())
-            if key.strip() == "home" and os.path.basename(programs) == "bin":
-                named = (os.path.dirname(programs), os.path.dirname(os.path.realpath(programs)))
-                yield from filter(_is_installation, dict.fromkeys(named))
-
-
-def _is_installation(prefix: str) -> bool:
-    """Whether a Python lives there: its programs, and its library beside them."""
+def _is_prefix(place: str) -> bool:
+    """Whether nothing lies there but what an installation brings along."""
     try:
-        libraries = os.listdir(f"{prefix}/lib")
+        with os.scandir(place) as listing:
+            return all(entry.name in _IN_PREFIXES or not entry.is_dir() for entry in listing)
     except OSError:
         return False
-    return any(
-        name.startswith("python3.")
-        and os.path.isfile(f"{prefix}/lib/{name}/os.py")
-        and os.access(f"{prefix}/bin/{name}", os.X_OK)
-        for name in libraries
-    )

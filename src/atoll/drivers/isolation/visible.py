@@ -10,6 +10,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from atoll.drivers.isolation.toolchains import Shown
+from atoll.host.programs import is_below
+
 Entry = dict[str, object]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu")
@@ -38,13 +41,26 @@ class Person:
         self.home = home
 
 
-def system(hidden: str) -> Iterator[Entry]:
-    """Programs and libraries; links are the same links inside. Not what is below `hidden`."""
+def system(hidden: str, private: Sequence[str] = ()) -> Iterator[Entry]:
+    """Programs and libraries; links are the same links inside. Not what is below `hidden`, and
+    nothing of the `private` places.
+    """
     for place in _SYSTEM:
-        if os.path.islink(place):
-            yield {"at": place, "link": os.readlink(place)}
-        elif os.path.isdir(place) and place != hidden:
-            yield {"at": place, "bind": place, "read_only": True}
+        if os.path.lexists(place) and place != hidden:
+            yield from _without(place, private)
+
+
+def _without(place: str, private: Sequence[str]) -> Iterator[Entry]:
+    """A directory, or what of it is neither private nor holds anything that is."""
+    if is_below(place, private):
+        return
+    if os.path.islink(place):
+        yield {"at": place, "link": os.readlink(place)}
+    elif not any(is_below(other, [place]) for other in private):
+        yield {"at": place, "bind": place, "read_only": True}
+    else:
+        for name in sorted(os.listdir(place)):
+            yield from _without(f"{place}/{name}", private)
 
 
 def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
@@ -77,9 +93,10 @@ def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
         yield {"at": f"/etc/{name}", "file": text}
 
 
-def programs(places: Iterable[str]) -> list[str]:
-    """Of the places of toolchains, those that are not there with the system."""
-    return topmost(place for place in places if not is_below(place, _SYSTEM))
+def programs(found: Iterable[Shown]) -> list[Shown]:
+    """Of toolchains, those that are not there with the system, without those that lie in others."""
+    sources = {place.at: place for place in found if not is_below(place.at, _SYSTEM)}
+    return [sources[at] for at in topmost(sources)]
 
 
 def topmost(places: Iterable[str]) -> list[str]:
@@ -89,8 +106,3 @@ def topmost(places: Iterable[str]) -> list[str]:
         if not is_below(place, chosen):
             chosen.append(place)
     return chosen
-
-
-def is_below(place: str, others: Iterable[str]) -> bool:
-    """Whether a place is one of the others, or lies in one."""
-    return any(place == other or place.startswith(f"{other}/") for other in others)

@@ -71,7 +71,7 @@ def _check_out(tree: Path, submodule: Submodule) -> None:
     # Objects are copied, not linked: the owner's may be written by nobody else.
     git.git(
         "clone", "--quiet", "--bare", "--local", "--no-hardlinks", "--",
-        submodule.git_dir, str(private), cwd=str(tree),
+        submodule.git_dir, str(private), cwd=str(tree), env={"GIT_ALLOW_PROTOCOL": "file"},
     )  # fmt: skip
     url = git.setting("remote.origin.url", cwd=submodule.git_dir)
     settings = {

@@ -21,7 +21,7 @@ from atoll.drivers.workspace import changes, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.private import PrivateSite, open_workspace
 from atoll.drivers.workspace.survey import Workspace
-from atoll.host import files, git
+from atoll.host import files, git, programs
 from atoll.host.intake.refs import load_refs
 from atoll.host.layer_stack import Namespace
 from atoll.model.errors import PrerequisiteError, StateError
@@ -42,9 +42,7 @@ class LayeredWorkspace:
     name: str
 
     def check(self, home: Path) -> list[Problem]:
-        import shutil  # noqa: PLC0415 - only for a check
-
-        if shutil.which("git") is None:
+        if programs.find_program("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
         way, reason = self.probe(home)
         return [] if way is not None else [Problem(what=f"driver `{self.name}`: {reason}")]

@@ -13,6 +13,7 @@ from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
 from atoll.host import files
 from atoll.host.merged import MergedTree
+from atoll.host.process import own_environment
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.untrusted import InsidePath
@@ -103,7 +104,7 @@ class OverlayWorkspace(LayeredWorkspace):
             # A directory was moved, and its layer only says from where; or a file is closed to us.
             files.remove_tree(aside / "changes", within=aside)
             # No walls: copying runs nothing of what it copies, and must reach the host.
-            unwalled = inside._replace(walls=None)
+            unwalled = inside._replace(walls=None, env=own_environment())
             volumes.copy_tree(plan.path, aside / "workspace", within=unwalled)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
 from atoll.drivers.workspace import changes, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.linked import LinkedSite
-from atoll.host import files, git
+from atoll.host import files, git, programs
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
@@ -29,7 +28,7 @@ class WorktreeWorkspace:
 
     def check(self, home: Path) -> list[Problem]:
         del home
-        if shutil.which("git") is None:
+        if programs.find_program("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
         if git.version() < _OLDEST_GIT:
             return [Problem(what="git is older than 2.36", cure="apt-get install git")]

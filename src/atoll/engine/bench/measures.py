@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -24,6 +23,7 @@ from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project
 from atoll.host import git, trees
 from atoll.host.process import run
+from atoll.host.programs import find_program
 from atoll.model.errors import AtollError, DriverError
 from atoll.model.names import numbered
 from atoll.model.plan import WorkspacePlan
@@ -262,7 +262,7 @@ def status(subject: Subject) -> Iterator[Row]:
 
 
 def _opened_by_status(subject: Subject) -> int | None:
-    strace = shutil.which("strace")
+    strace = find_program("strace")
     if strace is None:
         subject.skip("what git status opens: `strace` is not installed")
         return None

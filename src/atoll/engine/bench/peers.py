@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from atoll.drivers.layers.workbench import overlay
 from atoll.engine.bench.projects import Generated
 from atoll.host import files, git
 from atoll.host.process import run
+from atoll.host.programs import find_program
 from atoll.model.plan import Enclosure
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
@@ -68,7 +68,7 @@ def floor(
     told = {
         "count": count,
         "scratch": str(scratch),
-        "program": shutil.which("true"),
+        "program": find_program("true"),
         "view": {
             "user": chosen.user,
             "pool": str(pool.layers),

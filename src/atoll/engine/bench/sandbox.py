@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from atoll.engine.bench.workspace import Order, Tell, describe, machine_of, requ
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.host.process import run
+from atoll.host.programs import find_program
 from atoll.keeper.walls import Walls
 from atoll.model.errors import DriverError
 
@@ -141,7 +141,7 @@ def _from_the_shell(
 
 def _find_peer(name: str, argv: tuple[str, ...], skipped: list[str]) -> tuple[str, ...] | None:
     """The command, if it works here; else the reason is told."""
-    if shutil.which(argv[0]) is None:
+    if find_program(argv[0]) is None:
         skipped.append(f"{name}: not installed")
         return None
     if "{image}" in argv:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from atoll.engine.capsules import Capsule
 from atoll.host import git
+from atoll.host.programs import find_program
 from atoll.testing.conformance.bench import TRACKED, BenchSuite
 from atoll.testing.conformance.workspace import IDENTITY
 
@@ -33,7 +33,7 @@ _STATUS = """
 
 
 def require_tool(name: str) -> None:
-    if shutil.which(name) is None:
+    if find_program(name) is None:
         import pytest  # noqa: PLC0415 - needed only by those who run the suites
 
         pytest.skip(f"needs `{name}`, which is not installed")
@@ -140,7 +140,7 @@ class GitMvSuite(BenchSuite):
 
     def test_wrapper_is_plain_shell(self) -> None:
         self.inside("""
-            git_found = shutil.which("git")
+            git_found = find_program("git")
             if b"ELF" not in read(git_found)[:4]:
                 assert read(git_found).startswith(b"#!/bin/sh\\n")
                 subprocess.run(["sh", "-n", git_found], check=True)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.host import files, git, points
+from atoll.host.programs import find_program
 from atoll.model.errors import StateError
 from atoll.model.state import RecoveryPoint
 from atoll.testing.conformance.witness import held_lock, look, refused
@@ -268,7 +268,7 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
 
     def test_tools_hold_the_lock(self, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
         trial = self.trial(tmp_path)
-        real = shutil.which("git")
+        real = find_program("git")
         seen = tmp_path / "seen"
         seen.mkdir()
         write_files(tmp_path, {"bin/git": _SPY.format(seen=seen, real=real).encode()})

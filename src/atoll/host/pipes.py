@@ -1,0 +1,119 @@
+"""Reads what a program writes to its pipes, within bounds, while its input is written."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable
+from typing import IO, NamedTuple, Protocol
+
+from atoll.host.stillness import LOOK_S, Stillness
+from atoll.model.errors import DriverError, Unanswered
+from atoll.model.units import render_size
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Piped(Protocol):
+    """A child process with its pipes, which must not be buffered."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+
+class Bounds(NamedTuple):
+    output_bytes: int
+    """A program that writes more than this to its standard output is in error."""
+    complaints_bytes: int
+    """How much is kept of the end of its standard error."""
+
+
+class Wait:
+    """How long a program may take: `limit_s` in all, and, with a `watch`, not idle for long."""
+
+    def __init__(self, program: str, limit_s: float | None, watch: Stillness | None) -> None:
+        now = time.monotonic()
+        self.program = program
+        self._limit_s = limit_s
+        self._deadline = None if limit_s is None else now + limit_s
+        self._watch = watch
+        self._look_at = now + LOOK_S
+
+    @property
+    def step_s(self) -> float | None:
+        """The longest time to wait before the next `check`."""
+        if self._deadline is None:
+            return None
+        return max(0.0, self._look_at - time.monotonic())
+
+    def check(self) -> None:
+        """Raises Unanswered when the time is over, or when nothing happens."""
+        now = time.monotonic()
+        if self._deadline is None or now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        if now >= self._deadline:
+            raise Unanswered(
+                f"`{self.program}` did not end inside of the capsule in {self._limit_s:g} s"
+            )
+        if self._watch is not None:
+            self._watch.require_work(self.program)
+
+    def is_over(self, poll: Callable[[], int | None]) -> bool:
+        """Whether the program has ended; checks the time if not."""
+        if poll() is not None:
+            return True
+        self.check()
+        return False
+
+
+def exchange(child: Piped, given: bytes | None, bounds: Bounds, wait: Wait) -> tuple[bytes, bytes]:
+    """Writes the input and reads both outputs to their ends: standard output, and the last of
+    standard error. Raises DriverError when the output is larger than `bounds` allow.
+    """
+    output, complaints = bytearray(), bytearray()
+    left = memoryview(given or b"")
+    with selectors.DefaultSelector() as selector:
+        for pipe in filter(None, (child.stdout, child.stderr)):
+            selector.register(pipe, selectors.EVENT_READ)
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+            selector.register(child.stdin, selectors.EVENT_WRITE)
+        while selector.get_map():
+            for key, _ in selector.select(wait.step_s):
+                if key.fileobj is child.stdin:
+                    left = _feed(child.stdin, left)
+                    if not left:
+                        selector.unregister(child.stdin)
+                        child.stdin.close()
+                    continue
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is child.stdout:
+                    output += chunk
+                    _require_size(len(output), bounds, wait.program)
+                else:
+                    complaints += chunk
+                    del complaints[: -bounds.complaints_bytes]
+            wait.check()
+    return bytes(output), bytes(complaints)
+
+
+def _feed(pipe: IO[bytes], left: memoryview) -> memoryview:
+    """Writes a piece; returns what is left, nothing when the program does not read any more."""
+    try:
+        return left[os.write(pipe.fileno(), left[:_CHUNK_BYTES]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return memoryview(b"")
+
+
+def _require_size(size_bytes: int, bounds: Bounds, program: str) -> None:
+    if size_bytes > bounds.output_bytes:
+        raise DriverError(
+            f"`{program}` wrote more than {render_size(bounds.output_bytes)} to its standard output"
+        )
