@@ -64,7 +64,7 @@ class Hold:
         return self.is_paused or self.has_clients
 
     def acquire(self, client: Client | None) -> Answer:
-        """Hold everything for a client, or without one until `resume`; or verify that it is held."""
+        """Hold everything for a client, or until `resume` without one; or verify that it is."""
         if client is None:
             self.is_paused = True
         else:

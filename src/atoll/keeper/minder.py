@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.keeper.limits import Limits
     from atoll.keeper.loop import Loop
+    from atoll.keeper.peers import Origin
     from atoll.keeper.spawn import StartError
     from atoll.keeper.spec import Spec
 
@@ -59,7 +60,13 @@ class Minder:
     """The only state machine of the keeper."""
 
     def __init__(
-        self, run_dir: str, spec: Spec, loop: Loop, watcher: int, limits: Limits | None = None
+        self,
+        run_dir: str,
+        spec: Spec,
+        loop: Loop,
+        watcher: int,
+        origin: Origin,
+        limits: Limits | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._limits = limits
@@ -77,7 +84,8 @@ class Minder:
         self._status = Status(keeper=_identity(os.getpid()), guard=_identity(watcher))
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
         self._run = Run(spec, loop, self._emit, limits)
-        self._clients = Clients(loop, wire.listen(run_dir), self._on_frame, self._on_gone)
+        listener = wire.listen(run_dir)
+        self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
         self._placeholders = self._hold_ports()
 
     def serve(self) -> bool:

@@ -185,12 +185,12 @@ def _read(path: str, size: int = _STATUS_BYTES) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    found = b""
     try:
-        found = b""
         while len(found) < size and (piece := os.read(fd, size - len(found))):
             found += piece
-        return found
-    except OSError:
+    except OSError:  # it has ended
         return b""
     finally:
         os.close(fd)
+    return found

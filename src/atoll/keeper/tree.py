@@ -113,7 +113,7 @@ def survey(root: int, spared: Collection[int] = ()) -> tuple[list[Process], bool
 
 
 def _has_hidden_parent(process: Process) -> bool:
-    """Whether the parent is one that this user is not shown (`hidepid`), and not one just missed."""
+    """Whether the parent is not shown to this user (`hidepid`), rather than just missed."""
     now = find_process(process.pid)
     is_same = now is not None and now.identity == process.identity and now.ppid == process.ppid
     return is_same and find_process(process.ppid) is None
