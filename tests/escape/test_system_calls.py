@@ -64,6 +64,7 @@ NEW = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0
 UNIX, INET, INET6, NETLINK, VSOCK = 1, 2, 10, 16, 40
 STREAM, DGRAM, RAW, CLOEXEC = 1, 2, 3, 0x80000
 CHAR, BLOCK = 0x2000, 0x6000
+SET_UID, SET_GID, CREATE = 0o4000, 0o2000, 0o100
 
 
 class Attempt(NamedTuple):
@@ -157,6 +158,17 @@ ATTEMPTS = [
     Attempt("fanotify_init", (ALL, 0)),
     *[Attempt("mknod", (BAD, kind | 0o600, 0)) for kind in (CHAR, BLOCK, CHAR | ABOVE)],
     *[Attempt("mknodat", (NONE, BAD, kind | 0o600, 0)) for kind in (CHAR, BLOCK, CHAR | ABOVE)],
+    *[
+        Attempt(call, (NONE, mode))
+        for call in ("fchmod",)
+        for mode in (SET_UID, SET_UID | 0o755, SET_UID | ABOVE)
+    ],
+    *[Attempt(call, (BAD, SET_UID | 0o755)) for call in ("chmod", "creat", "mknod")],
+    *[Attempt(call, (BAD, SET_GID | 0o755)) for call in ("creat", "mknod")],
+    *[Attempt(call, (NONE, BAD, SET_UID | 0o755)) for call in ("fchmodat", "fchmodat2", "mknodat")],
+    *[Attempt("open", (BAD, CREATE, mode)) for mode in (SET_UID, SET_GID, SET_UID | ABOVE)],
+    *[Attempt("openat", (NONE, BAD, CREATE, mode)) for mode in (SET_UID, SET_GID)],
+    Attempt("openat2", (NONE, BAD, BAD, 0), ENOSYS),
     *[Attempt("renameat2", (NONE, BAD, NONE, BAD, flags)) for flags in (4, 4 | ABOVE)],
     *[
         Attempt("socket", (family, RAW, 0), NO_FAMILY)
@@ -282,6 +294,16 @@ def hide_a_file_by_renaming():
     open("/tmp/a", "w").close()
     call("renameat2", -100, b"/tmp/a", -100, b"/tmp/b", 4)
     assert stat.S_ISCHR(os.lstat("/tmp/a").st_mode)
+
+def make_a_file_that_runs_as_its_owner():
+    open("/tmp/tool", "w").close()
+    os.chmod("/tmp/tool", 0o4755)
+    assert os.stat("/tmp/tool").st_mode & stat.S_ISUID
+
+def create_a_file_that_runs_as_its_owner():
+    os.umask(0)
+    os.close(os.open("/tmp/made", os.O_CREAT | os.O_WRONLY, 0o6755))
+    assert os.stat("/tmp/made").st_mode & stat.S_ISUID
 
 def read_another_process():
     text = ctypes.create_string_buffer(b"secret", 6)

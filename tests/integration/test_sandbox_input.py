@@ -259,11 +259,16 @@ def test_only_what_was_named_can_be_written(person):
     done
     rm -rf src/other 2> /dev/null; mv src/pay src/paid 2> /dev/null
     rm src/link 2> /dev/null && echo link; cat src/other/c.py; echo t > /tmp/t; echo h > ~/h
-    git add -A 2> /dev/null; git commit -qm done && echo committed
+    git status --short; git log --format=%s -1; git diff --stat | tail -1 | cut -d, -f1
+    git add -A 2> /dev/null && echo added; git commit -qm done 2> /dev/null && echo committed
     """
     options = ("--write", "src/pay/**", "--write", "docs/*.md")
-    said = person.sh("x", f"set +e\n{attempts}\nexit 0", options=options).split()
-    assert said == ["src/pay/new", "src/pay/deep/b.py", "docs/one.md", "c", "committed"]
+    said = person.sh("x", f"set +e\n{attempts}\nexit 0", options=options).splitlines()
+    assert said == [
+        "src/pay/new", "src/pay/deep/b.py", "docs/one.md", "c",
+        " M docs/one.md", " M src/pay/deep/b.py", "?? src/pay/new", "modules",
+        " 2 files changed",
+    ]  # fmt: skip
     # A link that a pattern names is not followed; with it there is nothing to write.
     options = ("--write", "src/li*/**")
     done = person.atoll("run", *options, "x", "--", "touch", "src/other/new", check=False)
@@ -271,6 +276,56 @@ def test_only_what_was_named_can_be_written(person):
     # The next run may write all again, and tells what the last one did.
     assert person.sh("x", "echo now > README.md; ls src/other") == "c.py\n"
     assert not list(outside.iterdir())
+
+
+PLANT = """
+set +e
+cd $1
+(git config filter.e.clean evil) 2> /dev/null && echo config
+(echo evil > .git/hooks/pre-commit) 2> /dev/null && echo hook
+(echo evil > .git/info/attributes) 2> /dev/null && echo attributes
+blob=$(echo evil | git hash-object -w --stdin 2> /dev/null) && echo object
+git update-index --add --cacheinfo 100644,$(git rev-parse HEAD:README.md),evil 2> /dev/null && echo index
+mv .git .was 2> /dev/null && echo moved
+cd /tmp; (cd $2 && mv $3 elsewhere) 2> /dev/null && echo parent
+exit 0
+"""
+
+
+@as_both
+def test_a_narrowed_run_cannot_write_a_repository(person):
+    person.write({"docs/a.md": "a\n"})
+    person.git("add", "-A")
+    person.commit("docs")
+    person.atoll("new", "x")
+    person.sh("x", "mkdir -p docs/sub/deep; cp -r .git docs/sub/deep; cp README.md docs/sub/deep")
+    root = str(person.repo)
+    options = ("--write", "docs/**")
+    for place, above, name in ((".", root, "docs"), ("docs/sub/deep", f"{root}/docs", "sub")):
+        words = ("sh", "-c", PLANT, "sh", place, above, name)
+        done = person.atoll("run", *options, "x", "--", *words)
+        assert done.stdout == "", place
+        assert person.sh("x", f"cd {place}; git status > /dev/null; git log --format=%s -1",
+                         options=options) == "docs\n"  # fmt: skip
+    # Where a pattern names it, and in the next run, which is not narrowed, all of it works.
+    words = ("sh", "-c", PLANT, "sh", ".", root, "docs")
+    all_of_it = ["config", "hook", "attributes", "object", "index", "moved"]
+    done = person.atoll("run", "--write", ".git/**", "x", "--", *words)
+    assert done.stdout.split() == all_of_it[:-1]
+    done = person.atoll("run", "x", "--", *words)
+    assert done.stdout.split() == [*all_of_it, "parent"]
+
+
+@as_both
+def test_a_repository_elsewhere_is_not_narrowed(person):
+    person.write({"docs/a.md": "a\n"})
+    person.git("add", "-A")
+    person.commit("docs")
+    person.atoll("new", "x")
+    person.sh("x", "mv .git docs/repository; ln -s docs/repository .git")
+    done = person.atoll("run", "--write", "docs/**", "x", "--", "true", check=False)
+    assert done.returncode == 126
+    assert "`.git` is not a directory" in done.stderr
 
 
 def test_patterns_that_make_no_sense(capsule):

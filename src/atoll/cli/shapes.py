@@ -114,6 +114,7 @@ def snapshot(record: Snapshot) -> Shape:
         "automatic": record.automatic,
         "synced": record.synced,
         "created_at": record.created_at,
+        "moment": record.moment or None,
     }
 
 

@@ -14,6 +14,7 @@ from atoll.engine import schema
 from atoll.host import locks
 from atoll.model.errors import PrerequisiteError, StateError
 
+Connection = sqlite3.Connection
 SCHEMA_VERSION = schema.VERSION
 _BUSY_S = 60.0
 

@@ -154,6 +154,7 @@ def fork_capsule(
             )[0]
         session.reach("fork.leased", plan.name)
         try:
+            session.store.inherit_narrowings(capsule, origin)
             profiles.hand_on(session, origin, point.browser, capsule)
             snapshots.begin_fork(session, capsule, former=str(origin.branch))
         except BaseException:

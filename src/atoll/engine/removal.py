@@ -27,9 +27,8 @@ def enclosure(session: Session, capsule: Capsule, *, is_open: bool = False) -> E
         views.open_view(session, capsule)
     inside = registry.isolation_driver(plan.driver).enclosure(plan, session.owner)
     if inside.limits:
-        workspace = workspace_plan(session, capsule)
-        upper = f"{workspace.pool}/layers/{workspace.upper}/tree"
-        inside = inside._replace(limits={**inside.limits, "upper": upper})
+        limits = views.limits_of(workspace_plan(session, capsule), inside)
+        inside = inside._replace(limits=limits)
     return inside
 
 

@@ -11,7 +11,7 @@ from atoll.model.state import Capsule, CapsuleState, Outcome, Reason, Run, RunSt
 
 def capsule_of(row: Mapping[str, Any], ports: Sequence[Any]) -> Capsule:
     """`ports` are the rows of its leases, in order."""
-    given = ("removal", "state", "exported", "automatic")
+    given = ("removal", "state", "exported", "automatic", "narrowed")
     fields = {key: value for key, value in dict(row).items() if key not in given}
     return Capsule(
         **fields,
@@ -33,6 +33,7 @@ def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
 def run_of(row: Mapping[str, Any]) -> Run:
     fields = dict(row)
     fields["argv"] = tuple(json.loads(fields["argv"]))
+    fields["write"] = tuple(json.loads(fields["write"]))
     fields["state"] = RunState(fields["state"])
     fields["background"], fields["tty"] = bool(fields["background"]), bool(fields["tty"])
     if fields["outcome"] is not None:

@@ -79,6 +79,7 @@ def start(
             background=spec.background,
             tty=spec.tty,
             network=spec.network,
+            write=spec.write,
             states=states,
         )
     except BaseException:
@@ -173,9 +174,11 @@ def _launch(
         def is_asked() -> bool:
             # Its ways out are open before it begins.
             is_held = not inside.has_egress or daemons.let_out(session, capsule)
-            request: dict[str, object] = {"start": run.directory}
-            if is_held and views.ask(inside.holder, request, (lock.fd, ready)) is not None:
-                return True
+            request: dict[str, object] = {"start": run.directory, "owner": inside.walls is None}
+            answer = views.ask(inside.holder, request, (lock.fd, ready)) if is_held else None
+            if answer is not None:
+                # While a snapshot is taken nothing new starts.
+                return not answer[0].get("held")
             # It has ended since it was opened: nobody used it, or a snapshot was taken.
             open_view(session, capsule)
             return False

@@ -74,7 +74,17 @@ ALTER TABLE capsules ADD COLUMN browser TEXT NOT NULL DEFAULT '';
 ALTER TABLE snapshots ADD COLUMN browser TEXT NOT NULL DEFAULT '';
 """
 
-STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER)
+_HELD = """
+ALTER TABLE snapshots ADD COLUMN moment TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN write TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE capsules ADD COLUMN narrowed TEXT NOT NULL DEFAULT '[]';
+UPDATE capsules SET narrowed = '[["none", []]]'
+    WHERE id IN (SELECT capsule_id FROM runs WHERE network = 'none');
+"""
+"""`moment` says how it was known that nothing wrote; `write` are a run's patterns, and `narrowed`
+those of all runs that a capsule's files come from, each with the network of the run."""
+
+STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD)
 """Script n makes version n+1 out of version n; version 0 is an empty file."""
 
 VERSION = len(STEPS)

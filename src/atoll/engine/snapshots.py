@@ -26,17 +26,24 @@ def take(
 ) -> Snapshot:
     """Makes a point of the capsule as it is now. The capsule's lock is ours."""
     pool = Pool(require_layers(session, capsule).pool)
-    with pool.turn(shared=True), _held_still(session, capsule) as busy:
+    with pool.turn(shared=True), _held_still(session, capsule) as moment:
         plan = workspace_plan(session, capsule)
-        if not busy:
+        if moment is None:
             views.look_after(session, capsule, plan)
         with windows.held_still(session, capsule):
             kept = profiles.keep(session, capsule)
+        busy = moment is not None
         sealed = registry.layered_driver(plan.driver).seal(plan, busy=busy)
+        held = freezer.Held.NOTHING_RUNS if moment is None else moment.confirm()
+        if moment is not None and held is freezer.Held.NOT_VERIFIED:
+            session.warn(
+                f"it is not verified that nothing wrote in `{capsule.name}` while its files were "
+                f"copied: {moment.reason}"
+            )
         session.reach("snapshot.sealed", capsule.name)
         made = session.store.add_snapshot(
             capsule, sealed.layers, sealed.plan, message=message, automatic=automatic,
-            browser=(kept, profiles.current(session, capsule)),
+            browser=(kept, profiles.current(session, capsule)), moment=held,
         )  # fmt: skip
         note_plan(capsule, sealed.plan)
     session.reach("snapshot.recorded", capsule.name)
@@ -155,11 +162,11 @@ def _require_quiet(session: Session, capsule: Capsule) -> None:
 
 
 @contextmanager
-def _held_still(session: Session, capsule: Capsule) -> Iterator[bool]:
-    """Nothing writes meanwhile; True when that is because what runs was frozen."""
+def _held_still(session: Session, capsule: Capsule) -> Iterator[freezer.Moment | None]:
+    """Nothing writes meanwhile, because nothing runs; or what runs is held as the moment says."""
     if views.living_runs(capsule):
-        with freezer.frozen(session, capsule):
-            yield True
+        with freezer.frozen(session, capsule) as moment:
+            yield moment
         return
     with views.kept_closed(session, capsule):
-        yield False
+        yield None

@@ -11,22 +11,19 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from atoll.engine.database import Database
-from atoll.engine.rows import capsule_of, run_of, snapshot_of
+from atoll.engine.rows import capsule_of, snapshot_of
+from atoll.engine.run_store import RunStore
 from atoll.model.errors import StateError
 from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
     Capsule,
     CapsuleState,
-    Outcome,
     Project,
-    Run,
-    RunState,
     Snapshot,
 )
 
 
-class Store(Database):
+class Store(RunStore):
     """What an Atoll home knows, table by table."""
 
     # Projects
@@ -193,86 +190,9 @@ class Store(Database):
         except sqlite3.IntegrityError as error:
             raise StateError("the capsule has been removed", hint="atoll ls") from error
 
-    # Runs
-
-    def lease_run(  # noqa: PLR0913 - a row, and when it may be written
-        self,
-        capsule: Capsule,
-        *,
-        token: str,
-        argv: Sequence[str],
-        background: bool,
-        tty: bool,
-        states: Sequence[CapsuleState],
-        network: str | None = None,
-    ) -> Run:
-        """Writes down a run that is about to start, if the capsule is still in one of `states`."""
-        with self._write(durable=False) as db:
-            row = db.execute("SELECT state FROM capsules WHERE id = ?", (capsule.id,)).fetchone()
-            if row is None or CapsuleState(row["state"]) not in states:
-                raise StateError(f"the capsule `{capsule.name}` is being made or removed")
-            number = db.execute(
-                "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE capsule_id = ?", (capsule.id,)
-            ).fetchone()[0]
-            cursor = db.execute(
-                "INSERT INTO runs (capsule_id, number, token, argv, state, background, tty, "
-                "directory, created_at, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    capsule.id, number, token, json.dumps(list(argv)), RunState.STARTING,
-                    background, tty, f"{capsule.directory}/runs/{number}", time.time(), network,
-                ),
-            )  # fmt: skip
-            run_id = cursor.lastrowid
-        return self._select_runs("runs.id = ?", run_id)[0]
-
-    def set_running(self, run: Run) -> None:
-        with self._write(durable=False) as db:
-            db.execute(
-                "UPDATE runs SET state = ? WHERE id = ? AND state = ?",
-                (RunState.RUNNING, run.id, RunState.STARTING),
-            )
-
-    def set_ended(self, run: Run, outcome: Outcome, *, ended_at: float) -> None:
-        with self._write(durable=False) as db:
-            db.execute(
-                "UPDATE runs SET state = ?, outcome = ?, ended_at = ? WHERE id = ? AND state <> ?",
-                (RunState.ENDED, json.dumps(outcome._asdict()), ended_at, run.id, RunState.ENDED),
-            )
-
-    def forget_run(self, run: Run) -> None:
-        with self._write(durable=False) as db:
-            db.execute("DELETE FROM runs WHERE id = ?", (run.id,))
-
-    def runs(self, capsule: Capsule | None = None) -> list[Run]:
-        if capsule is None:
-            return self._select_runs("1 = 1")
-        return self._select_runs("capsule_id = ?", capsule.id)
-
-    def find_run(self, run_id: int) -> Run | None:
-        return next(iter(self._select_runs("runs.id = ?", run_id)), None)
-
-    def unfinished_runs(self) -> list[Run]:
-        return self._select_runs("runs.state <> ?", RunState.ENDED)
-
-    def widening_runs(self, capsule: Capsule) -> list[Run]:
-        """Unfinished runs that asked for a network other than their capsule's."""
-        return self._select_runs(
-            "capsule_id = ? AND runs.network IS NOT NULL AND runs.state <> ?",
-            capsule.id,
-            RunState.ENDED,
-        )
-
-    def _select_runs(self, condition: str, *values: object) -> list[Run]:
-        rows = self._rows(
-            "SELECT runs.*, capsules.name AS capsule_name FROM runs "  # noqa: S608 - our own words
-            f"JOIN capsules ON capsules.id = capsule_id WHERE {condition} ORDER BY runs.id",
-            *values,
-        )
-        return [run_of(dict(row)) for row in rows]
-
     # Snapshots
 
-    def add_snapshot(
+    def add_snapshot(  # noqa: PLR0913 - a row
         self,
         capsule: Capsule,
         layers: Sequence[str],
@@ -281,9 +201,10 @@ class Store(Database):
         message: str,
         automatic: bool,
         browser: tuple[str, str] = ("", ""),
+        moment: str = "",
     ) -> Snapshot:
         """Writes down a moment, and how the workspace goes on from it, as one; `browser` names the
-        profile of that moment, and the one that goes on.
+        profile of that moment, and the one that goes on, `moment` how it was held.
         """
         with self._write() as db:
             number = db.execute(
@@ -292,10 +213,10 @@ class Store(Database):
             ).fetchone()[0]
             db.execute(
                 "INSERT INTO snapshots (capsule_id, number, message, layers, automatic, synced, "
-                "created_at, browser) VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
+                "created_at, browser, moment) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)",
                 (
                     capsule.id, number, message, json.dumps(list(layers)), automatic, time.time(),
-                    browser[0],
+                    browser[0], moment,
                 ),
             )  # fmt: skip
             db.execute("UPDATE capsules SET browser = ? WHERE id = ?", (browser[1], capsule.id))

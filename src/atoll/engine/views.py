@@ -18,7 +18,7 @@ from atoll.host import files, locks, views
 from atoll.host.process import wait_until
 from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
-from atoll.model.plan import View, WorkspacePlan
+from atoll.model.plan import Enclosure, View, WorkspacePlan
 from atoll.model.state import Capsule
 
 IDLE_S = 60.0
@@ -61,14 +61,29 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     view = furnished(session, capsule, driver.view(plan))
     view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
+    given = _given_to_runs(session, capsule, plan)
+    request = {**view._asdict(), **given, "directory": capsule.directory, "idle_s": IDLE_S}
     try:
-        session.nursery.hold(
-            {**view._asdict(), "directory": capsule.directory, "idle_s": IDLE_S}, lock.fd
-        )
+        session.nursery.hold(request, lock.fd)
     except DriverError as error:
         raise IsolationError(
             f"the view of `{capsule.name}` cannot be built: {error}", hint="atoll doctor"
         ) from error
+
+
+def limits_of(plan: WorkspacePlan, inside: Enclosure) -> dict[str, object] | None:
+    """The limits of what runs inside, with the directory that counts as the capsule's disk."""
+    if not inside.limits:
+        return inside.limits
+    return {**inside.limits, "upper": f"{plan.pool}/layers/{plan.upper}/tree"}
+
+
+def _given_to_runs(session: Session, capsule: Capsule, plan: WorkspacePlan) -> dict[str, object]:
+    """What the holder gives to every run, whatever that asks for."""
+    isolation = isolation_plan(session, capsule)
+    inside = registry.isolation_driver(isolation.driver).enclosure(isolation, session.owner)
+    walls = None if inside.walls is None else {**inside.walls, "workspace": inside.cwd}
+    return {"walls": walls, "limits": limits_of(plan, inside)}
 
 
 def furnished(session: Session, capsule: Capsule, view: View) -> View:

@@ -204,11 +204,13 @@ def _spawn(
             views.borrowed(within.holder) as view,
             walled(within, full, place, start.env, news) as it,
         ):
+            news.keep(view.lock)
             return subprocess.Popen(
                 it.words,
                 executable=start.executable,
                 env=it.env,
-                pass_fds=(*pass_fds, *it.fds, view.lock),
+                # Behind walls no lock is inherited: it could be freed there, and its file written.
+                pass_fds=(*it.fds, *(() if within.walls else (*pass_fds, view.lock))),
                 # A few system calls, no lock.
                 preexec_fn=view.entering(it.cwd, drop=limited(within, view, it.drop)),  # noqa: PLW1509
                 **streams,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from atoll.keeper import asking
@@ -48,6 +48,20 @@ def ask(
             return asking.ask(sock, request, fds)
     except (FileNotFoundError, ConnectionError, EOFError):
         return None
+
+
+@contextmanager
+def gated(directory: str) -> Iterator[None]:
+    """No run starts meanwhile in the view in `directory`, if one is held."""
+    try:
+        sock = asking.connect(directory, timeout_s=_PATIENCE_S)
+    except (FileNotFoundError, ConnectionError):
+        yield
+        return
+    with sock:
+        with suppress(ConnectionError, EOFError):
+            asking.ask(sock, {"hold": True})
+        yield
 
 
 @contextmanager

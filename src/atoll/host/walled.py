@@ -20,13 +20,18 @@ class News:
     def __init__(self, within: Enclosure | None) -> None:
         is_walled = within is not None and within.walls is not None
         self._pipe: Sequence[int] = os.pipe() if is_walled else ()
+        self._locks: list[int] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for fd in self._pipe:
+        for fd in (*self._pipe, *self._locks):
             os.close(fd)
+
+    def keep(self, lock: int) -> None:
+        """Holds the lock of a view until the program is over, in its place."""
+        self._locks.append(os.dup(lock))
 
     @property
     def write(self) -> int:

@@ -36,6 +36,14 @@ _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _RESOLVE_IN_ROOT = 0x10
 
+_PTRACE_DETACH = 17
+_PTRACE_SEIZE = 0x4206
+_PTRACE_INTERRUPT = 0x4207
+_PTRACE_O_TRACEFORK = 0x2
+_PTRACE_O_TRACEVFORK = 0x4
+_PTRACE_O_TRACECLONE = 0x8
+_PTRACE_O_EXITKILL = 0x100000
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_by_one = ctypes.PyDLL(None, use_errno=True)
 """Keeps the interpreter's lock: for a call that returns in two processes."""
@@ -143,6 +151,31 @@ def open_beneath(directory: int, path: str, flags: int, *, links: bool = False) 
         ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(path)),
         ctypes.c_char_p(content), ctypes.c_size_t(len(content)),
     )  # fmt: skip
+
+
+def _ptrace(request: int, name: str, tid: int, data: int = 0) -> None:
+    if _libc.ptrace(ctypes.c_long(request), ctypes.c_int(tid), None, ctypes.c_void_p(data)) == -1:
+        _raise_errno(name)
+
+
+def seize_thread(tid: int) -> None:
+    """Become the tracer of a thread and of everything that it forks, and tell it to stop.
+
+    It stops soon, not at once. If the tracer dies, all that it traces is killed.
+    """
+    options = _PTRACE_O_TRACEFORK | _PTRACE_O_TRACEVFORK | _PTRACE_O_TRACECLONE
+    _ptrace(_PTRACE_SEIZE, "ptrace seize", tid, options | _PTRACE_O_EXITKILL)
+    _ptrace(_PTRACE_INTERRUPT, "ptrace interrupt", tid)
+
+
+def interrupt_thread(tid: int) -> None:
+    """Tell a thread that this process traces to stop."""
+    _ptrace(_PTRACE_INTERRUPT, "ptrace interrupt", tid)
+
+
+def detach_thread(tid: int, signal_number: int = 0) -> None:
+    """Let a stopped thread go on, with a signal that was on its way to it."""
+    _ptrace(_PTRACE_DETACH, "ptrace detach", tid, signal_number)
 
 
 def become_subreaper() -> None:

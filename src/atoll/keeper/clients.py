@@ -6,7 +6,6 @@ client is bounded, and only the foreground client may slow the command down.
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections import deque
@@ -20,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+
+    from atoll.keeper.peers import Origin
 
 HIGH_WATER_BYTES = 1024 * 1024
 LOW_WATER_BYTES = 512 * 1024
@@ -93,11 +94,13 @@ class Clients:
         listener: socket.socket,
         on_frame: Callable[[Client, Kind, bytes], None],
         on_gone: Callable[[Client], None],
+        origin: Origin,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._on_frame = on_frame
         self._on_gone = on_gone
+        self._origin = origin
         self._clients: list[Client] = []
         self._is_holding = False
         # Selectors cannot watch for nothing but a hang-up; an epoll inside the selector can.
@@ -205,7 +208,7 @@ class Clients:
             sock = self._listener.accept()[0]
         except OSError:  # it has left again, or there is no descriptor for it
             return
-        if wire.peer_uid(sock) not in (0, os.getuid()) or len(self._clients) >= MOST_CLIENTS:
+        if len(self._clients) >= MOST_CLIENTS or not self._origin.admits(sock):
             sock.close()
             return
         sock.settimeout(0)

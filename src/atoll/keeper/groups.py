@@ -101,6 +101,20 @@ class Group:
         """Let all processes go on; False as for `freeze`."""
         return self._turn("0", "THAWED", timeout_s)
 
+    def is_frozen(self) -> bool:
+        """Whether all processes of the group are frozen now."""
+        unified, freezer = self._by_use.get("unified"), self._by_use.get("freezer")
+        if _read(unified, "cgroup.freeze") is not None:
+            return _field(unified, "cgroup.events", "frozen") == 1
+        return (_read(freezer, "freezer.state") or "").strip() == "FROZEN"
+
+    def freezable(self) -> set[int]:
+        """The processes that `freeze` stops."""
+        unified, freezer = self._by_use.get("unified"), self._by_use.get("freezer")
+        has_freezer = _read(unified, "cgroup.freeze") is not None
+        directory = unified if has_freezer else freezer
+        return set() if directory is None else set(_members_below(directory))
+
     def kill(self, timeout_s: float = 10.0) -> bool:
         """Kill all processes, frozen or not; False if some are left when the time is over.
 
@@ -186,11 +200,8 @@ class Group:
 
     def _members(self) -> list[int]:
         """As `pids`, with 0 for those of other pid namespaces."""
-        found: dict[int, None] = {}
-        for group in self._groups():
-            for line in (_read(group, "cgroup.procs") or "").split():
-                found[int(line)] = None
-        return list(found)
+        found = (pid for place in self._directories for pid in _members_below(place))
+        return list(dict.fromkeys(found))
 
     def _groups(self) -> Iterator[str]:
         """The directories and all below them, the deepest first."""
@@ -218,6 +229,14 @@ class Group:
                 return used_us / 1e6
         used_ns = _first_number(self._by_use.get("cpu"), "cpuacct.usage")
         return None if used_ns is None else used_ns / 1e9
+
+
+def _members_below(directory: str) -> list[int]:
+    return [
+        int(line)
+        for path, _, _ in os.walk(directory, topdown=False)
+        for line in (_read(path, "cgroup.procs") or "").split()
+    ]
 
 
 def _find_fork(unified: str) -> int | None:

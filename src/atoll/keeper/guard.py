@@ -8,6 +8,7 @@ import signal
 from atoll.keeper import calls
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import HANDLED_SIGNALS, STOP_SIGNALS
+from atoll.keeper.peers import Origin
 from atoll.keeper.wards import Wards
 
 
@@ -24,7 +25,7 @@ def _guard(run_dir: str, lock_fd: int, ready_fd: int) -> int:
     leave_everything({lock_fd, ready_fd})
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
-    wards = Wards(run_dir)
+    wards = Wards(run_dir, Origin(is_strict=False))
     wards.start(run_dir, lock_fd, ready_fd)
     os.close(ready_fd)
     while wards:

@@ -17,9 +17,11 @@ import time
 from atoll.keeper import asking, calls, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
+from atoll.keeper.peers import Origin
 from atoll.keeper.wards import Wards
 
 _BUILD_FAILED = 1
+_RUNS = "runs"
 
 
 def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
@@ -39,6 +41,7 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     leave_everything({lock_fd, news})
     calls.name_process("atoll-keeper")
     directory = str(view["directory"])
+    origin = Origin(is_strict=view.get("walls") is not None)
     try:
         # Before the view covers anything: the directory may lie anywhere.
         listener = wire.listen(directory, asking.SOCKET, socket.SOCK_SEQPACKET)
@@ -50,7 +53,7 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     # After the namespaces: a change of credentials would take the wish back.
     if view.get("is_bound") and not calls.die_with_parent(signal.SIGTERM, parent):
         return _BUILD_FAILED
-    holder = Holder(view, listener, lock_fd)
+    holder = Holder(view, listener, lock_fd, origin)
     os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     os.close(news)
     holder.serve()
@@ -58,7 +61,11 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
 
 
 class Holder:
-    def __init__(self, view: dict[str, object], listener: socket.socket, lock_fd: int) -> None:
+    """`view["walls"]` and `view["limits"]` are those of every run; None: they have none."""
+
+    def __init__(
+        self, view: dict[str, object], listener: socket.socket, lock_fd: int, origin: Origin
+    ) -> None:
         self._directory = str(view["directory"])
         self._pool = str(view["pool"])
         self._idle_s = float(str(view["idle_s"]))
@@ -68,7 +75,12 @@ class Holder:
         self._clients: dict[int, socket.socket] = {}
         group = view.get("group")
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
-        self._wards = Wards(self._directory, kept=(lock_fd,), group=self._group)
+        self._origin = origin
+        given = {"walls": view.get("walls"), "limits": view.get("limits")}
+        self._wards = Wards(
+            self._directory, origin, kept=(lock_fd,), group=self._group, given=given
+        )
+        self._gates: set[int] = set()
         self._is_pinned = False
         self._is_ending = False
         names = [*(["user"] if view["user"] else []), "mnt"]
@@ -127,7 +139,7 @@ class Holder:
             client, _ = self._listener.accept()
         except OSError:
             return
-        if wire.peer_uid(client) not in (os.geteuid(), 0):
+        if not self._origin.admits(client):
             client.close()
             return
         client.settimeout(0)
@@ -140,11 +152,12 @@ class Holder:
         fds: list[int] = []
         try:
             request, fds = asking.receive(client)
-            reply, given = self._serve(request, fds)
+            reply, given = self._serve(request, fds, client.fileno())
             asking.send(client, reply, given)
         except BlockingIOError:
             return
-        except (EOFError, OSError, wire.WireError):
+        except (EOFError, OSError, ValueError, TypeError, wire.WireError):
+            self._gates.discard(client.fileno())
             self._loop.forget(client.fileno())
             del self._clients[client.fileno()]
             client.close()
@@ -152,18 +165,37 @@ class Holder:
             for fd in fds:
                 os.close(fd)
 
+    def _require_own(self, run_dir: str) -> str:
+        """The directory of a run of this capsule, reached through no link."""
+        parent, number = os.path.split(run_dir)
+        if parent != os.path.join(self._directory, _RUNS) or not number.isdecimal():
+            raise wire.WireError("this is not the directory of a run of this capsule")
+        place = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flags = os.O_PATH | os.O_DIRECTORY
+            os.close(calls.open_beneath(place, f"{_RUNS}/{number}", flags))
+        finally:
+            os.close(place)
+        return run_dir
+
     def _serve(
-        self, request: dict[str, object], fds: list[int]
+        self, request: dict[str, object], fds: list[int], client: int
     ) -> tuple[dict[str, object], tuple[int, ...]]:
         match request:
             case {"start": str(run_dir)} if len(fds) == 2:
-                self._wards.start(run_dir, fds[0], fds[1])
-                return {}, ()
-            case {"join": _}:
-                return {"group": self._group}, (self._lock_fd, *self._namespaces)
-            case {"ping": _}:
+                if not self._gates:
+                    is_owners = request.get("owner") is True
+                    run_dir = self._require_own(run_dir)
+                    self._wards.start(run_dir, fds[0], fds[1], is_owners=is_owners)
+                return {"held": bool(self._gates)}, ()
+            case {"hold": _} | {"ping": _}:
+                if "hold" in request:
+                    # No run starts until the client leaves.
+                    self._gates.add(client)
                 waiting = self._wards.waiting
                 return {"pid": os.getpid(), "runs": len(self._wards), "waiting": waiting}, ()
+            case {"join": _}:
+                return {"group": self._group}, (self._lock_fd, *self._namespaces)
             case {"sockets": list(wanted)}:
                 made = [sock.detach() for sock in networks.make_sockets(wanted)]
                 fds += made  # closed here as soon as they are there

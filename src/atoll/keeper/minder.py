@@ -16,6 +16,7 @@ import time
 from atoll.keeper import tree, wire
 from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
+from atoll.keeper.hold import ENDING, NOTHING, Answer, Hold
 from atoll.keeper.limits import LOOK_S
 from atoll.keeper.log import LogWriter, read_log
 from atoll.keeper.run import Run
@@ -27,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.keeper.limits import Limits
     from atoll.keeper.loop import Loop
+    from atoll.keeper.peers import Origin
     from atoll.keeper.spawn import StartError
     from atoll.keeper.spec import Spec
 
@@ -58,7 +60,13 @@ class Minder:
     """The only state machine of the keeper."""
 
     def __init__(
-        self, run_dir: str, spec: Spec, loop: Loop, watcher: int, limits: Limits | None = None
+        self,
+        run_dir: str,
+        spec: Spec,
+        loop: Loop,
+        watcher: int,
+        origin: Origin,
+        limits: Limits | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._limits = limits
@@ -69,12 +77,15 @@ class Minder:
         self._phase = Phase.WAITING
         self._deadline = time.monotonic() + HELLO_S
         self._ending: Ending | None = None
+        self._hold = Hold(None if limits is None else limits.group)
+        self._postponed: tuple[str, list[tuple[int, float]]] | None = None
         self._has_children = False
         self._is_recorded = False
         self._status = Status(keeper=_identity(os.getpid()), guard=_identity(watcher))
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
         self._run = Run(spec, loop, self._emit, limits)
-        self._clients = Clients(loop, wire.listen(run_dir), self._on_frame, self._on_gone)
+        listener = wire.listen(run_dir)
+        self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
         self._placeholders = self._hold_ports()
 
     def serve(self) -> bool:
@@ -141,7 +152,7 @@ class Minder:
         self._clients.hold_stdin(is_full=self._run.is_stdin_full)
 
     def _wait_s(self) -> float | None:
-        if self._phase is Phase.DRAINING:
+        if self._phase is Phase.DRAINING or self._hold.has_clients:
             return _LOOK_AGAIN_S
         if self._phase is Phase.RUNNING and self._run.is_over:
             return 0.0
@@ -159,13 +170,16 @@ class Minder:
             self._loop.stop_is_asked = False
             if os.getppid() != self._watcher:
                 self._status.note("the keeper's guard was killed")
+                self._hold.end()
                 self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
             else:
                 self._stop(self._spec.grace_s)
 
     def _reap(self) -> None:
         self._loop.children_changed = False
-        exits, self._has_children = tree.reap()
+        stops: list[tree.Stop] = []
+        exits, self._has_children = tree.reap(stops)
+        self._hold.note_stops(stops)
         for child in exits:
             self._status.cpu_s += child.cpu_s
             self._status.max_rss_bytes = max(self._status.max_rss_bytes, child.max_rss_bytes)
@@ -174,6 +188,8 @@ class Minder:
 
     def _advance(self, now: float) -> bool:
         """Go on to the next phase if it is time; True when all is over."""
+        if self._hold.has_clients:
+            return False
         if self._phase is Phase.WAITING and now >= self._deadline:
             self._finish("hangup")
         if self._phase is Phase.RUNNING:
@@ -194,9 +210,12 @@ class Minder:
 
     def _end(self, reason: str, steps: list[tuple[int, float]]) -> None:
         """Begin to end the tree. The first reason is the one that counts."""
-        if self._phase is Phase.WAITING:
+        if self._hold.has_clients:
+            self._postponed = self._postponed or (reason, steps)
+        elif self._phase is Phase.WAITING:
             self._finish(reason)
         elif self._phase is Phase.RUNNING:
+            self._hold.end()  # what is paused could not react
             self._reap()  # it may have ended by itself just before someone asked for it
             self._phase = Phase.ENDING
             self._status.reason = "exited" if self._run.is_over else reason
@@ -293,6 +312,8 @@ class Minder:
         return not self._clients.pending() and (self._is_recorded or now >= latest)
 
     def _on_gone(self, client: Client) -> None:
+        if self._hold.leave(client):
+            self._go_on()
         if client.role == "foreground":
             asking_s = min(HANGUP_S, self._spec.grace_s / 2)
             steps: list[tuple[int, float]] = [
@@ -311,14 +332,17 @@ class Minder:
         if kind is Kind.HELLO:
             self._welcome(client, raw)
         elif kind is Kind.RESIZE:
-            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
+            self._run.resize(wire.whole_number(raw, "rows"), wire.whole_number(raw, "cols"))
         elif kind is Kind.SIGNAL:
-            number = _integer(raw, "signal")
+            number = wire.whole_number(raw, "signal")
             if number not in signal.valid_signals():
                 raise WireError(f"there is no signal {number}")
             self._run.send_signal(number)
+        elif kind is Kind.HOLD or kind is Kind.RESUME:
+            answer = self._hold_for(client, raw) if kind is Kind.HOLD else self._resume()
+            self._clients.send(client, wire.encode_json(Kind.HELD, answer.render()))
         elif kind is Kind.STOP:
-            self._stop(_seconds(raw, "grace_s", self._spec.grace_s))
+            self._stop(wire.seconds(raw, "grace_s", self._spec.grace_s))
         else:
             raise WireError("this kind of frame goes the other way")
 
@@ -329,12 +353,33 @@ class Minder:
         if role == "foreground" and self._phase is not Phase.WAITING:
             raise WireError("this run has no place for a foreground client")
         if role != "control" and "rows" in raw and "cols" in raw:
-            self._run.resize(_integer(raw, "rows"), _integer(raw, "cols"))
+            self._run.resize(wire.whole_number(raw, "rows"), wire.whole_number(raw, "cols"))
         self._clients.admit(client, str(role))
-        if role == "foreground":
+        if role == "foreground" and not self._hold.is_active:
             self._start()
         if self._phase is Phase.DRAINING:
             self._clients.send(client, wire.encode_json(Kind.ENDED, self._status.render()))
+
+    def _hold_for(self, client: Client, raw: dict[str, object]) -> Answer:
+        if self._phase is Phase.ENDING:
+            return Answer(ENDING, "the run is being ended")
+        if self._phase is Phase.DRAINING:
+            return Answer(NOTHING)
+        answer = self._hold.acquire(None if raw.get("stays") is True else client)
+        return Answer(NOTHING) if self._phase is Phase.WAITING else answer
+
+    def _resume(self) -> Answer:
+        if self._hold.resume():
+            self._go_on()
+        return Answer(NOTHING, processes=len(tree.descendants(os.getpid())))
+
+    def _go_on(self) -> None:
+        """What had to wait while the run was held."""
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._end(*postponed)
+        elif self._phase is Phase.WAITING and self._clients.foreground is not None:
+            self._start()
 
     def _feed(self, client: Client, kind: Kind, data: bytes) -> None:
         is_shared = self._spec.tty or not self._spec.foreground
@@ -349,17 +394,3 @@ class Minder:
 def _identity(pid: int) -> tuple[int, int] | None:
     process = tree.find_process(pid)
     return None if process is None else process.identity
-
-
-def _integer(raw: dict[str, object], key: str) -> int:
-    value = raw.get(key)
-    if type(value) is not int:
-        raise WireError(f"`{key}` is not a whole number")
-    return value
-
-
-def _seconds(raw: dict[str, object], key: str, default: float) -> float:
-    value = raw.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise WireError(f"`{key}` is not a number of seconds")
-    return value

@@ -7,7 +7,12 @@ import os
 
 from atoll.keeper.walls import Walls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SPEC = "spec.json"
+_LIMIT_BYTES = 16 << 20
 
 _KEYS = frozenset(
     {
@@ -71,17 +76,38 @@ class Spec:
         self.limits = raw.get("limits")
 
 
-def load_spec(run_dir: str) -> Spec:
-    """SpecError if the content is wrong, OSError if it cannot be read."""
-    with open(os.path.join(run_dir, SPEC), "rb") as file:
-        content = file.read()
+def load_spec(
+    run_dir: str, given: Mapping[str, object] | None = None, *, is_owners: bool = False
+) -> Spec:
+    """SpecError if the content is wrong, OSError if it cannot be read.
+
+    `given` holds the `"walls"` and `"limits"` that every run has, whatever its spec says: that can
+    only narrow the walls, by `"write"` and `"alone"`. One that `is_owners` has no walls.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(os.path.join(run_dir, SPEC), flags), "rb") as file:
+        content = file.read(_LIMIT_BYTES + 1)
+    if len(content) > _LIMIT_BYTES:
+        raise SpecError(f"`{SPEC}` is longer than {_LIMIT_BYTES} bytes")
     try:
         raw: object = json.loads(content)
     except ValueError as error:
         raise SpecError(f"`{SPEC}` is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise SpecError(f"`{SPEC}` does not hold an object")
+    if given is not None:
+        raw["limits"] = given.get("limits")
+        raw["walls"] = None if is_owners else _narrowed(given.get("walls"), raw.get("walls"))
     return Spec(raw)
+
+
+def _narrowed(given: object, asked: object) -> object:
+    if given is None and asked is not None:
+        raise SpecError(f"`{SPEC}`: there are no walls in this view")
+    if not isinstance(given, dict) or not isinstance(asked, dict):
+        return given
+    narrow = {key: asked[key] for key in ("write", "alone") if key in asked}
+    return {**given, **narrow}
 
 
 def _walls(raw: dict[str, object]) -> Walls | None:

@@ -36,6 +36,16 @@ class Process:
         return self.state in "ZX"
 
 
+class Stop:
+    """One thread that this process traces and that has stopped; `code` is as ptrace gives it."""
+
+    __slots__ = ("code", "tid")
+
+    def __init__(self, tid: int, code: int) -> None:
+        self.tid = tid
+        self.code = code
+
+
 class Exit:
     """One reaped child, with what it and the children that it had waited for used."""
 
@@ -71,19 +81,42 @@ def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
 
     Those in `spared` are left out, with what is below them.
     """
+    return survey(root, spared)[0]
+
+
+def survey(root: int, spared: Collection[int] = ()) -> tuple[list[Process], bool]:
+    """As `processes_under`, and whether the listing is consistent.
+
+    It is not if a process vanished while it was read, or names a parent that was not seen: a
+    process below `root` may then have been missed.
+    """
     children: dict[int, list[Process]] = {}
+    pids = {0}
+    is_consistent = True
     for name in os.listdir("/proc"):
         if name.isdecimal():
             process = find_process(int(name))
-            if process is not None:
+            if process is None:
+                is_consistent = False
+            else:
                 children.setdefault(process.ppid, []).append(process)
+                pids.add(process.pid)
+    strangers = [process for ppid in children.keys() - pids for process in children[ppid]]
+    is_consistent = is_consistent and all(map(_has_hidden_parent, strangers))
     found: list[Process] = []
     pending = [root]
     while pending:
         below = [p for p in children.pop(pending.pop(), []) if p.pid not in spared]
         found.extend(below)
         pending.extend(process.pid for process in below)
-    return found
+    return found, is_consistent
+
+
+def _has_hidden_parent(process: Process) -> bool:
+    """Whether the parent is not shown to this user (`hidepid`), rather than just missed."""
+    now = find_process(process.pid)
+    is_same = now is not None and now.identity == process.identity and now.ppid == process.ppid
+    return is_same and find_process(process.ppid) is None
 
 
 def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
@@ -116,8 +149,11 @@ def send_signal(process: Process, *numbers: int) -> bool:
     return True
 
 
-def reap() -> tuple[list[Exit], bool]:
-    """Reap every dead child; the flag says whether this process still has children."""
+def reap(stops: list[Stop] | None = None) -> tuple[list[Exit], bool]:
+    """Reap every dead child; the flag says whether this process still has children.
+
+    Threads that this process traces and that have stopped are added to `stops`.
+    """
     exits: list[Exit] = []
     while True:
         try:
@@ -126,5 +162,9 @@ def reap() -> tuple[list[Exit], bool]:
             return exits, False
         if pid == 0:
             return exits, True
+        if os.WIFSTOPPED(wait_status):
+            if stops is not None:
+                stops.append(Stop(pid, wait_status >> 8))
+            continue
         cpu_s = usage.ru_utime + usage.ru_stime
         exits.append(Exit(pid, wait_status, cpu_s, usage.ru_maxrss * 1024))

@@ -29,6 +29,7 @@ _NOT_EXECUTED = b"bwrap: execvp "
 _NOT_ENTERED = b"bwrap: Can't chdir to "
 _ABSENCES = tuple(os.strerror(number) for number in (errno.ENOENT, errno.ENOTDIR))
 _SAID_BYTES = 2000
+_LAST_DIGIT = 9
 
 
 class WallError(Exception):
@@ -93,7 +94,7 @@ class Walls:
         command = list(argv)
         if len(told) + len(command) > _MOST_WORDS:
             # bwrap counts those of the command, too: they reach it by way of a shell.
-            handles.append(_file("command", _script(command)))
+            handles.append(_script(command))
             command = ["/bin/sh", f"/proc/self/fd/{handles[-1]}"]
         # A session of its own with the terminal: signals typed there must not reach bwrap.
         leader = ["setsid", "--ctty"] if tty else []
@@ -170,14 +171,23 @@ def _mode(root: int, path: str) -> int:
         os.close(handle)
 
 
-def _script(command: list[str]) -> bytes:
+def _script(command: list[str]) -> int:
+    """A file that becomes the command, and closes itself first: the command inherits nothing."""
+    handle = os.memfd_create("atoll-command", 0)
+    # Not every shell can name a descriptor of two digits; a minder has none so high.
+    close = b"exec %d<&-\n" % handle if handle <= _LAST_DIGIT else b""
     quoted = (os.fsencode(word).replace(b"'", b"'\\''") for word in command)
-    return b"exec '" + b"' '".join(quoted) + b"'\n"
+    _fill(handle, close + b"exec '" + b"' '".join(quoted) + b"'\n")
+    return handle
 
 
 def _file(name: str, content: bytes) -> int:
     handle = os.memfd_create(f"atoll-{name}", 0)
+    _fill(handle, content)
+    return handle
+
+
+def _fill(handle: int, content: bytes) -> None:
     with os.fdopen(os.dup(handle), "wb") as stream:
         stream.write(content)
     os.lseek(handle, 0, os.SEEK_SET)
-    return handle

@@ -21,6 +21,7 @@ import time
 from atoll.keeper import asking, calls, tree, wire
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.forking import leave_everything, run_process
+from atoll.keeper.groups import Group
 from atoll.keeper.limits import find_limits
 from atoll.keeper.loop import HANDLED_SIGNALS, Loop
 from atoll.keeper.minder import Minder
@@ -29,7 +30,9 @@ from atoll.keeper.status import Status, find_error, load_status, record_error, w
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from atoll.keeper.peers import Origin
 
 
 class _Ward:
@@ -53,14 +56,22 @@ class _Novice:
 
 class Wards:
     """Truthy while there is a run, or something left of one. `kept` is for every minder, too, and
-    `group` (`groups.py`) for every run. `place` is where minders without a run tell their errors.
+    `group` (`groups.py`) and `given` (`load_spec`) for every run. `place` is where minders without
+    a run tell their errors, `origin` says who may talk to them.
     """
 
     def __init__(
-        self, place: str, kept: Iterable[int] = (), group: Mapping[str, str] | None = None
+        self,
+        place: str,
+        origin: Origin,
+        kept: Iterable[int] = (),
+        group: Mapping[str, str] | None = None,
+        given: Mapping[str, object] | None = None,
     ) -> None:
         calls.become_subreaper()
         self._place = place
+        self._origin = origin
+        self._given = given
         self._kept = tuple(kept)
         self._group = group or {}
         self._novice: _Novice | None = None
@@ -76,15 +87,18 @@ class Wards:
         """The minder that has no run yet."""
         return None if self._novice is None else self._novice.pid
 
-    def start(self, run_dir: str, lock_fd: int, ready_fd: int) -> None:
+    def start(self, run_dir: str, lock_fd: int, ready_fd: int, *, is_owners: bool = False) -> None:
         """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
+
+        One that `is_owners` has no walls.
 
         `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
         `{"error": message}`.
         """
         novice, self._novice = self._novice or self._fork(), None
         with novice.socket:
-            asking.send(novice.socket, {"start": run_dir}, (lock_fd, ready_fd))
+            request: dict[str, object] = {"start": run_dir, "owner": is_owners}
+            asking.send(novice.socket, request, (lock_fd, ready_fd))
         self._minders[novice.pid] = _Ward(run_dir, os.dup(lock_fd))
 
     def prepare(self) -> None:
@@ -146,6 +160,7 @@ class Wards:
         """Kill what the dead minders have left, and write down what became of their runs."""
         now = time.monotonic()
         if self._sweep is None:
+            self._thaw()
             self._sweep = Ending(os.getpid(), [], now, spared=self._minders.keys())
         survivors = None
         if has_children and self._has_orphans():
@@ -159,6 +174,13 @@ class Wards:
             wire.remove(ward.run_dir)
             _record_loss(ward, survivors)
             os.close(ward.lock_fd)
+
+    def _thaw(self) -> None:
+        """A minder that died may have left its processes frozen, and those could not be killed."""
+        try:
+            Group(dict(self._group)).thaw()
+        except OSError:  # the group is gone
+            return
 
     def _serve(self, sock: socket.socket, watcher: int) -> int:
         """The life of a minder."""
@@ -174,15 +196,19 @@ class Wards:
                 request, (lock, news) = asking.receive(sock)
         except (EOFError, ConnectionResetError):
             return 0
-        run_dir = str(request["start"])
-        run_process(run_dir, lambda: self._mind(run_dir, loop, watcher, lock, news))
+        run_dir, is_owners = str(request["start"]), request.get("owner") is True
+
+        def load() -> Minder:
+            spec = load_spec(run_dir, self._given, is_owners=is_owners)
+            limits = find_limits(spec.limits, self._group)
+            return Minder(run_dir, spec, loop, watcher, self._origin, limits)
+
+        run_process(run_dir, lambda: self._mind(load, watcher, lock, news))
         return 0
 
-    def _mind(self, run_dir: str, loop: Loop, watcher: int, lock: int, news: int) -> int:
+    def _mind(self, load: Callable[[], Minder], watcher: int, lock: int, news: int) -> int:
         try:
-            spec = load_spec(run_dir)
-            limits = find_limits(spec.limits, self._group)
-            minder = Minder(run_dir, spec, loop, watcher, limits)
+            minder = load()
         except Exception as error:
             _tell(news, {"error": str(error)})
             raise

@@ -33,11 +33,14 @@ class Kind(enum.IntEnum):
     RESIZE = 4  # {"rows": int, "cols": int}
     SIGNAL = 5  # {"signal": int}
     STOP = 6  # {"grace_s": float}; without it the run's own
+    HOLD = 7  # {"stays": bool}; if not, until the client leaves. Again: is it still held?
+    RESUME = 8  # {}; ends what stays
     # keeper to client
     OUT = 16
     ERR = 17
     ENDED = 18  # the final status
     ERROR = 19  # {"message": str}
+    HELD = 20  # {"how": str, "reason": str, "processes": int}; answers HOLD and RESUME
 
 
 class WireError(Exception):
@@ -62,6 +65,20 @@ def parse_json(payload: bytes) -> dict[str, object]:
         raise WireError("a frame does not hold JSON") from error
     if not isinstance(value, dict):
         raise WireError("a frame does not hold a JSON object")
+    return value
+
+
+def whole_number(raw: dict[str, object], key: str) -> int:
+    value = raw.get(key)
+    if type(value) is not int:
+        raise WireError(f"`{key}` is not a whole number")
+    return value
+
+
+def seconds(raw: dict[str, object], key: str, default: float) -> float:
+    value = raw.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise WireError(f"`{key}` is not a number of seconds")
     return value
 
 

@@ -90,6 +90,8 @@ class Snapshot(NamedTuple):
     created_at: float
     browser: str = ""
     """Which directory holds the owner's browser profile as it was; empty when there was none."""
+    moment: str = ""
+    """How it was known that nothing wrote while it was taken (`atoll.engine.freezer.Held`)."""
 
 
 class Outcome(NamedTuple):
@@ -143,6 +145,8 @@ class Run(NamedTuple):
     outcome: Outcome | None = None
     network: str | None = None
     """What it asked for where that is not the capsule's own."""
+    write: tuple[str, ...] = ()
+    """Patterns for what it may write in the workspace; none means all of it."""
 
     @property
     def label(self) -> str:

@@ -47,10 +47,21 @@ REFUSED = {
         clock_settime clock_adjtime settimeofday adjtimex lookup_dcookie nfsservctl syslog uselib
         sysfs _sysctl vhangup migrate_pages move_pages fanotify_init sethostname setdomainname
     """,
-    ENOSYS: "clone3 io_uring_setup io_uring_enter io_uring_register listns",
+    ENOSYS: "clone3 openat2 io_uring_setup io_uring_enter io_uring_register listns",
 }
 DEBUG = ["ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"]
-NOT_ON_AARCH64 = {"iopl", "ioperm", "modify_ldt", "uselib", "sysfs", "_sysctl", "mknod"}
+NOT_ON_AARCH64 = {
+    "iopl",
+    "ioperm",
+    "modify_ldt",
+    "uselib",
+    "sysfs",
+    "_sysctl",
+    "mknod",
+    "open",
+    "creat",
+    "chmod",
+}
 
 CLONE_THREADS, CLONE_FORK, CLONE_VFORK = 0x3D0F00, 0x01200011, 0x4111
 NEW = {
@@ -67,6 +78,14 @@ NONBLOCK, CLOEXEC = 0x800, 0x80000
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
 STREAM, DGRAM, RAW, RDM, SEQPACKET, DCCP_TYPE, PACKET = 1, 2, 3, 4, 5, 6, 10
 FIFO, CHAR, DIRECTORY, BLOCK, REGULAR, SOCKET = 0x1000, 0x2000, 0x4000, 0x6000, 0x8000, 0xC000
+
+SET_UID, SET_GID = 0o4000, 0o2000
+CREATE, TEMPORARY = 0o100, 0o20200002
+# What comes before the mode.
+MAKERS = {
+    "mknod": (0,), "mknodat": (0, 0), "creat": (0,), "open": (0, CREATE), "openat": (0, 0, CREATE),
+}  # fmt: skip
+CHANGERS = {"chmod": (0,), "fchmod": (0,), "fchmodat": (0, 0), "fchmodat2": (0, 0)}
 
 # (call, arguments, errno or 0)
 JUDGED = [
@@ -97,6 +116,23 @@ JUDGED = [
     *[("mknodat", (0, 0, kind | 0o600, 0), EPERM) for kind in (CHAR, BLOCK, DIRECTORY)],
     *[("mknodat", (0, 0, kind | 0o600, 0), 0) for kind in (0, FIFO, REGULAR, SOCKET)],
     ("mknodat", (0, CHAR, REGULAR, CHAR), 0),
+    *[
+        (call, (*before, mode, 0), EPERM)
+        for call, before in {**MAKERS, **CHANGERS}.items()
+        for mode in (SET_UID | 0o755, SET_UID, SET_UID | SET_GID | ABOVE)
+    ],
+    *[(call, (*before, SET_GID | 0o755, 0), EPERM) for call, before in MAKERS.items()],
+    # Directories, which pass on their group.
+    *[(call, (*before, SET_GID | 0o755, 0), 0) for call, before in CHANGERS.items()],
+    *[
+        (call, (*before, mode | ABOVE, 0), 0)
+        for call, before in {**MAKERS, **CHANGERS}.items()
+        for mode in (0, 0o644, 0o1777)
+    ],
+    # What only opens a file has no mode: the register holds anything.
+    *[("open", (0, flags, SET_UID), 0) for flags in (0, 2, CLOEXEC, 0o200000, ABOVE)],
+    *[("openat", (0, 0, flags, SET_UID), 0) for flags in (0, 2, CLOEXEC, 0o200000, ABOVE)],
+    *[("openat", (0, 0, flags, SET_UID), EPERM) for flags in (CREATE | CLOEXEC, TEMPORARY, 0o101)],
     *[("renameat2", (0, 0, 0, 0, flags), 0) for flags in (0, 1, 2)],
     *[("renameat2", (0, 0, 0, 0, flags), EPERM) for flags in (4, 5, 4 | ABOVE)],
     *[("socket", (family, STREAM, 0), 0) for family in (UNIX, INET, INET6)],
@@ -150,7 +186,7 @@ JUDGED = [
 
 # name: (x86_64, aarch64). What programs live on; None where the processor has no such call.
 COMMON = {
-    "read": (0, 63), "write": (1, 64), "open": (2, None), "close": (3, 57), "stat": (4, None),
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None),
     "fstat": (5, 80), "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
     "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139), "pread64": (17, 67), "pipe": (22, None), "madvise": (28, 233),
@@ -161,7 +197,7 @@ COMMON = {
     "exit": (60, 93), "wait4": (61, 260), "kill": (62, 129), "uname": (63, 160),
     "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "getcwd": (79, 17),
     "chdir": (80, 49), "rename": (82, None), "mkdir": (83, None), "symlink": (88, None),
-    "chmod": (90, None), "fchmod": (91, 52), "fchown": (93, 55), "umask": (95, 166),
+    "fchown": (93, 55), "umask": (95, 166),
     "gettimeofday": (96, 169), "getrlimit": (97, 163), "getuid": (102, 174), "setuid": (105, 146),
     "setpgid": (109, 154), "setsid": (112, 157), "capset": (126, 91), "sigaltstack": (131, 132),
     "statfs": (137, 43), "setpriority": (141, 140), "sched_setscheduler": (144, 119),
@@ -171,18 +207,18 @@ COMMON = {
     "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
     "epoll_wait": (232, None), "tgkill": (234, 131), "mbind": (237, 235),
     "set_mempolicy": (238, 237), "mq_open": (240, 180), "waitid": (247, 95),
-    "inotify_add_watch": (254, 27), "openat": (257, 56), "newfstatat": (262, 79),
-    "linkat": (265, 37), "fchmodat": (268, 53), "ppoll": (271, 73), "set_robust_list": (273, 99),
+    "inotify_add_watch": (254, 27), "newfstatat": (262, 79),
+    "linkat": (265, 37), "ppoll": (271, 73), "set_robust_list": (273, 99),
     "splice": (275, 76), "utimensat": (280, 88), "epoll_pwait": (281, 22),
     "timerfd_create": (283, 85), "fallocate": (285, 47), "accept4": (288, 242),
     "eventfd2": (290, 19), "pipe2": (293, 59), "prlimit64": (302, 261), "sendmmsg": (307, 269),
     "seccomp": (317, 277), "getrandom": (318, 278), "memfd_create": (319, 279),
     "execveat": (322, 281), "membarrier": (324, 283), "copy_file_range": (326, 285),
     "statx": (332, 291), "rseq": (334, 293), "pidfd_send_signal": (424, 424),
-    "pidfd_open": (434, 434), "close_range": (436, 436), "openat2": (437, 437),
+    "pidfd_open": (434, 434), "close_range": (436, 436),
     "faccessat2": (439, 439), "epoll_pwait2": (441, 441), "landlock_create_ruleset": (444, 444),
     "landlock_restrict_self": (446, 446), "memfd_secret": (447, 447), "futex_waitv": (449, 449),
-    "cachestat": (451, 451), "fchmodat2": (452, 452), "map_shadow_stack": (453, 453),
+    "cachestat": (451, 451), "map_shadow_stack": (453, 453),
     "statmount": (457, 457), "mseal": (462, 462), "file_getattr": (468, 468),
     "rseq_slice_yield": (471, 471),
 }  # fmt: skip

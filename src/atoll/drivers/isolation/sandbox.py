@@ -38,6 +38,7 @@ _SMALL = "mode=755,size=64m"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside
 _SHARED_MEMORY_BYTES = 256 << 20
 _SETTINGS = "/proc/sys"
+_FIRST_PROCESS = "/proc/1"
 _TOLD_BY_PROC = (
     "keys", "key-users", "kallsyms", "kcore", "config.gz", "timer_list", "sched_debug", "kmsg",
     "latency_stats", "vmallocinfo", "slabinfo", "pagetypeinfo", "sysrq-trigger",
@@ -176,11 +177,14 @@ def _is_open(place: str) -> bool:
 def _covers() -> list[str]:
     """Over parts of `/proc` that are the kernel's own: not to be changed, or not to be read.
 
-    The settings of namespaces belong to whoever made them, capabilities or not.
+    The settings of namespaces belong to whoever made them, capabilities or not. Nor is the first
+    process to be reached: bwrap, of the same user as the command, whose memory that could write.
     """
     told = [f"/proc/{name}" for name in _TOLD_BY_PROC]
     hidden = [word for p in told if _is_open(p) for word in ("--ro-bind", os.devnull, p)]
-    return ["--ro-bind", _SETTINGS, _SETTINGS, *hidden]
+    first = ["--perms", "0555", "--size", "4096", "--tmpfs", _FIRST_PROCESS]
+    first += ["--remount-ro", _FIRST_PROCESS]
+    return ["--ro-bind", _SETTINGS, _SETTINGS, *hidden, *first]
 
 
 def _objects(plan: IsolationPlan) -> str:

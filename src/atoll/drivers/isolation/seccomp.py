@@ -68,6 +68,10 @@ _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _PR_SET_MM = 35
 _RENAME_WHITEOUT = 4
 _S_IFMT, _S_IFIFO, _S_IFREG, _S_IFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
+_S_ISUID, _S_ISGID = 0o4000, 0o2000
+# O_CREAT and O_TMPFILE; without them the mode is whatever the register held.
+_MAKES_A_FILE = 0o100 | 0o20000000
+_SET_ID = _S_ISUID | _S_ISGID
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 _INTERNET = Match(0, (_AF_INET, _AF_INET6))
@@ -172,6 +176,31 @@ RULES: tuple[Rule, ...] = (
         "as mknod",
         (_only(2, 0, _S_IFREG, _S_IFIFO, _S_IFSOCK, mask=_S_IFMT),),
     ),
+    Rule(
+        "mknod creat",
+        errno.EPERM,
+        "a file that runs as its owner: outside that is the owner of the capsule",
+        (_only(1, 0, mask=_SET_ID),),
+    ),
+    Rule("mknodat", errno.EPERM, "as mknod", (_only(2, 0, mask=_SET_ID),)),
+    # S_ISGID passes here: these change directories, too, for which it means that new files get the
+    # directory's group. `git init --shared`, and copies of such directories, fail without it.
+    Rule("chmod fchmod", errno.EPERM, "as mknod", (_only(1, 0, mask=_S_ISUID),)),
+    Rule("fchmodat fchmodat2", errno.EPERM, "as mknod", (_only(2, 0, mask=_S_ISUID),)),
+    Rule(
+        "open",
+        errno.EPERM,
+        "as mknod",
+        (_only(1, 0, mask=_MAKES_A_FILE), _only(2, 0, mask=_SET_ID)),
+    ),
+    Rule(
+        "openat",
+        errno.EPERM,
+        "as mknod",
+        (_only(2, 0, mask=_MAKES_A_FILE), _only(3, 0, mask=_SET_ID)),
+    ),
+    # Programs that know it fall back to openat on this very answer.
+    Rule("openat2", errno.ENOSYS, "its mode lies behind a pointer, where no filter sees it"),
     Rule(
         "renameat2",
         errno.EPERM,

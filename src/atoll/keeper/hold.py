@@ -1,0 +1,147 @@
+"""Holds the processes of one run still, and says how: by the cgroup freezer, else by ptrace.
+
+Never by SIGSTOP, which the held can undo. A hold that could not be verified is said to be one.
+"""
+
+from __future__ import annotations
+
+import os
+
+from atoll.keeper import tree
+from atoll.keeper.tracer import Tracer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from atoll.keeper.clients import Client
+    from atoll.keeper.groups import Group
+
+CGROUP = "cgroup"
+PTRACE = "ptrace"
+NOTHING = "nothing"
+UNVERIFIED = "unverified"
+ENDING = "ending"
+"""Of a run that is being ended: ask again, or wait for its end."""
+
+_FREEZE_S = 2.0
+_TRACE_S = 5.0
+
+
+class Answer:
+    """How a run is held, and if it is not, why."""
+
+    __slots__ = ("how", "processes", "reason")
+
+    def __init__(self, how: str, reason: str = "", processes: int = 0) -> None:
+        self.how = how
+        self.reason = reason
+        self.processes = processes
+
+    def render(self) -> dict[str, object]:
+        """As it stands in a `HELD` frame."""
+        return {"how": self.how, "reason": self.reason, "processes": self.processes}
+
+
+class Hold:
+    """Of everything below the calling process: for clients until they leave, or until `resume`."""
+
+    __slots__ = ("_clients", "_group", "_is_frozen", "_root", "_tracer", "is_paused")
+
+    def __init__(self, group: Group | None) -> None:
+        self._root = os.getpid()
+        self._group = group
+        self._tracer: Tracer | None = None
+        self._is_frozen = False
+        self._clients: set[Client] = set()
+        self.is_paused = False
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether a client relies on it: then nothing may be ended that could write once more."""
+        return bool(self._clients)
+
+    @property
+    def is_active(self) -> bool:
+        return self.is_paused or self.has_clients
+
+    def acquire(self, client: Client | None) -> Answer:
+        """Hold everything for a client, or until `resume` without one; or verify that it is."""
+        if client is None:
+            self.is_paused = True
+        else:
+            self._clients.add(client)
+        processes = len(tree.descendants(self._root))
+        if self._group is not None and self._tracer is None and self._freeze(self._group):
+            return Answer(CGROUP, processes=processes)
+        self._thaw()
+        if self._tracer is None:
+            self._tracer = Tracer(self._root)
+        reason = self._tracer.hold(_TRACE_S)
+        if reason is None:
+            return Answer(PTRACE, processes=processes)
+        return Answer(UNVERIFIED, reason, processes)
+
+    def leave(self, client: Client) -> bool:
+        """A client does not need it any more; True if nothing is held from now on."""
+        if client not in self._clients:
+            return False
+        self._clients.remove(client)
+        return self._release_if_unused()
+
+    def resume(self) -> bool:
+        """As `leave`, for what was held without a client."""
+        was_paused, self.is_paused = self.is_paused, False
+        return was_paused and self._release_if_unused()
+
+    def end(self) -> None:
+        """Let everything go on, whoever relied on it: it is about to be killed."""
+        self._clients.clear()
+        self.is_paused = False
+        self._release_if_unused()
+
+    def note_stops(self, stops: list[tree.Stop]) -> None:
+        for stop in stops:
+            if self._tracer is None:
+                self._tracer = Tracer(self._root)
+            self._tracer.note_stop(stop)
+
+    def _release_if_unused(self) -> bool:
+        if self.is_active:
+            return False
+        self._thaw()
+        if self._tracer is not None:
+            tracer, self._tracer = self._tracer, None
+            tracer.release()
+        return True
+
+    def _freeze(self, group: Group) -> bool:
+        """Whether everything is in the group, and that is frozen."""
+        try:
+            self._is_frozen = True
+            return group.freeze(_FREEZE_S) and self._is_inside(group) and group.is_frozen()
+        except OSError:
+            return False
+
+    def _is_inside(self, group: Group) -> bool:
+        members = group.freezable()
+        return all(
+            process.pid in members or (process.is_dead and not _has_live_thread(process.pid))
+            for process in tree.processes_under(self._root)
+        )
+
+    def _thaw(self) -> None:
+        if not self._is_frozen or self._group is None:
+            return
+        self._is_frozen = False
+        try:
+            self._group.thaw()
+        except OSError:  # the group is gone, and with it everything that was frozen
+            return
+
+
+def _has_live_thread(pid: int) -> bool:
+    """A process may be a zombie by name while its other threads go on."""
+    try:
+        names = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(name != str(pid) for name in names)

@@ -1,0 +1,111 @@
+"""Who may talk to a keeper: processes in the namespaces of whoever started it.
+
+A capsule's processes have the owner's user id, or one that maps to it. What tells them from the
+owner's own is where they live: behind walls every process is in a pid namespace, a mount namespace
+and a user namespace of its own, and cannot leave them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+
+_SO_PEERPIDFD = 77
+_PEER = struct.Struct("3i")
+_STATUS_BYTES = 1 << 14
+_MOUNTS_BYTES = 1 << 20
+
+
+class Origin:
+    """The namespaces of the calling process, to be taken before it makes its own ones.
+
+    `is_strict`: all of them count; else only the pid namespace, for views without walls, whose
+    processes may use Atoll themselves.
+    """
+
+    __slots__ = ("_depth", "_mount", "_user", "is_strict")
+
+    def __init__(self, *, is_strict: bool) -> None:
+        self.is_strict = is_strict
+        self._depth = _pid_depth("self")
+        self._mount = _root_mount("self")
+        self._user = _identity("self", "user")
+
+    def admits(self, sock: socket.socket) -> bool:
+        """Whether the peer of a connected socket is one of ours, in our namespaces.
+
+        Anything that cannot be read is a no.
+        """
+        try:
+            pid, uid, _ = _PEER.unpack(
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            )
+            if uid not in (os.geteuid(), 0) or pid <= 0:
+                return False
+            handle = _open_peer(sock, pid)
+        except OSError:
+            return False
+        try:
+            # Asked last: as long as the peer lives, the number is nobody else's.
+            return self._is_home(str(pid)) and not select.select([handle], (), (), 0)[0]
+        except (OSError, ValueError):
+            return False
+        finally:
+            os.close(handle)
+
+    def _is_home(self, pid: str) -> bool:
+        depth = _pid_depth(pid)
+        if depth == 0 or depth != self._depth:
+            return False
+        if not self.is_strict:
+            return True
+        if self._mount is None or _root_mount(pid) != self._mount:
+            return False
+        # A keeper in a user namespace of its own is not shown its maker's, but what is below it.
+        found = _identity(pid, "user")
+        return found is None or found == self._user
+
+
+def _open_peer(sock: socket.socket, pid: int) -> int:
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:  # before Linux 6.5
+        return os.pidfd_open(pid)
+
+
+def _pid_depth(pid: str) -> int:
+    """In how many nested pid namespaces a process is, as seen from here; 0 if nobody knows."""
+    for line in _read(f"/proc/{pid}/status", _STATUS_BYTES).split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return len(line.split()) - 1
+    return 0
+
+
+def _root_mount(pid: str) -> bytes | None:
+    """The number of the mount at `/`, which no two mount namespaces share."""
+    for line in _read(f"/proc/{pid}/mountinfo", _MOUNTS_BYTES).split(b"\n"):
+        fields = line.split(b" ")
+        if len(fields) > 4 and fields[4] == b"/":
+            return fields[0]
+    return None
+
+
+def _identity(pid: str, name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(f"/proc/{pid}/ns/{name}")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _read(path: str, limit_bytes: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = bytearray()
+        while len(found) < limit_bytes and (piece := os.read(fd, 1 << 16)):
+            found += piece
+        return bytes(found)
+    finally:
+        os.close(fd)

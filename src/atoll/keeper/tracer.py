@@ -1,0 +1,196 @@
+"""Holds a tree of processes still by ptrace.
+
+SIGSTOP is no hold: a timer that sends SIGCONT undoes it. A thread in a ptrace stop does nothing
+until its tracer lets it go, whatever signals it gets, and what it forks is stopped from its first
+instruction on. The tracer must be an ancestor of the tree, so that restricted ptrace (Yama) allows
+it, and must have one thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+
+from atoll.keeper import calls, tree
+
+_DEAD = ("Z", "X")
+_TRACED = "t"
+_UNINTERRUPTIBLE = "D"
+_ALL_CHILDREN = 0x40000000  # __WALL: threads, too
+_CLEAN_ROUNDS = 3
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.02
+_RELEASE_ROUNDS = 5
+_STATUS_BYTES = 8192
+_FORKING = {
+    "x86_64": frozenset({56, 57, 58, 435}),  # clone, fork, vfork, clone3
+    "aarch64": frozenset({220, 435}),
+}
+
+
+class Tracer:
+    """Holds every thread of every process below `root`, which is the calling process."""
+
+    __slots__ = ("_forking", "_is_holding", "_root", "_signals")
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._is_holding = False
+        self._signals: dict[int, int] = {}
+        """Signals that were on their way to threads when these stopped."""
+        self._forking = _FORKING.get(os.uname().machine, frozenset())
+
+    def hold(self, timeout_s: float) -> str | None:
+        """Stop everything; returns None once that is verified, else the reason why it is not.
+
+        What could be stopped stays so, until `release`. To be called again, it only verifies what
+        has been stopped before.
+        """
+        self._is_holding = True
+        deadline = time.monotonic() + timeout_s
+        pause_s, clean = _FIRST_PAUSE_S, 0
+        while True:
+            forks = _count_forks()
+            reason = self._find_loose()
+            clean = 0 if reason is not None else clean + 1
+            # No process was born anywhere meanwhile, so that none can have escaped the listing. On
+            # a busy machine, where some always are, several consistent listings have to do.
+            if clean and (_count_forks() == forks or clean >= _CLEAN_ROUNDS):
+                return None
+            if reason is not None:
+                if time.monotonic() >= deadline:
+                    return reason
+                select.select((), (), (), pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def release(self) -> None:
+        """Let everything go on. Those that have not stopped yet go on as soon as they do."""
+        self._is_holding = False
+        for _ in range(_RELEASE_ROUNDS):
+            held = [tid for tid, state in self._traced() if state == _TRACED]
+            if not held:
+                break
+            for tid in held:
+                self._take_stop(tid)
+                self._detach(tid)
+        self._signals.clear()
+
+    def note_stop(self, stop: tree.Stop) -> None:
+        """A thread has stopped, as `tree.reap` has seen."""
+        self._note(stop.tid, stop.code)
+        if not self._is_holding:
+            self._detach(stop.tid)
+
+    def _find_loose(self) -> str | None:
+        """Stop all that runs; why the tree is not still, or None if it has been since before."""
+        processes, is_consistent = tree.survey(self._root)
+        reason = None if is_consistent else "processes come and go faster than they can be listed"
+        for process in processes:
+            for tid in _threads(process.pid):
+                reason = self._find_motion(process.pid, tid) or reason
+        return reason
+
+    def _find_motion(self, pid: int, tid: int) -> str | None:
+        found = _status(pid, tid)
+        if found is None or found[0] in _DEAD:
+            return None
+        state, tracer = found
+        if tracer == self._root:
+            if state == _TRACED:
+                self._take_stop(tid)
+                return None
+            return None if self._is_in_fork(pid, tid, state) else f"process {pid} does not stop"
+        try:
+            calls.seize_thread(tid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                return "a process has just ended"
+            return f"process {pid} cannot be traced: {os.strerror(error.errno or 0)}"
+        return f"process {pid} has just been told to stop"
+
+    def _is_in_fork(self, pid: int, tid: int, state: str) -> bool:
+        """Whether a thread waits in `vfork` for a child, which cannot go on either.
+
+        It was told to stop, so that the kernel lets it fork nothing more and stops it as soon as
+        the child has gone on.
+        """
+        if state != _UNINTERRUPTIBLE:
+            return False
+        number = _read(f"/proc/{pid}/task/{tid}/syscall").split(b" ", 1)[0]
+        return number.isdigit() and int(number) in self._forking
+
+    def _traced(self) -> list[tuple[int, str]]:
+        """All threads that are traced by us, with their states."""
+        found = []
+        for process in tree.processes_under(self._root):
+            for tid in _threads(process.pid):
+                status = _status(process.pid, tid)
+                if status is not None and status[1] == self._root:
+                    found.append((tid, status[0]))
+        return found
+
+    def _take_stop(self, tid: int) -> None:
+        """Learn why a thread has stopped, without reaping one that has ended."""
+        how = os.WSTOPPED | os.WNOHANG | _ALL_CHILDREN
+        try:
+            found = os.waitid(os.P_PID, tid, how)
+        except ChildProcessError:
+            return
+        if found is not None:
+            self._note(tid, found.si_status)
+
+    def _note(self, tid: int, code: int) -> None:
+        if code >> 8 == 0:  # a signal, no event of ptrace
+            self._signals[tid] = code
+        else:
+            self._signals.pop(tid, None)
+
+    def _detach(self, tid: int) -> None:
+        try:
+            calls.detach_thread(tid, self._signals.pop(tid, 0))
+        except OSError:  # it has ended, or was let go before
+            return
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _status(pid: int, tid: int) -> tuple[str, int] | None:
+    """A thread's state and its tracer, 0 if it has none."""
+    state, tracer = "", -1
+    for line in _read(f"/proc/{pid}/task/{tid}/status").split(b"\n"):
+        if line.startswith(b"State:"):
+            state = line.split()[1].decode("ascii")
+        elif line.startswith(b"TracerPid:"):
+            tracer = int(line.split()[1])
+    return (state, tracer) if state and tracer >= 0 else None
+
+
+def _count_forks() -> int:
+    """How many processes and threads this machine has started since its boot."""
+    for line in _read("/proc/stat", 1 << 20).split(b"\n"):
+        if line.startswith(b"processes "):
+            return int(line.split()[1])
+    return 0
+
+
+def _read(path: str, size: int = _STATUS_BYTES) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    found = b""
+    try:
+        while len(found) < size and (piece := os.read(fd, size - len(found))):
+            found += piece
+    except OSError:  # it has ended
+        return b""
+    finally:
+        os.close(fd)
+    return found
