@@ -28,7 +28,8 @@ import pytest
 
 from atoll.host import git as host_git
 from atoll.host import process
-from atoll.host.quarantine import Brought, Limits, bring
+from atoll.host.quarantine import bring
+from atoll.host.transfer import Brought, Limits
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import Enclosure
 
@@ -937,7 +938,7 @@ def test_four_at_a_time(repo, pair_of):
 
 KILLED_CHILD = """
 import os, signal, sys
-from atoll.host import process, quarantine
+from atoll.host import process, quarantine, transfer
 from atoll.model.plan import Enclosure
 
 kind, number, repository, tip, base, inner = sys.argv[1:]
@@ -958,7 +959,7 @@ def trapping(act):
 if kind == "command":
     process.on_command = trap
 elif kind == "chunk":
-    quarantine._Incoming.take = trapping(quarantine._Incoming.take)
+    transfer.Incoming.take = trapping(transfer.Incoming.take)
 elif kind == "disk":
     for name in ("mkdir", "rename", "fsync", "unlink", "rmdir"):
         setattr(os, name, trapping(getattr(os, name)))
