@@ -163,6 +163,18 @@ class OwnerStore(NamedTuple):
         found = dict(line.split(" ", 1) for line in answer.text.splitlines())
         return {name: found.get(name, "missing") for name in names}
 
+    def peeled(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """What each stands for and its kind: itself or, for a tag, what that names in the end."""
+        asked = [form for name in names for form in (name, f"{name}^{{}}")]
+        answer = git(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            cwd=self.repository, env=self.env(), stdin=lines_of(asked), keep_fds=self.keep_fds,
+        )  # fmt: skip
+        rows = [line.rpartition(" ")[::2] for line in answer.text.splitlines()]
+        pairs = zip(names, rows[::2], rows[1::2], strict=True)
+        # An id of the other format can be the beginning of one of this: that one was not asked for.
+        return {name: row if own[0] == name else (name, "missing") for name, own, row in pairs}
+
     def walk(self, transfer: Transfer) -> Streamed:
         """Looks whether all that the tips need is there, beyond what the owner's refs need."""
         return self.read(_WALK, transfer, lines_of(transfer.tips))
@@ -202,9 +214,13 @@ def index(aside: OwnerStore, transfer: Transfer, pack: FileIO) -> None:
 
 def require_host(done: Streamed, command: str, place: str) -> None:
     """Raises DriverError when a git failed because of the host, and not of what it was given."""
-    said = said_by(done.completed)
-    if done.ended == "whole" and (done.completed.code < 0 or _HOST.search(said)):
+    is_fault = is_fault_of_host(said_by(done.completed))
+    if done.ended == "whole" and (done.completed.code < 0 or is_fault):
         raise failure_of(done.completed, command, place)
+
+
+def is_fault_of_host(said: str) -> bool:
+    return _HOST.search(said) is not None
 
 
 def require_commits(aside: OwnerStore, transfer: Transfer) -> None:
