@@ -1153,7 +1153,7 @@ def test_killed_at_every_step(pair, wait_for, processes_with, kind, count):
         shutil.copytree(pair.owner.parent / "before", objects)
         if code == 0:
             break
-    assert number > {"command": 5, "chunk": 1, "disk": 4}[kind]
+    assert number > {"command": 4, "chunk": 1, "disk": 4}[kind]
 
 
 @pytest.mark.slow
