@@ -152,11 +152,11 @@ class Incoming:
 
 
 @contextmanager
-def writing() -> Iterator[None]:
+def writing(what: str = "the owner's objects") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DriverError(f"the owner's objects cannot be written: {error}") from error
+        raise DriverError(f"{what} cannot be written: {error}") from error
 
 
 def said_by(done: Completed) -> str:

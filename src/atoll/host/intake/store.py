@@ -117,6 +117,11 @@ class Store(NamedTuple):
         """The work tree: it holds copies of single files that git has to convert."""
         return self.place / "staging"
 
+    @property
+    def large_files(self) -> Path:
+        """Where the contents of Git LFS files wait, each under its SHA-256."""
+        return self.place / "lfs"
+
     def env(self) -> dict[str, str]:
         nowhere = str(self.place / "nowhere")
         return {
