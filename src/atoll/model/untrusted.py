@@ -173,6 +173,11 @@ def find_number(value: Untrusted, *, most: int) -> int | None:
     return number if number <= most else None
 
 
+def as_content(value: Untrusted) -> bytes:
+    """As the content of an object in git's store, where every byte is as good as another."""
+    return value._raw  # noqa: SLF001 - a validator
+
+
 def show(value: Untrusted, *, most: int = _SHOWN_CHARACTERS) -> str:
     """For people, logs and JSON: no control character, no more than `most` characters."""
     text = printable(os.fsdecode(value._raw[: most * 4]))  # noqa: SLF001 - a validator

@@ -29,7 +29,7 @@ from typing import Any
 from atoll.drivers import registry
 from atoll.drivers.layers import probes
 from atoll.engine.session import STEPS, Session
-from atoll.host import git, process, quarantine
+from atoll.host import git, process, quarantine, transfer
 from atoll.host.process import Completed
 
 KILLED = -signal.SIGKILL
@@ -127,7 +127,8 @@ def _trap_commands(trap: _Trap) -> None:
     # Each of these holds a name of its own for the spawner.
     for module in (git, probes, overlay):
         vars(module)["run"] = trap.around(process.run)
-    vars(quarantine)["stream"] = trap.around(process.stream)
+    for module in (quarantine, transfer):
+        vars(module)["stream"] = trap.around(process.stream)
 
 
 def _trap_acts(trap: _Trap) -> None:

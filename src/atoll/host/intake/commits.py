@@ -1,0 +1,172 @@
+"""Commits that the host makes in a store of ours: compared, written, and published to the owner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from atoll.host import files, quarantine
+from atoll.host.intake.content import prepare_attributes
+from atoll.host.intake.store import Store, personal_files
+from atoll.host.process import stream
+from atoll.host.quarantine import OwnerStore, lines_of
+from atoll.host.transfer import (
+    LIMITS,
+    Brought,
+    Limits,
+    Transfer,
+    failure_of,
+    require_ids,
+    writing,
+)
+from atoll.model.errors import StateError
+from atoll.model.units import render_size
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--full-index")
+_PACK = ("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
+_COPY_BYTES = 1 << 20
+_CRUD = "".join(map(chr, range(33))) + ".,:;<>\"\\'"
+"""What git takes off the ends of a name; it refuses one that is empty then."""
+
+
+_FALLBACK_NAME = "Atoll"
+_FALLBACK_EMAIL = "atoll@localhost"
+
+
+def diff(
+    store: Store,
+    old_tree: str,
+    new_tree: str,
+    *,
+    stat: bool,
+    limit_bytes: int,
+    paths: Collection[InsidePath] | None = None,
+) -> bytes:
+    """What git says about two trees, by the attributes of the old one.
+
+    `paths` are those that differ, where the caller knows them.
+    The answer holds contents of the agent's: whoever shows it has to make it harmless. Raises
+    StateError when it is larger than `limit_bytes`.
+    """
+    require_ids(old_tree, new_tree)
+    prepare_attributes(
+        store, old_tree, _changed(store, old_tree, new_tree) if paths is None else paths
+    )
+    form = ("--stat",) if stat else ("--patch",)
+    program = store.program(
+        *personal_files(store.git_dir), "diff-tree", "-r", *form, *_DIFF, old_tree, new_tree, "--"
+    )
+    answer = bytearray()
+    done = stream(program, answer.extend, limit_bytes=limit_bytes, timeout_s=600)
+    if done.ended == "size":
+        raise StateError(f"the difference is larger than {render_size(limit_bytes)}")
+    if not done.is_good:
+        raise failure_of(done.completed, "diff-tree", str(store.git_dir))
+    return bytes(answer)
+
+
+def _changed(store: Store, old_tree: str, new_tree: str) -> list[InsidePath]:
+    answer = store.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old_tree, new_tree)
+    found = (find_path(Untrusted(raw)) for raw in answer.split(b"\0")[:-1])
+    return [path for path in found if path is not None]
+
+
+def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
+    store: Store,
+    tree: str,
+    parents: Sequence[str],
+    message: bytes,
+    author: tuple[str, str],
+    committer: tuple[str, str],
+    when: int,
+) -> ObjectId:
+    """Writes a commit in UTF-8, without an encoding header.
+
+    Names and addresses that are empty become Atoll's; `when` is in seconds since 1970.
+    """
+    require_ids(tree, *parents)
+    text = message.decode("utf-8", "replace").replace("\0", "\ufffd")
+    date = f"@{when} +0000"
+    answer = store.run(
+        "-c", "i18n.commitEncoding=UTF-8", "-c", "commit.gpgSign=false",
+        "commit-tree", tree, *(word for parent in parents for word in ("-p", parent)),
+        stdin=text.encode(),
+        env=_identity("AUTHOR", author, date) | _identity("COMMITTER", committer, date),
+    )  # fmt: skip
+    found = find_object_id(Untrusted(answer.strip()))
+    if found is None:
+        raise StateError("git wrote no commit")
+    return found
+
+
+def _identity(role: str, person: tuple[str, str], date: str) -> dict[str, str]:
+    # Git drops `<`, `>` and line ends by itself; a NUL would end the variable.
+    name, email = (part.replace("\0", "") for part in person)
+    return {
+        f"GIT_{role}_NAME": name.strip(_CRUD) or _FALLBACK_NAME,
+        f"GIT_{role}_EMAIL": email.strip(_CRUD) or _FALLBACK_EMAIL,
+        f"GIT_{role}_DATE": date,
+    }
+
+
+def publish(
+    store: Store,
+    repository: str,
+    commits: Sequence[ObjectId],
+    *,
+    known: Sequence[str] = (),
+    limits: Limits = LIMITS,
+    keep_fds: Sequence[int] = (),
+) -> Brought:
+    """Brings commits of the store into the owner's `repository`, with the checks of an import.
+
+    `known` are commits that the owner has. Raises as `import_objects` does.
+    """
+    require_ids(*commits, *known)
+    if not commits:
+        return Brought(objects=0, size_bytes=0)
+    owner = OwnerStore.open(repository, keep_fds)
+    transfer = Transfer.start(commits, limits)
+    with quarantine.quarantined(owner) as (aside, pack):
+        asked = lines_of([*commits, *(f"^{name}" for name in known)])
+        done, incoming = transfer.receive(pack, store.program(*_PACK, stdin=asked))
+        if done.code != 0:
+            raise failure_of(done, "pack-objects", str(store.git_dir))
+        brought = incoming.brought()
+        _publish_large(store, repository)
+        if brought.objects:
+            quarantine.index(aside, transfer, pack)
+            quarantine.require_commits(aside, transfer)
+            quarantine.take_over(owner, aside, transfer, pack, brought)
+    return brought
+
+
+def _publish_large(store: Store, repository: str) -> None:
+    """Moves the contents of Git LFS files to where the owner's repository keeps them."""
+    place = store.large_files
+    if not place.is_dir():
+        return
+    objects = Path(repository, "lfs", "objects")
+    with writing():
+        for source in place.iterdir():
+            target = objects / source.name[:2] / source.name[2:4] / source.name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Whole or not at all, and on disk."""
+    aside = target.with_name(f"{target.name}.{os.urandom(6).hex()}")
+    try:
+        with source.open("rb") as given, aside.open("xb") as taken:
+            while piece := given.read(_COPY_BYTES):
+                taken.write(piece)
+            taken.flush()
+            os.fsync(taken.fileno())
+        os.replace(aside, target)
+        files.sync_directory(target.parent)
+    finally:
+        aside.unlink(missing_ok=True)

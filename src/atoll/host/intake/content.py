@@ -1,0 +1,210 @@
+"""How files become blobs: by the base commit's attributes and the owner's settings.
+
+Most files are hashed as they are. Line endings, `ident` and encodings are converted by git, on a
+copy in a staging directory of ours. Files of Git LFS become pointers here, without its programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import NamedTuple
+
+from atoll.host.intake.ignore import is_git_name
+from atoll.host.intake.store import OwnerSettings, Store, personal_files
+from atoll.model.errors import DriverError, StateError
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+
+ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
+_FILE = b".gitattributes"
+_UNSPECIFIED = b"unspecified"
+_POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-[^\n]*\n)*oid sha256:[0-9a-f]{64}\n"
+    rb"size [0-9]+\n?"
+)
+_POINTER_BYTES = 1024
+_MOST_PATHS = 500
+_MOST_PATHS_BYTES = 256 << 10
+CONVERTED_BYTES = 256 << 20
+"""Git converts in memory; a larger file is taken as it is."""
+
+
+class TreeEntry(NamedTuple):
+    mode: int
+    object_id: ObjectId
+
+
+class Conversion(Enum):
+    NONE = "none"
+    LINE_ENDINGS = "line endings"
+    """Only if there is a CRLF in it."""
+    GIT = "git"
+    LFS = "lfs"
+
+
+def tracked(
+    store: Store, commit: str, paths: Collection[InsidePath] | None = None
+) -> dict[InsidePath, TreeEntry]:
+    """The files, links and submodules of a commit or tree; only `paths` where that is given.
+
+    Raises StateError when the tree has a path that cannot be a file's, or far too many.
+    """
+    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
+    if paths is not None:
+        if not paths:
+            return {}
+        if len(paths) <= _MOST_PATHS and sum(len(p.raw) for p in paths) <= _MOST_PATHS_BYTES:
+            args += ["--", *(os.fsdecode(path.raw) for path in paths)]
+    wanted = None if paths is None else set(paths)
+    found = {}
+    for line in store.run(*args).split(b"\0")[:-1]:
+        head, _, raw = line.partition(b"\t")
+        fields = head.split(b" ")
+        path = find_path(Untrusted(raw))
+        object_id = find_object_id(Untrusted(fields[-1]))
+        if path is None or object_id is None:
+            raise StateError(f"commit `{commit}` has a path that no file can have")
+        if wanted is None or path in wanted:
+            found[path] = TreeEntry(int(fields[0], 8), object_id)
+    return found
+
+
+def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath]) -> bool:
+    """Fills the store's index with what decides about `paths`; False when there is nothing.
+
+    That is the commit's `.gitattributes` on the way to them and, since git leaves files alone that
+    are committed with CRLF, the paths themselves.
+    """
+    places = {place for path in paths for place in path.parents()}
+    candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
+    found = tracked(store, commit, {*candidates, *paths})
+    settings = store.settings
+    has_any = any(path in candidates for path in found)
+    (store.git_dir / "index").unlink(missing_ok=True)
+    has_own = bool(settings.attributes or settings.personal_attributes)
+    if not has_any and not has_own and settings.autocrlf == "false":
+        return False
+    lines = b"".join(
+        f"{entry.mode:o} {entry.object_id}\t".encode() + path.raw + b"\0"
+        for path, entry in found.items()
+    )
+    store.run("update-index", "-z", "--index-info", stdin=lines)
+    return True
+
+
+def find_conversions(
+    store: Store, commit: str, paths: Collection[InsidePath]
+) -> dict[InsidePath, Conversion]:
+    """How each path is converted; those that are not are left out."""
+    if not paths or not prepare_attributes(store, commit, paths):
+        return {}
+    answer = store.run(
+        *personal_files(store.git_dir), "check-attr", "--cached", "--stdin", "-z", *ATTRIBUTES,
+        stdin=b"".join(path.raw + b"\0" for path in paths),
+    ).split(b"\0")  # fmt: skip
+    values: dict[bytes, dict[str, bytes]] = {}
+    for raw, name, value in zip(answer[:-1:3], answer[1::3], answer[2::3], strict=True):
+        values.setdefault(raw, {})[name.decode()] = value
+    planned = {path: _conversion(values.get(path.raw, {}), store.settings) for path in paths}
+    return {path: how for path, how in planned.items() if how is not Conversion.NONE}
+
+
+def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Conversion:
+    if values.get("filter") == b"lfs" and settings.has_lfs:
+        return Conversion.LFS
+    encoding = values.get("working-tree-encoding", _UNSPECIFIED)
+    if values.get("ident") == b"set" or encoding not in (_UNSPECIFIED, b"unset", b"set", b""):
+        return Conversion.GIT
+    text, eol = values.get("text", _UNSPECIFIED), values.get("eol", _UNSPECIFIED)
+    if text == _UNSPECIFIED:
+        # Its old name.
+        text = values.get("crlf", _UNSPECIFIED)
+    if text == b"unset" or (
+        text == _UNSPECIFIED and eol == _UNSPECIFIED and settings.autocrlf == "false"
+    ):
+        return Conversion.NONE
+    return Conversion.LINE_ENDINGS
+
+
+def is_pointer(content: bytes) -> bool:
+    """Whether Git LFS would leave it as it is."""
+    return not content or (
+        len(content) < _POINTER_BYTES and _POINTER.fullmatch(content) is not None
+    )
+
+
+def pointer_to(sha256: str, size_bytes: int) -> bytes:
+    return (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size_bytes}\n"
+    ).encode()
+
+
+def blob_id(content: bytes, algorithm: str) -> ObjectId:
+    digest = hashlib.new(algorithm, b"blob %d\0" % len(content), usedforsecurity=False)
+    digest.update(content)
+    return ObjectId(digest.hexdigest())
+
+
+def is_attributes(path: InsidePath) -> bool:
+    return path.name == _FILE
+
+
+def stage(store: Store, path: InsidePath) -> int | None:
+    """A new file at `path` in the staging directory, for writing; None when it cannot be there."""
+    if any(is_git_name(part) for part in path.parts):
+        return None
+    root = os.open(store.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for place in reversed(list(path.parents())):
+            with suppress(FileExistsError):
+                os.mkdir(place.raw, mode=0o700, dir_fd=root)
+        how = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path.raw, how, mode=0o600, dir_fd=root)
+    except OSError:
+        return None
+    finally:
+        os.close(root)
+
+
+def convert_staged(store: Store, paths: Sequence[InsidePath]) -> dict[InsidePath, ObjectId]:
+    """The blobs that git writes for staged files; what it cannot convert is left out.
+
+    It is decided by the index that `prepare_attributes` fills and that is the same afterwards, so
+    that no staged file decides about another one. (`hash-object` does not look into the index.)
+    """
+    if not paths:
+        return {}
+    index = store.git_dir / "index"
+    before = index.read_bytes() if index.exists() else None
+    try:
+        return _convert_staged(store, paths)
+    finally:
+        index.unlink(missing_ok=True)
+        if before is not None:
+            index.write_bytes(before)
+
+
+def _convert_staged(store: Store, paths: Sequence[InsidePath]) -> dict[InsidePath, ObjectId]:
+    given = b"".join(path.raw + b"\0" for path in paths)
+    try:
+        store.run(
+            *personal_files(store.git_dir), "update-index", "-z", "--add", "--replace", "--stdin",
+            stdin=given,
+        )  # fmt: skip
+    except DriverError:
+        if len(paths) == 1:
+            return {}
+        middle = len(paths) // 2
+        halves = (paths[:middle], paths[middle:])
+        return {path: made for half in halves for path, made in convert_staged(store, half).items()}
+    found = {}
+    for line in store.run("ls-files", "--stage", "-z").split(b"\0")[:-1]:
+        head, _, raw = line.partition(b"\t")
+        path, object_id = find_path(Untrusted(raw)), find_object_id(Untrusted(head.split(b" ")[1]))
+        if path is not None and object_id is not None:
+            found[path] = object_id
+    return {path: found[path] for path in paths if path in found}

@@ -1,0 +1,280 @@
+"""Reads an agent's loose objects and writes them to a pack of ours.
+
+A loose object is a compressed file that the agent may have written itself. It is taken when it
+unfolds to exactly the size that it states and to the id that its path states; else it counts as
+absent. Blobs of any size pass in constant memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from io import FileIO
+from typing import NamedTuple
+
+from atoll.host.beneath import TreeReader
+from atoll.host.transfer import Transfer, writing
+from atoll.model.errors import StateError
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_number, find_object_id
+
+_CODES = {b"commit": 1, b"tree": 2, b"blob": 3, b"tag": 4}
+_HEADER = struct.Struct(">4sII")
+_FIRST = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,14})\0")
+_FIRST_BYTES = 32
+_CHUNK_BYTES = 1 << 18
+_BODY_BYTES = 64 << 20
+"""Of a commit, a tag or a tree, which are read whole."""
+_UNFOLDED = 8
+"""How many times the size limit all objects together may unfold to."""
+_FAST = 1
+_LINKS = re.compile(rb"(?:tree|parent|object) ([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
+_GITLINK_MODE = b"160000"
+_DIRECTORY = re.compile(rb"[0-9a-f]{2}")
+_REST = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+
+
+class LooseObject(NamedTuple):
+    kind: str
+    links: list[ObjectId]
+    """The objects that it refers to, as far as it is well-formed; submodules' commits are not."""
+
+
+class _BrokenError(Exception):
+    """This is no object."""
+
+
+class PackWriter:
+    """Writes a pack of whole objects to a file."""
+
+    def __init__(self, file: FileIO, transfer: Transfer, *, algorithm: str) -> None:
+        self._file, self._transfer, self._algorithm = file, transfer, algorithm
+        self._start = file.tell()
+        self.objects = 0
+        self.size_bytes = 0
+        self._write(_HEADER.pack(b"PACK", 2, 0))
+
+    def _write(self, piece: bytes) -> None:
+        self.size_bytes += len(piece)
+        if self.size_bytes > self._transfer.limits.size_bytes:
+            raise self._transfer.too_large()
+        with writing():
+            while piece:
+                piece = piece[self._file.write(piece) :]
+
+    def add(self, kind: bytes, size_bytes: int, pieces: Iterable[bytes]) -> None:
+        """Adds an object. When `pieces` raises, the pack is as it was before."""
+        if self.objects >= self._transfer.limits.objects:
+            raise self._transfer.too_many()
+        before, at = self.size_bytes, self._file.tell()
+        try:
+            self._write(_entry_header(_CODES[kind], size_bytes))
+            packer = zlib.compressobj(_FAST)
+            for piece in pieces:
+                self._write(packer.compress(piece))
+            self._write(packer.flush())
+        except _BrokenError:
+            self._file.seek(at)
+            self._file.truncate()
+            self.size_bytes = before
+            raise
+        self.objects += 1
+
+    def finish(self) -> None:
+        """Writes the number of objects and the checksum."""
+        digest = hashlib.new(self._algorithm, usedforsecurity=False)
+        with writing():
+            self._file.seek(self._start)
+            self._file.write(_HEADER.pack(b"PACK", 2, self.objects))
+            self._file.seek(self._start)
+            while piece := self._file.read(_CHUNK_BYTES):
+                digest.update(piece)
+        self._write(digest.digest())
+
+
+def _entry_header(code: int, size: int) -> bytes:
+    """An object's type and size as packs write them."""
+    head = bytearray([code << 4 | size & 0x0F])
+    size >>= 4
+    while size:
+        head[-1] |= 0x80
+        head.append(size & 0x7F)
+        size >>= 7
+    return bytes(head)
+
+
+class LooseObjects:
+    """The loose objects of the repository at `at`."""
+
+    def __init__(self, reader: TreeReader, at: InsidePath, transfer: Transfer) -> None:
+        self._reader, self._transfer = reader, transfer
+        self._at = at.child(b"objects")
+        self._unfolded_left = _UNFOLDED * transfer.limits.size_bytes
+
+    def names(self) -> Iterator[ObjectId]:
+        """All that are named as objects are."""
+        for directory in self._reader.names(self._at):
+            if not _DIRECTORY.fullmatch(directory.name):
+                continue
+            try:
+                entries = self._reader.names(directory)
+            except StateError:
+                raise self._transfer.too_many() from None
+            for path in entries:
+                if _REST.fullmatch(path.name):
+                    found = find_object_id(Untrusted(directory.name + path.name))
+                    if found is not None:
+                        yield found
+
+    def load(self, object_id: ObjectId) -> LooseObject | None:
+        """None when there is none, or it is not what its name says."""
+        return self.copy(object_id, None)
+
+    def copy(self, object_id: ObjectId, pack: PackWriter | None) -> LooseObject | None:
+        """As `load`, and adds the object to `pack`."""
+        self._transfer.require_in_time()
+        raw = object_id.encode()
+        handle = self._reader.find_file(InsidePath(b"/".join([self._at.raw, raw[:2], raw[2:]])))
+        if handle is None:
+            return None
+        with open(handle, "rb", buffering=0) as file:
+            try:
+                return self._copy(file, object_id, pack)
+            except _BrokenError:
+                return None
+
+    def _copy(self, file: FileIO, object_id: ObjectId, pack: PackWriter | None) -> LooseObject:
+        unfolding = _Unfolding(file, self._transfer)
+        kind, size = unfolding.first()
+        self._unfolded_left -= size
+        if self._unfolded_left < 0:
+            raise self._transfer.too_large()
+        if kind != b"blob" and size > _BODY_BYTES:
+            raise _BrokenError
+        body = bytearray()
+
+        def pieces() -> Iterator[bytes]:
+            digest = hashlib.new(algorithm_of(object_id), usedforsecurity=False)
+            digest.update(b"%s %d\0" % (kind, size))
+            for piece in unfolding.rest(size):
+                digest.update(piece)
+                if kind != b"blob":
+                    body.extend(piece)
+                yield piece
+            if digest.hexdigest() != object_id:
+                raise _BrokenError
+
+        if pack is None:
+            deque(pieces(), maxlen=0)
+        else:
+            pack.add(kind, size, pieces())
+        return LooseObject(kind.decode(), _links(kind, bytes(body), len(object_id) // 2))
+
+
+class _Unfolding:
+    """A compressed file, unfolded piece by piece."""
+
+    def __init__(self, file: FileIO, transfer: Transfer) -> None:
+        self._file, self._transfer = file, transfer
+        self._zlib = zlib.decompressobj()
+        self._input = b""
+        self._ahead = b""
+
+    def first(self) -> tuple[bytes, int]:
+        """The kind and the size that an object states."""
+        while len(self._ahead) < _FIRST_BYTES and (piece := self._next(_FIRST_BYTES)):
+            self._ahead += piece
+        found = _FIRST.match(self._ahead)
+        size = find_number(Untrusted(found[2]), most=1 << 40) if found else None
+        if found is None or size is None:
+            raise _BrokenError
+        self._ahead = self._ahead[found.end() :]
+        return found[1], size
+
+    def rest(self, size: int) -> Iterator[bytes]:
+        """Exactly `size` bytes; raises when there are fewer or more."""
+        piece = self._ahead
+        while piece:
+            size -= len(piece)
+            if size < 0:
+                raise _BrokenError
+            yield piece
+            self._transfer.require_in_time()
+            piece = self._next(_CHUNK_BYTES)
+        if size or not self._zlib.eof:
+            raise _BrokenError
+
+    def _next(self, most: int) -> bytes:
+        """Some more, or nothing at the end."""
+        while not self._zlib.eof:
+            try:
+                self._input = self._input or self._file.read(_CHUNK_BYTES)
+                is_over = not self._input
+                piece = self._zlib.decompress(self._input, most)
+            except (zlib.error, OSError):
+                raise _BrokenError from None
+            self._input = self._zlib.unconsumed_tail
+            if piece or is_over:
+                return piece
+        return b""
+
+
+def algorithm_of(object_id: str) -> str:
+    return "sha1" if len(object_id) == 40 else "sha256"
+
+
+def _links(kind: bytes, body: bytes, id_bytes: int) -> list[ObjectId]:
+    if kind == b"tree":
+        return list(_tree_links(body, id_bytes))
+    if kind == b"blob":
+        return []
+    # What an object refers to comes first; the message may hold anything.
+    found = []
+    place = 0
+    while link := _LINKS.match(body, place):
+        found.append(ObjectId(link[1].decode()))
+        place = link.end()
+        if kind == b"tag":
+            break
+    return found
+
+
+def _tree_links(body: bytes, id_bytes: int) -> Iterator[ObjectId]:
+    place = 0
+    while place < len(body):
+        end = body.find(b"\0", place)
+        raw = body[end + 1 : end + 1 + id_bytes]
+        if end < 0 or len(raw) < id_bytes:
+            return
+        if not body.startswith(_GITLINK_MODE + b" ", place):
+            yield ObjectId(raw.hex())
+        place = end + 1 + id_bytes
+
+
+def copy_reachable(
+    loose: LooseObjects,
+    pack: PackWriter,
+    tips: Iterable[ObjectId],
+    *,
+    without: Iterable[ObjectId],
+    most: int,
+) -> set[ObjectId]:
+    """Adds the loose objects that `tips` lead to through loose objects, `without` some.
+
+    Returns all that were looked for, loose or not; stops at `most`.
+    """
+    seen = set(without)
+    ahead = [tip for tip in dict.fromkeys(tips) if tip not in seen]
+    seen.update(ahead)
+    while ahead:
+        found = loose.copy(ahead.pop(), pack)
+        for link in found.links if found is not None else ():
+            if link not in seen:
+                seen.add(link)
+                ahead.append(link)
+        if len(seen) > most:
+            break
+    return seen
