@@ -88,7 +88,7 @@ def _attempt(capsule: Capsule) -> Attempt:
     # By its input: behind walls nothing of Atoll's can be seen.
     capsule.run(["python3", "-"], stdin=demo.attempts()[capsule.name].read_bytes())
     tests = capsule.run(TEST)
-    summary = work.diff(capsule, stat=True).decode().strip().splitlines()
+    summary = work.diff(capsule, stat=True).text.decode().strip().splitlines()
     return Attempt(
         capsule=capsule,
         changed=summary[-1].strip() if summary else "nothing",

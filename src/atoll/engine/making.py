@@ -9,7 +9,17 @@ from contextlib import ExitStack
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import bases, inside, networks, ports, profiles, registries, removal, runs, snapshots
+from atoll.engine import (
+    bases,
+    inside,
+    networks,
+    ports,
+    profiles,
+    registries,
+    removal,
+    runs,
+    snapshots,
+)
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session

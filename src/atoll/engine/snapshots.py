@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import freezer, profiles, removal, runs, views, windows
+from atoll.engine import freezer, profiles, runs, views, windows
 from atoll.engine.leases import isolation_plan, note_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.model.errors import StateError

@@ -141,9 +141,7 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
         (("git", "add", "--all", "--", "."), b""),
         (("git", "commit", "--quiet", *flags, "--file=-"), os.fsencode(message)),
     ):
-        done = inside.ask(
-            capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S
-        )
+        done = inside.ask(capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S)
         if done.code != 0:
             raise StateError(
                 f"`{capsule.name}` has nothing to commit, or git refuses"

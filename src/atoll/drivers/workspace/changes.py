@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+from atoll.drivers.contracts import Author, Committed
 from atoll.drivers.workspace import recovery
 from atoll.drivers.workspace.recovery import Site
 from atoll.drivers.workspace.survey import Workspace, survey
-from atoll.host.intake import trees
+from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
 from atoll.model.errors import StateError
-from atoll.drivers.contracts import Author, Committed
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch
 from atoll.model.untrusted import ObjectId
@@ -23,7 +25,8 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
     """From `base` to the files as they are. Also says what commits change and the files do not."""
     with site.opened() as (workspace, store):
         tree = _files(site.plan, workspace, store)
-        text = trees.diff(store, base, tree, stat=stat, limit_bytes=_PATCH_BYTES)
+        before = comparison.tree_of(store, base)
+        text = commits.diff(store, before, tree, stat=stat, limit_bytes=_PATCH_BYTES)
         try:
             taken = site.take(workspace)
         except StateError as error:
@@ -31,12 +34,12 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         if taken is None:
             return Patch(text, refused=_NO_REPOSITORY)
         tips = [taken.branch, *site.committed()]
-        shown = trees.raw_difference(store, base, tree)
+        shown = comparison.difference(store, base, tree)
         concealed = {
             path
             for tip in tips
             if tip is not None
-            for path in trees.raw_difference(store, base, tip)
+            for path in comparison.difference(store, base, tip)
             if path not in shown
         }
         return Patch(text, concealed=tuple(path.shown() for path in sorted(concealed)))
@@ -52,12 +55,12 @@ def diff_between(
 ) -> Patch:
     """From one state of a workspace to another."""
     before, after = (_files(plan, workspace, store) for workspace in (then, now))
-    return Patch(trees.diff(store, before, after, stat=stat, limit_bytes=_PATCH_BYTES))
+    return Patch(commits.diff(store, before, after, stat=stat, limit_bytes=_PATCH_BYTES))
 
 
 def _files(plan: WorkspacePlan, workspace: Workspace, store: Store) -> ObjectId:
     seen = survey(store, workspace, plan.base_commit)
-    return trees.write_tree(store, seen.commit, workspace.tree, seen.changed(), seen.removed)
+    return recovery.write_survey(store, workspace, seen)
 
 
 def bring(site: Site, *, everything: bool) -> str | None:
@@ -93,16 +96,16 @@ def commit(site: Site, message: str, author: Author) -> Committed:
         if made is None:
             raise StateError("there is nothing to commit")
         known = [taken.head] if taken.head is not None else []
-        return Committed(made, taken.head, trees.pack(store, made, known=known))
+        return Committed(made, taken.head, comparison.pack(store, made, known=known))
 
 
 def _commit_files(
     site: Site, store: Store, parent: str | None, tree: str, text: bytes, author: Author
 ) -> str | None:
     """A commit of a tree in the owner's repository; None when its parent has that very tree."""
-    if parent is not None and trees.tree_of(store, parent) == tree:
+    if parent is not None and comparison.tree_of(store, parent) == tree:
         return None
     parents = [] if parent is None else [parent]
-    made = trees.commit(store, tree, parents, text, name=author.name, address=author.address)
-    trees.publish(store, site.plan.repository, [made])
+    made = commits.commit(store, tree, parents, text, author, author, int(time.time()))
+    commits.publish(store, site.plan.repository, [made], known=parents)
     return made

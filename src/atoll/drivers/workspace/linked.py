@@ -14,8 +14,7 @@ from pathlib import Path
 from atoll.drivers.workspace.recovery import Taken
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
-from atoll.host.intake import trees
-from atoll.host.intake.index import parse_index
+from atoll.host.intake.index import Staged, parse_index
 from atoll.host.intake.store import Store, open_store
 from atoll.host.merged import MergedTree
 from atoll.model.plan import WorkspacePlan
@@ -49,16 +48,21 @@ class LinkedSite:
             return None
         head, ref = self._head(record)
         tips = [commit for commit in (head, *self.committed()) if commit is not None]
-        content = files.read_regular(record / "index", limit_bytes=_INDEX_BYTES)
-        size = len(self.plan.base_commit) // 2
-        staged = None if content is None else parse_index(content, id_bytes=size)
         return Taken(
             head=head,
             head_ref=ref,
             branch=self._branch(),
             tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
-            staged=None if staged is None else tuple(staged),
         )
+
+    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+        del workspace
+        record = self._record()
+        content = record and files.read_beneath(record, "index", limit_bytes=_INDEX_BYTES)
+        if not content:
+            return None
+        found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
+        return None if found is None else tuple(found)
 
     def _record(self) -> Path | None:
         """The git directory of this worktree; None when its link was changed."""
@@ -105,8 +109,11 @@ class LinkedSite:
     def set_aside(self, aside: Path) -> None:
         """Moves the files, with the repositories of this worktree's submodules."""
         record = self._record()
-        if record is not None and record != Path(os.path.realpath(self.plan.repository)):
-            if (record / "modules").is_dir():
-                files.move(record / "modules", aside / "modules")
+        if record is not None and record.parent.name == "worktrees" and _has_modules(record):
+            files.move(record / "modules", aside / "modules")
         if os.path.lexists(self.plan.path):
             files.move(Path(self.plan.path), aside / "workspace")
+
+
+def _has_modules(record: Path) -> bool:
+    return (record / "modules").is_dir() and not (record / "modules").is_symlink()

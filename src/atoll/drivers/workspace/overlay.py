@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll.drivers.contracts import Sealed
 from atoll.drivers.layers import probes, volumes
-from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
@@ -17,7 +17,6 @@ from atoll.host.process import own_environment
 from atoll.model.errors import StateError
 from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.untrusted import InsidePath
-
 
 _FEW = 50
 _SMALL_BYTES = 1 << 10

@@ -15,7 +15,7 @@ from atoll.drivers.layers import probes, volumes
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.drivers.workspace.layered import LayeredWorkspace
 from atoll.host import files, kernel, overlays
-from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.plan import WorkspacePlan
 
 _TRUST_LESS = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"
 """A copy has other inodes and other times of inode change than the index of its layer tells."""
@@ -74,8 +74,7 @@ class CopyWorkspace(LayeredWorkspace):
     def place(self, plan: WorkspacePlan) -> Path | None:
         return Pool(plan.pool).tree(plan.upper) / WORKSPACE
 
-    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
-        del inside
+    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
         files.move(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")
 
 
@@ -102,8 +101,7 @@ class BtrfsWorkspace(CopyWorkspace):
         os.rmdir(building / "tree")
         volumes.snapshot(pool.tree(source), building / "tree")
 
-    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
-        del inside
+    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
         files.make_private_directory(aside)
         # Nothing can be moved out of a subvolume.
         volumes.copy_tree(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")

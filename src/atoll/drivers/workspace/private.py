@@ -14,7 +14,6 @@ from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.recovery import Taken, find_lost_submodules
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
-from atoll.host.intake import trees
 from atoll.host.intake.index import Staged, parse_index
 from atoll.host.intake.objects import import_objects
 from atoll.host.intake.refs import AgentRefs, load_refs
@@ -83,7 +82,6 @@ class PrivateSite:
             head_ref=refs.head_ref,
             branch=next((tip for ref, tip in refs.refs.items() if ref == own), None),
             tips=tuple(tips),
-            staged=self._staged(workspace),
         )
 
     def _tips(self, refs: AgentRefs) -> list[ObjectId]:
@@ -104,9 +102,13 @@ class PrivateSite:
         )
         return list(dict.fromkeys(taken.commits[tip] for tip in tips if tip in taken.commits))
 
-    def _staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
-        content = workspace.tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
-        if content is None:
+    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+        trees_of = (workspace.tree, workspace.below)
+        content, before = (
+            None if tree is None else tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
+            for tree in trees_of
+        )
+        if content is None or content == before:
             return None
         found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
         return None if found is None else tuple(found)

@@ -18,14 +18,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atoll.host import points
-from atoll.host.points import PREFIX, Shelf
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, compare, survey
-from atoll.host import git
-from atoll.host.merged import PlainTree
-from atoll.host.intake import trees
+from atoll.host import git, points
+from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store, open_store
+from atoll.host.merged import PlainTree
+from atoll.host.points import PREFIX, Shelf
 from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import RecoveryPoint, Work
@@ -47,8 +46,6 @@ class Taken(NamedTuple):
     """Where the capsule's own branch stands."""
     tips: tuple[ObjectId, ...]
     """HEAD first, then whatever else commits of the capsule hang on."""
-    staged: tuple[Staged, ...] | None
-    """The index; None when it cannot be read."""
 
 
 class Site(Protocol):
@@ -67,6 +64,9 @@ class Site(Protocol):
         """Takes over what is committed; None when the repository is not the one that the
         workspace was made with. Raises StateError when it is refused.
         """
+
+    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+        """The index; None when it cannot be read, or is as the workspace was made with."""
 
     def committed(self) -> list[str]:
         """The commits that are the capsule's and in the owner's repository already."""
@@ -112,14 +112,13 @@ def examined(site: Site) -> Iterator[Examined]:
             # Refused, incomplete or broken: what the capsule has committed is only in its files.
             taken = None
         if taken is None:
-            commits = _lonely_commits(site, site.committed())
-            yield Examined(Work(commits=commits, nested=ALL), workspace, store)
+            lonely = _lonely_commits(site, site.committed())
+            yield Examined(Work(commits=lonely, nested=ALL), workspace, store)
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
-        commits = _lonely_commits(site, tips)
-        seen = survey(
-            store, workspace, site.plan.base_commit, also=taken.head, absent=_left_out(taken)
-        )
+        lonely = _lonely_commits(site, tips)
+        absent = _left_out(site, workspace)
+        seen = survey(store, workspace, site.plan.base_commit, also=taken.head, absent=absent)
         against = compare(store, seen, taken.head)
         nested = dict.fromkeys(f"{path.shown()}/" for path in seen.repositories)
         nested |= dict.fromkeys(path.shown() for path in seen.closed)
@@ -127,36 +126,43 @@ def examined(site: Site) -> Iterator[Examined]:
             lost = site.lost_submodules(store, taken.head)
             nested |= dict.fromkeys(path.shown() for path in lost)
         work = Work(
-            uncommitted=_shown(against.uncommitted) or _staged_only(store, seen, taken),
+            uncommitted=_shown(against.uncommitted),
             untracked=_shown(against.untracked),
-            commits=commits,
+            commits=lonely,
             nested=tuple(nested),
             ignored=seen.ignored,
         )
+        if not work.any and taken.head is not None:
+            only = _staged_only(site, workspace, store, seen, taken.head)
+            work = work._replace(uncommitted=only)
         yield Examined(work, workspace, store, taken, seen)
 
 
-def _left_out(taken: Taken) -> frozenset[InsidePath]:
-    """What a sparse checkout leaves out, as the index says: only used where no layer says it."""
-    return frozenset(entry.path for entry in taken.staged or () if entry.skip_worktree)
+def _left_out(site: Site, workspace: Workspace) -> frozenset[InsidePath]:
+    """What a sparse checkout leaves out, as the index says, where no layer says it."""
+    if workspace.below is not None:
+        return frozenset()
+    return frozenset(entry.path for entry in site.staged(workspace) or () if entry.skip_worktree)
 
 
 def _shown(paths: tuple[InsidePath, ...]) -> tuple[str, ...]:
     return tuple(path.shown() for path in paths)
 
 
-def _staged_only(store: Store, seen: Survey, taken: Taken) -> tuple[str, ...]:
+def _staged_only(
+    site: Site, workspace: Workspace, store: Store, seen: Survey, head: str
+) -> tuple[str, ...]:
     """What is staged and neither in HEAD nor in the files: of this only the index knows."""
-    if taken.staged is None or taken.head is None:
+    staged = site.staged(workspace)
+    if staged is None:
         return ()
-    held = trees.tracked(store, taken.head, [entry.path for entry in taken.staged])
+    held = comparison.tracked_below(store, head, None)
     return tuple(
         entry.path.shown()
-        for entry in taken.staged
+        for entry in staged
         if not entry.intent_to_add
-        and (entry.path not in held or held[entry.path].id != entry.object_id)
+        and (entry.path not in held or held[entry.path].object_id != entry.object_id)
         and seen.ids.get(entry.path) != entry.object_id
-        and entry.path not in seen.found
     )
 
 
@@ -192,7 +198,8 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
         if not it.work.any:
             return points.find_point(shelf, point)
         tree = _find_tree(it)
-        lost_to_git = it.work.nested or (tree is None and (it.work.uncommitted or it.work.untracked))
+        changed = it.work.uncommitted or it.work.untracked
+        lost_to_git = it.work.nested or (tree is None and changed)
         tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
         kept = _Kept(
             point=point,
@@ -200,7 +207,7 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
             tips=list(dict.fromkeys(tips)) or [plan.base_commit],
             tree=tree,
             store=it.store,
-            staged=None if tree is None else _find_staged(it, tree),
+            staged=None if tree is None else _find_staged(site, it, tree),
         )
         made = _note(site, shelf, kept, has_files=bool(lost_to_git))
         if lost_to_git:
@@ -235,15 +242,23 @@ def write_files(it: Examined) -> ObjectId:
     seen = it.survey
     if seen is None:
         raise StateError("the repository in the workspace is not the one that it was made with")
-    return trees.write_tree(it.store, seen.commit, it.workspace.tree, seen.changed(), seen.removed)
+    return write_survey(it.store, it.workspace, seen)
 
 
-def _find_staged(it: Examined, everything: ObjectId) -> ObjectId | None:
+def write_survey(store: Store, workspace: Workspace, seen: Survey) -> ObjectId:
+    """All files that a survey found, as a tree in the store. Raises StateError."""
+    return trees.write_tree(
+        store, seen.commit, workspace.tree, seen.changed(), seen.removed, links=seen.links
+    )
+
+
+def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | None:
     """The index as a tree, if that is neither HEAD nor all files."""
-    if it.taken is None or it.taken.staged is None or it.taken.head is None:
+    staged = None if it.taken is None or it.taken.head is None else site.staged(it.workspace)
+    if staged is None or it.taken is None or it.taken.head is None:
         return None
-    tree = trees.write_staged(it.store, it.workspace.tree, it.taken.staged)
-    head = trees.tree_of(it.store, it.taken.head)
+    tree = comparison.write_index(it.store, it.workspace.tree, staged)
+    head = comparison.tree_of(it.store, it.taken.head)
     return None if tree in (None, everything, head) else tree
 
 
@@ -261,7 +276,7 @@ def _note(
         commit=made.commit,
         base_commit=kept.base,
         head_commit=kept.tips[0],
-        index_commit=made.index,
+        index_commit=made.staged,
         stored_at=time.time(),
         files=str(shelf.files_of(kept.point)) if has_files else None,
     )
@@ -275,17 +290,17 @@ def _note(
 
 class _Made(NamedTuple):
     commit: str
-    index: str | None
+    staged: str | None
 
 
 def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
     """The commits of a point, in the owner's repository."""
     with _store_of(site, kept) as store:
-        tree = kept.tree or trees.tree_of(store, kept.tips[0])
+        tree = kept.tree or comparison.tree_of(store, kept.tips[0])
         head = kept.tips[0]
         index = None
         if kept.staged is not None:
-            index = trees.commit(store, kept.staged, [head], b"index\n", name=NAME, address=ADDRESS)
+            index = _written(store, kept.staged, [head], b"index\n")
         # Work that came after an interrupted removal had saved: both states are kept.
         earlier = [] if before is None else [before]
         if before is not None and _holds(store, before, tree, head):
@@ -293,9 +308,14 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         parents = [*kept.tips, *earlier, *([index] if index is not None else [])]
         text = f"atoll: recovery point {kept.point}\n\nAtoll-Base: {kept.base}\n"
         text += f"Atoll-Head: {head}\n" + (f"Atoll-Index: {index}\n" if index else "")
-        made = trees.commit(store, tree, parents, text.encode(), name=NAME, address=ADDRESS)
-        trees.publish(store, shelf.repository, [made])
+        made = _written(store, tree, parents, text.encode())
+        commits.publish(store, shelf.repository, [made], known=kept.tips)
         return _Made(made, index)
+
+
+def _written(store: Store, tree: str, parents: list[str], text: bytes) -> ObjectId:
+    who = (NAME, ADDRESS)
+    return commits.commit(store, tree, parents, text, who, who, int(time.time()))
 
 
 @contextmanager
@@ -309,8 +329,8 @@ def _store_of(site: Site, kept: _Kept) -> Iterator[Store]:
 
 def _holds(store: Store, point: str, tree: str, head: str) -> bool:
     """Whether a point holds what the workspace holds now."""
-    parents = git.git("rev-parse", f"{point}^@", cwd=store.path).text.split()
-    return trees.tree_of(store, point) == tree and parents[:1] == [head]
+    parents = store.run("rev-parse", f"{point}^@").decode().split()
+    return comparison.tree_of(store, point) == tree and parents[:1] == [head]
 
 
 def _save_without_repository(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint:
@@ -331,7 +351,7 @@ def _save_without_repository(site: Site, shelf: Shelf, point: str, base: str) ->
 
 def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
     """Submodules that `head` records at a commit which the owner's copies of them do not have."""
-    moved = trees.raw_difference(store, plan.base_commit, head)
+    moved = comparison.difference(store, plan.base_commit, head)
     with PlainTree(Path(plan.checkout)) as checkout:
         return [
             path
@@ -341,7 +361,7 @@ def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[I
             and not (
                 before is not None
                 and before.mode == GITLINK
-                and _owner_has(plan, checkout, path, after.id)
+                and _owner_has(plan, checkout, path, after.object_id)
             )
         ]
 

@@ -13,16 +13,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
-from atoll.host.intake import trees
+from atoll.host.intake import comparison, trees
+from atoll.host.intake.comparison import Moved
+from atoll.host.intake.content import TreeEntry
 from atoll.host.intake.ignore import Ignore
 from atoll.host.intake.store import Store
-from atoll.host.intake.trees import TreeEntry
 from atoll.host.merged import MergedTree, TreeChanges
-from atoll.model.untrusted import InsidePath
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
 
 GIT = InsidePath(b".git")
-GITLINK = "160000"
-_LINK = "120000"
+GITLINK = 0o160000
+_LINK = 0o120000
+_PLAIN, _EXECUTABLE = 0o100644, 0o100755
 _COMPARED_BYTES = 64 << 20
 
 
@@ -40,12 +42,14 @@ class Survey(NamedTuple):
     """The workspace, as far as it can differ from `commit`, which it was made of."""
 
     commit: str
-    found: dict[InsidePath, str]
+    found: dict[InsidePath, int]
     """Files and links that are there and not ignored, with their mode as git writes it."""
-    ids: dict[InsidePath, str]
+    ids: dict[InsidePath, ObjectId]
     """The object ids of those that were compared."""
     removed: frozenset[InsidePath]
     """What the commit tracks and is not there."""
+    links: dict[InsidePath, Untrusted]
+    """Where links point to."""
     tracked: dict[InsidePath, TreeEntry]
     """What the commit tracks at these places."""
     repositories: tuple[InsidePath, ...]
@@ -65,7 +69,7 @@ class Survey(NamedTuple):
             return TreeEntry(self.found[path], self.ids[path])
         return self.tracked.get(path)
 
-    def changed(self) -> dict[InsidePath, str]:
+    def changed(self) -> dict[InsidePath, int]:
         """What a tree of the workspace has and the commit has not, or has otherwise."""
         return {
             path: mode
@@ -92,24 +96,28 @@ def survey(
     """Looks at everything that can differ from `commit`. `also` is a second commit that the result
     will be compared with. What is `absent` was never there.
     """
-    second = trees.raw_difference(store, commit, also) if also not in (None, commit) else {}
+    second = comparison.difference(store, commit, also or commit)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
         places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
-        tracked = trees.tracked(store, commit, None if workspace.is_whole else places)
-        known = {*tracked, *(path for path, (_, after) in second.items() if after is not None)}
+        tracked = comparison.tracked_below(store, commit, None if workspace.is_whole else places)
+        known = {*tracked, *(path for path, moved in second.items() if moved.after is not None)}
         # Something tracked lies in an ignored directory: then that has to be looked into.
         if walk.descend_into(known):
             changes = walk.look()
             places = [*changes.entries, *changes.hidden, *changes.special, *walk.nested]
-            tracked = trees.tracked(store, commit, None if workspace.is_whole else places)
+            tracked = comparison.tracked_below(
+                store, commit, None if workspace.is_whole else places
+            )
         found = {path: git_mode(entry.mode) for path, entry in changes.entries.items()}
         loose = [(path, False) for path in found if path not in known]
         ignored = ignore.ignored(loose)
         closed = {path for path in changes.closed if not ignore.is_ignored(path, is_directory=True)}
     found = {path: mode for path, mode in found.items() if path not in ignored}
-    ids = trees.blob_ids(store, commit, workspace.tree, [path for path in found if path in known])
+    links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
+    compared = [path for path in found if path in known]
+    ids = trees.blob_ids(store, commit, workspace.tree, compared, links=links)
     gone = _removed(workspace, changes, tracked, found)
     repositories = _nested(workspace, walk.nested, tracked)
     # What vanished while it was read is not there; what cannot be read is told as such.
@@ -118,6 +126,7 @@ def survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
         ids=dict(ids),
+        links={path: links[path] for path in found if path in links},
         removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
         tracked=tracked,
         repositories=tuple(sorted(repositories)),
@@ -130,10 +139,10 @@ def compare(store: Store, seen: Survey, commit: str | None) -> Against:
     """What of the workspace a commit does not hold."""
     if commit is None:
         return Against((), tuple(sorted(seen.found)))
-    moved = trees.raw_difference(store, seen.commit, commit) if commit != seen.commit else {}
+    moved = comparison.difference(store, seen.commit, commit)
 
     def held(path: InsidePath) -> TreeEntry | None:
-        return moved[path][1] if path in moved else seen.tracked.get(path)
+        return moved[path].after if path in moved else seen.tracked.get(path)
 
     uncommitted, untracked = [], []
     for path in sorted({*seen.found, *seen.removed, *moved}):
@@ -145,19 +154,17 @@ def compare(store: Store, seen: Survey, commit: str | None) -> Against:
     return Against(tuple(uncommitted), tuple(untracked))
 
 
-def _now(
-    seen: Survey, moved: dict[InsidePath, tuple[TreeEntry | None, TreeEntry | None]], path: InsidePath
-) -> TreeEntry | None:
+def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> TreeEntry | None:
     if path in seen.found or path in seen.removed or path in seen.tracked:
         return seen.entry(path)
     # Untouched: as in the commit that the workspace was made of.
-    return moved[path][0]
+    return moved[path].before
 
 
-def git_mode(mode: int) -> str:
+def git_mode(mode: int) -> int:
     if stat.S_ISLNK(mode):
         return _LINK
-    return "100755" if mode & 0o100 else "100644"
+    return _EXECUTABLE if mode & 0o100 else _PLAIN
 
 
 class _Walk:
@@ -203,7 +210,7 @@ def _removed(
     workspace: Workspace,
     changes: TreeChanges,
     tracked: dict[InsidePath, TreeEntry],
-    found: dict[InsidePath, str],
+    found: dict[InsidePath, int],
 ) -> set[InsidePath]:
     """What the commit tracks below something that hides it."""
     hidden = set(changes.hidden) | set(changes.special) | set(found)

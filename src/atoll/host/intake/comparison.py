@@ -1,0 +1,140 @@
+"""Compares trees that the store sees, and turns an agent's index into one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from io import FileIO
+from typing import NamedTuple
+
+from atoll.host.beneath import TreeReader
+from atoll.host.intake.content import TreeEntry
+from atoll.host.intake.index import Staged
+from atoll.host.intake.loose import LooseObjects, PackWriter
+from atoll.host.intake.refs import GIT_DIRECTORY
+from atoll.host.intake.store import Store
+from atoll.host.transfer import LIMITS, Transfer, require_ids
+from atoll.model.errors import DriverError, StateError
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+
+_ABSENT = 0
+_FEW_PATHS = 500
+_PACK_BYTES = 1 << 31
+
+
+class Moved(NamedTuple):
+    """A path at which two trees differ; None where one has nothing."""
+
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
+def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
+    """Where two commits or trees differ. Raises StateError for a path that no file can have."""
+    require_ids(old, new)
+    if old == new:
+        return {}
+    answer = store.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
+    fields = answer.split(b"\0")
+    found = {}
+    for head, raw in zip(fields[:-1:2], fields[1::2], strict=False):
+        words = head.removeprefix(b":").split(b" ")
+        path = find_path(Untrusted(raw))
+        if path is None:
+            raise StateError(f"commit `{new}` has a path that no file can have")
+        found[path] = Moved(_entry(words[0], words[2]), _entry(words[1], words[3]))
+    return found
+
+
+def _entry(mode: bytes, raw: bytes) -> TreeEntry | None:
+    number, object_id = int(mode, 8), find_object_id(Untrusted(raw))
+    return None if number == _ABSENT or object_id is None else TreeEntry(number, object_id)
+
+
+def tracked_below(
+    store: Store, commit: str, places: Collection[InsidePath] | None
+) -> dict[InsidePath, TreeEntry]:
+    """What a commit tracks at these places and below them; all of it for None.
+
+    Raises StateError when the tree has a path that no file can have.
+    """
+    require_ids(commit)
+    if places is not None and not places:
+        return {}
+    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
+    wanted = None if places is None else set(places)
+    if wanted is not None and len(wanted) <= _FEW_PATHS:
+        args += ["--", *(place.raw.decode(errors="surrogateescape") for place in wanted)]
+    found = {}
+    for line in store.run(*args).split(b"\0")[:-1]:
+        head, _, raw = line.partition(b"\t")
+        words = head.split(b" ")
+        path, entry = find_path(Untrusted(raw)), _entry(words[0], words[-1])
+        if path is None or entry is None:
+            raise StateError(f"commit `{commit}` has a path that no file can have")
+        if wanted is None or path in wanted or any(above in wanted for above in path.parents()):
+            found[path] = entry
+    return found
+
+
+def tree_of(store: Store, commit: str) -> ObjectId:
+    """The tree of a commit, or a tree itself."""
+    require_ids(commit)
+    answer = store.run("rev-parse", "--verify", f"{commit}^{{tree}}")
+    found = find_object_id(Untrusted(answer.strip()))
+    if found is None:
+        raise StateError(f"`{commit}` has no tree")
+    return found
+
+
+def pack(store: Store, commit: str, *, known: Sequence[str]) -> bytes:
+    """A commit with all that it needs beyond `known`, as a pack that may build on those."""
+    require_ids(commit, *known)
+    asked = "".join(f"{name}\n" for name in (commit, *(f"^{name}" for name in known)))
+    return store.run(
+        "pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q",
+        stdin=asked.encode(), limit_bytes=_PACK_BYTES,
+    )  # fmt: skip
+
+
+def write_index(store: Store, reader: TreeReader, staged: Sequence[Staged]) -> ObjectId | None:
+    """The tree that an agent's index describes; None when that cannot be written: in the middle of
+    a merge, or when an object is missing.
+    """
+    entries = [entry for entry in staged if not entry.intent_to_add]
+    if any(entry.stage for entry in entries):
+        return None
+    try:
+        if not _fetch_missing(store, reader, entries):
+            return None
+        lines = b"".join(
+            f"{entry.mode:06o} {entry.object_id} 0\t".encode() + entry.path.raw + b"\0"
+            for entry in entries
+        )
+        env = {"GIT_INDEX_FILE": str(store.place / "index-of-agent")}
+        store.run("update-index", "-z", "--index-info", stdin=lines, env=env)
+        answer = store.run("write-tree", env=env)
+    except (StateError, DriverError):
+        return None
+    return find_object_id(Untrusted(answer.strip()))
+
+
+def _fetch_missing(store: Store, reader: TreeReader, entries: Sequence[Staged]) -> bool:
+    """Copies the blobs that only the agent's repository has; False when one cannot be had."""
+    names = dict.fromkeys(entry.object_id for entry in entries if entry.mode != 0o160000)
+    asked = "".join(f"{name}\n" for name in names).encode()
+    answer = store.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked)
+    rows = [line.split(b" ") for line in answer.splitlines()]
+    held = {words[0].decode() for words in rows if words[1:] == [b"blob"]}
+    missing = [name for name in names if name not in held]
+    if not missing:
+        return True
+    transfer = Transfer.start(missing, LIMITS)
+    loose = LooseObjects(reader, GIT_DIRECTORY, transfer)
+    with FileIO(store.place / "staged.pack", "w+") as file:
+        writer = PackWriter(file, transfer, algorithm=store.settings.algorithm)
+        copied = [loose.copy(name, writer) for name in missing]
+        writer.finish()
+        if any(found is None or found.kind != "blob" for found in copied):
+            return False
+        store.run("index-pack", "--stdin", stdin=file)
+    return True
