@@ -27,8 +27,12 @@ class RunStore(Database):
         states: Sequence[CapsuleState],
         network: str | None = None,
         write: Sequence[str] = (),
+        is_own: bool = False,
     ) -> Run:
-        """Writes down a run that is about to start, if the capsule is still in one of `states`."""
+        """Writes down a run that is about to start, if the capsule is still in one of `states`.
+
+        One of Atoll's `is_own` is as narrow as others before it, and does not count itself.
+        """
         with self._write(durable=False) as db:
             row = db.execute("SELECT state FROM capsules WHERE id = ?", (capsule.id,)).fetchone()
             if row is None or CapsuleState(row["state"]) not in states:
@@ -46,7 +50,7 @@ class RunStore(Database):
                 ),
             )  # fmt: skip
             run_id = cursor.lastrowid
-            if write or network == "none":
+            if not is_own and (write or network == "none"):
                 self._note_narrowing(db, capsule, (network, tuple(sorted(set(write)))))
         return self._select_runs("runs.id = ?", run_id)[0]
 

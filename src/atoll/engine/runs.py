@@ -49,6 +49,8 @@ class RunSpec(NamedTuple):
     """Patterns for what may be written in the workspace; none means all of it."""
     network: str | None = None
     """`none`, or a mode that is wider than the capsule's own for as long as it lives."""
+    is_own: bool = False
+    """Started by Atoll on its own account (`atoll.engine.inside`)."""
 
 
 def start(
@@ -80,6 +82,7 @@ def start(
             tty=spec.tty,
             network=spec.network,
             write=spec.write,
+            is_own=spec.is_own,
             states=states,
         )
     except BaseException:

@@ -1,0 +1,142 @@
+"""What Atoll asks inside of a capsule is a run of it: bounded, narrowed, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from atoll.engine import inside
+from atoll.engine.levels import LEVELS, find_problems
+from atoll.engine.projects import open_project
+from atoll.engine.runs import RunSpec
+from atoll.host import procfs
+from atoll.model.errors import StateError, Unanswered
+
+# Two forks, a session of its own, no environment; writes its pid, then sleeps.
+DAEMON = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.closerange(0, 100)
+        os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.fixture
+def capsule(repo, atoll_home, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
+    atoll_home.mkdir()
+    level = next(level for level in LEVELS if level.name == "sandbox")
+    if problems := find_problems(level, atoll_home):
+        reason = f"no walls can be built here: {problems}"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    made = open_project(repo, background=False, warn=lambda _: None).new("x")
+    yield made
+    made.remove(force=True)
+
+
+def ask(capsule, *argv, **options):
+    return inside.ask(capsule.session, capsule.record, argv, **options)
+
+
+def narrowed(capsule, **options):
+    run = capsule.start(RunSpec(argv=("true",), **options))
+    assert capsule.follow(run).exit_code == 0
+
+
+def sleepers(seconds):
+    return [p for p in procfs.processes().values() if p.command == f"sleep {seconds}"]
+
+
+def test_answers_and_leaves_nothing(capsule):
+    script = 'cat; echo "$WORD" >&2; ls /proc/self/fd; exit 3'
+    done = ask(capsule, "sh", "-c", script, stdin=b"given\n", env={"WORD": "said"})
+    assert (done.code, done.stderr) == (3, b"said\n")
+    assert done.stdout == b"given\n0\n1\n2\n3\n"  # the last is the listing's own
+    assert ask(capsule, "no-such-program").code == 127
+    assert capsule.runs() == []
+    assert not list(Path(capsule.record.directory, "runs").iterdir())
+
+
+def test_time_and_output_are_bounded(capsule):
+    with pytest.raises(Unanswered, match="timeout"):
+        ask(capsule, "sleep", "1000", timeout_s=0.1)
+    with pytest.raises(Unanswered, match="more than 1000000 bytes"):
+        ask(capsule, "yes", limit_bytes=1_000_000)
+    assert capsule.runs() == []
+    assert capsule.processes() == []
+
+
+def test_a_daemon_does_not_outlive_it(capsule):
+    seconds = str(100_000 + os.getpid())
+    # The control: in a run that goes on, it lives.
+    run = capsule.start(RunSpec(argv=("sh", "-c", f"python3 -c '{DAEMON}' {seconds}; sleep 1000"),
+                                background=True))  # fmt: skip
+    log = capsule.log(run, follow=True)
+    assert next(log).data
+    assert len(sleepers(seconds)) == 1
+    capsule.stop()
+    assert not sleepers(seconds)
+    assert ask(capsule, "python3", "-c", DAEMON, seconds).code == 0
+    assert not sleepers(seconds)
+
+
+def test_no_more_network_than_the_narrowest_run(capsule):
+    def devices():
+        lines = ask(capsule, "cat", "/proc/net/dev").stdout.decode().splitlines()[2:]
+        return sorted(line.split(":")[0].strip() for line in lines)
+
+    def network():
+        return ask(capsule, "readlink", "/proc/self/ns/net").stdout
+
+    own = network()
+    assert network() == own
+    narrowed(capsule, network="none")
+    assert network() != own
+    assert devices() == ["lo"]
+
+
+def test_no_more_files_than_the_narrowest_run(capsule):
+    def can_write(path, **options):
+        return ask(capsule, "touch", path, **options).code == 0
+
+    ask(capsule, "mkdir", "docs", "src")
+    assert can_write("src/new")
+    assert can_write(".git/new")
+    narrowed(capsule, write=("docs/**",))
+    assert can_write("docs/new")
+    assert not can_write("src/newer")
+    assert not can_write(".git/newer")
+    assert can_write(".git/newer", also_write=(".git/**",))
+    assert not can_write("src/newer", also_write=(".git/**",))
+    narrowed(capsule, write=("docs/**",))
+    assert can_write("docs/newer")
+    narrowed(capsule, write=("src/**",))
+    with pytest.raises(StateError, match="different patterns"):
+        can_write("docs/newest")
+
+
+def test_a_fork_inherits_how_runs_were_narrowed(capsule, repo):
+    ask(capsule, "mkdir", "docs")
+    narrowed(capsule, write=("docs/**",), network="none")
+    project = open_project(repo, background=False, warn=lambda _: None)
+    made = project.fork(capsule, "y")
+    try:
+        assert inside.narrowest(made.session, made.record) == ("none", ("docs/**",))
+        assert ask(made, "touch", "README.md").code != 0
+    finally:
+        made.remove(force=True)
+
+
+def test_a_paused_capsule_is_not_asked(capsule):
+    capsule.pause()
+    with pytest.raises(StateError, match="paused"):
+        ask(capsule, "true")
+    capsule.resume()
+    assert ask(capsule, "true").code == 0
