@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import functools
 import os
 import socket
+import stat
+import struct
 from collections.abc import Callable
 
 from atoll.keeper.calls import CLONE_NEWNS, CLONE_NEWUSER, sync_filesystem, unshare
@@ -13,15 +18,90 @@ _FAR = ("198.51.100.1", 443)
 """An address that nobody has; no packet to it leaves a network without interfaces."""
 _CAUGHT_S = 2.0
 
+_SYS_OPENAT2 = 437
+_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
+# What a kernel says that has no such call, and what a filter of system calls says for it.
+_NO_CALL = frozenset({errno.ENOSYS, errno.EPERM})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
 __all__ = [
     "CLONE_NEWNET",
     "CLONE_NEWNS",
     "CLONE_NEWUSER",
     "can_let_out",
     "can_unshare",
+    "open_beneath",
     "sync_filesystem",
     "unshare",
 ]
+
+
+def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
+    """Opens a path below a directory that somebody hostile may be changing.
+
+    No component is followed if it is a link, the last one included, and nothing outside of the
+    directory is reached: links answer ELOOP or ENOTDIR, whatever leads out EXDEV. The descriptor
+    is closed on exec. An empty path is the directory itself. Raises OSError.
+    """
+    flags |= os.O_CLOEXEC
+    if not _has_openat2():
+        return _open_by_parts(directory, path or b".", flags, mode)
+    return _openat2(directory, path or b".", flags, mode)
+
+
+def _openat2(directory: int, path: bytes, flags: int, mode: int) -> int:
+    if b"\0" in path:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    how = struct.pack("=QQQ", flags, mode, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+    handle: int = _libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(directory), ctypes.c_char_p(path),
+        ctypes.c_char_p(how), ctypes.c_size_t(len(how)),
+    )  # fmt: skip
+    if handle < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return handle
+
+
+@functools.cache
+def _has_openat2() -> bool:
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(root, b".", os.O_PATH | os.O_CLOEXEC, 0))
+    except OSError as error:
+        if error.errno not in _NO_CALL:
+            raise
+        return False
+    finally:
+        os.close(root)
+    return True
+
+
+def _open_by_parts(directory: int, path: bytes, flags: int, mode: int) -> int:
+    """For kernels before 5.6 and for filters that refuse `openat2`: one component at a time."""
+    *parents, name = path.split(b"/")
+    if b".." in (*parents, name) or path.startswith(b"/"):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    way = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.dup(directory)
+    try:
+        for parent in parents:
+            below = os.open(parent or b".", way, dir_fd=handle)
+            os.close(handle)
+            handle = below
+        found = os.open(name or b".", flags | os.O_NOFOLLOW, mode, dir_fd=handle)
+    finally:
+        os.close(handle)
+    # With O_PATH alone the kernel opens the link itself.
+    if flags & os.O_PATH and not flags & os.O_DIRECTORY and _is_link(found):
+        os.close(found)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return found
+
+
+def _is_link(handle: int) -> bool:
+    return stat.S_ISLNK(os.fstat(handle).st_mode)
 
 
 def can_unshare(flags: int) -> str | None:
