@@ -1,31 +1,24 @@
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
-import pickle
 import random
 import shutil
 import socket
 import stat
-import threading
-import traceback
-import warnings
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from atoll.host import kernel
 from atoll.host.files import remove_tree
-from atoll.host.kernel import CLONE_NEWNS, CLONE_NEWUSER, unshare
+from atoll.host.kernel import CLONE_NEWNS, CLONE_NEWUSER
 from atoll.host.merged import MergedTree, PlainTree
 from atoll.keeper.calls import mount
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, Untrusted
+from children import NOBODY, exchanging, in_child
 
-NOBODY = 65_534
-MS_REC, MS_PRIVATE = 0x4000, 0x40000
-RENAME_EXCHANGE = 2
 PRIVILEGED = "redirect_dir=on,index=off,metacopy=off,volatile"
 ROOTLESS = "userxattr,index=off,volatile"
 
@@ -277,51 +270,6 @@ def test_closed_directories_are_reported(ordinary_user, open_place):
 # As the kernel shows it
 
 
-def in_child(function, *, user=None, mounts=False):
-    """What `function` returns in a child, as another user and with private mounts if wanted."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # The child runs nothing but the function, and ends without unwinding.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        try:
-            become(user, mounts=mounts)
-            answer = ("ok", function())
-        except BaseException:  # noqa: BLE001 - reported to the parent, which fails
-            answer = ("failed", traceback.format_exc())
-        with os.fdopen(writer, "wb") as stream:
-            pickle.dump(answer, stream)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        kind, value = pickle.load(stream)
-    os.waitpid(pid, 0)
-    if kind != "ok":
-        pytest.fail(value)
-    return value
-
-
-def become(user, *, mounts):
-    if user is not None and os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
-    if mounts and os.geteuid() != 0:
-        uid, gid = os.geteuid(), os.getegid()
-        # A process that changed its user may not write its own maps.
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-        unshare(CLONE_NEWUSER | CLONE_NEWNS)
-        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
-        for name, text in maps.items():
-            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
-                file.write(text)
-    elif mounts:
-        unshare(CLONE_NEWNS)
-    if mounts:
-        mount("none", "/", "", MS_REC | MS_PRIVATE)
-
-
 class Churn:
     """Random work in a tree, with a love for moving directories."""
 
@@ -505,31 +453,6 @@ def test_random_work_makes_redirects(tmp_path):
 
 
 # While it is being written
-
-
-@contextmanager
-def exchanging(one, other):
-    """Exchanges two names in a loop; yields an event that is set once it happened often."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    stop, busy = threading.Event(), threading.Event()
-
-    def work():
-        count = 0
-        while not stop.is_set():
-            names = os.fsencode(one), os.fsencode(other)
-            assert libc.renameat2(-100, names[0], -100, names[1], RENAME_EXCHANGE) == 0
-            count += 1
-            if count > 100:
-                busy.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        busy.wait()
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "by parts"])
