@@ -68,6 +68,8 @@ class Sealed(NamedTuple):
     """What holds that moment; nothing writes there any more."""
     plan: WorkspacePlan
     """How the workspace goes on from there."""
+    inexact: tuple[str, ...] = ()
+    """Some paths, for people, that were written while they were copied; empty when none were."""
 
 
 class Author(NamedTuple):

@@ -1,5 +1,5 @@
 """What files are made of: bytes, which are moved the cheapest way that the filesystem offers and
-hashed, and attributes. And the threads that work on many of them at once.
+hashed, and attributes.
 
 Holes stay holes, and neither moving nor hashing reads them: a file of a terabyte with one block
 of data costs one block.
@@ -11,25 +11,21 @@ import errno
 import fcntl
 import os
 import stat
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from atoll.host.process import pause
 from atoll.host.trees import Root, is_gone, unreadable
+from atoll.host.workers import Worker, run_crew
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 
 Method = Literal["reflink", "copy_file_range", "read-write"]
 Tick = Callable[[int], None]
 """Hears of every piece with the number of bytes that were moved; may raise to stop."""
-Progress = Callable[[int, int], None]
-"""Hears the files and the bytes that are done, in the caller's thread."""
 
 _FICLONE = 0x40049409
 _UNSUPPORTED = frozenset(
@@ -49,7 +45,6 @@ _ATTEMPTS = 4
 # Two writes within one tick of the kernel's clock leave the same time on a file.
 _TICK_NS = 20_000_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PROGRESS_S = 0.1
 
 
 class Mover:
@@ -87,6 +82,16 @@ class Mover:
             f"`{printable(origin)}` changes while it is being frozen",
             hint="stop what writes there, or leave it out: `project.never` in atoll.toml",
         )
+
+    def move_live(self, source: int, target: int, tick: Tick) -> tuple[os.stat_result, bool]:
+        """As `move`, for a file that may be written at this moment: copied once, with the status
+        from before, and with whether it has changed meanwhile.
+        """
+        status = os.fstat(source)
+        self._move_once(source, target, status, tick)
+        after = os.fstat(source)
+        is_same = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
+        return status, not is_same
 
     def _move_once(self, source: int, target: int, status: os.stat_result, tick: Tick) -> None:
         if status.st_size == 0:
@@ -229,8 +234,9 @@ def settle(
 ) -> None:
     """Gives a new file or directory, made by `owner`, the attributes of another.
 
-    Extended ones are dropped where the filesystem has none. Set-id bits fall when the owner
-    cannot be kept: nobody shall gain what he did not have.
+    Extended ones are dropped where the filesystem has none. A regular file never keeps a set-id
+    bit: it may come from inside a capsule. A directory keeps its set-group-id bit, which only
+    gives new files their group, if it keeps the group.
     """
     for name, value in extended.items():
         try:
@@ -239,6 +245,8 @@ def settle(
             if error.errno not in _NO_ATTRIBUTE:
                 raise
     mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)
     if owner != (status.st_uid, status.st_gid) or mode & (stat.S_ISUID | stat.S_ISGID):
         give_owner(handle, status)
         made = os.fstat(handle)
@@ -327,73 +335,3 @@ def _digest_of(handle: int, worker: Worker, origin: str) -> str:
         return digest(handle, worker.tick)
     except OSError as error:
         raise unreadable(origin, error) from error
-
-
-class Worker:
-    """What one thread has done; `tick` ends its work when all shall stop."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self.files = 0
-        self.bytes = 0
-
-    def tick(self, moved: int) -> None:
-        self.bytes += moved
-        if self._stop.is_set():
-            raise _Stopped
-
-
-class _Stopped(Exception):  # noqa: N818 - a way out, not an error
-    pass
-
-
-_Task = TypeVar("_Task")
-
-
-def run_crew(
-    tasks: Iterable[_Task],
-    work: Callable[[_Task, Worker], None],
-    *,
-    threads: int,
-    progress: Progress | None = None,
-) -> list[Worker]:
-    """Works through `tasks` in several threads; none is left when this returns or raises."""
-    from concurrent.futures import (  # noqa: PLC0415 - costs as much as a clone
-        FIRST_EXCEPTION,
-        ThreadPoolExecutor,
-        wait,
-    )
-
-    waiting = deque(tasks)
-    stop = threading.Event()
-    workers = [Worker(stop) for _ in range(threads)]
-
-    def labour(worker: Worker) -> None:
-        with suppress(_Stopped):
-            while waiting:
-                try:
-                    task = waiting.popleft()
-                except IndexError:
-                    return
-                work(task, worker)
-                worker.tick(0)
-
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            futures = [pool.submit(labour, worker) for worker in workers]
-            running = True
-            while running:
-                done, pending = wait(futures, _PROGRESS_S, FIRST_EXCEPTION)
-                running = bool(pending) and not any(future.exception() for future in done)
-                if progress is not None:
-                    progress(*done_by(workers))
-        finally:
-            # Also on Ctrl-C, and before the pool waits for its threads.
-            stop.set()
-    for future in futures:
-        future.result()
-    return workers
-
-
-def done_by(workers: Iterable[Worker]) -> tuple[int, int]:
-    return sum(worker.files for worker in workers), sum(worker.bytes for worker in workers)

@@ -22,14 +22,10 @@ from atoll.host.contents import (
     Method,
     Mover,
     Opened,
-    Progress,
-    Worker,
     attributes,
     digest,
-    done_by,
     find_file,
     give_owner,
-    run_crew,
     settle,
 )
 from atoll.host.trees import (
@@ -42,6 +38,7 @@ from atoll.host.trees import (
     stamp_of,
     unreadable,
 )
+from atoll.host.workers import Progress, Worker, done_by, run_crew
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 from atoll.model.names import printable
 
@@ -89,8 +86,8 @@ def copy_entries(
     """Copies `entries`, which hold the parents of all that they name, into a new directory.
 
     Kept are modes, times, owners as far as permitted, `user.*` attributes, holes and hard links
-    among the entries; the target itself gets the mode and time of the source. Set-id bits fall
-    where the owner cannot be kept. On failure the caller removes what was made.
+    among the entries; the target itself gets the mode and time of the source. No file keeps a
+    set-id bit. On failure the caller removes what was made.
 
     Raises StateError for a file that cannot be read or does not hold still, or a target that
     exists, and PrerequisiteError when there is no space.

@@ -96,17 +96,15 @@ def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
 def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None:
     """The content of a regular file below `root`, which somebody hostile may be writing to.
 
-    No component of the path is followed if it is a link. None when there is no such file.
+    No component of the path is followed if it is a link. None when there is no such file, or it
+    is larger than the limit.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    *parents, name = relative.split("/")
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
+
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+    handle = _open_plain(root)
     try:
-        for parent in parents:
-            below = os.open(parent, flags | os.O_DIRECTORY, dir_fd=handle)
-            os.close(handle)
-            handle = below
-        leaf = os.open(name, flags, dir_fd=handle)
+        leaf = open_beneath(handle, os.fsencode(relative), flags)
     except OSError:
         return None
     finally:
@@ -117,7 +115,8 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
         os.close(leaf)
         return None
     with os.fdopen(leaf, "rb") as stream:
-        return stream.read(limit_bytes)
+        content = stream.read(limit_bytes + 1)
+    return content if len(content) <= limit_bytes else None
 
 
 def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = False) -> None:
@@ -126,27 +125,39 @@ def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = Fals
     Directories that are missing are made. Raises StateError where a link or anything else is in
     the way: nothing outside of `root` is ever written.
     """
-    *parents, name = relative.split("/")
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    how = os.O_APPEND if append else os.O_TRUNC
+    handle = _open_plain(root)
     try:
-        for parent in parents:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(parent, 0o755, dir_fd=handle)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            below = os.open(parent, flags, dir_fd=handle)
-            os.close(handle)
-            handle = below
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | how
-        leaf = os.open(name, flags, 0o644, dir_fd=handle)
+        leaf = _open_to_write(handle, os.fsencode(relative))
     except OSError as error:
         raise StateError(f"`{root / relative}` cannot be written: {error.strerror}") from error
     finally:
         os.close(handle)
-    with os.fdopen(leaf, "wb") as stream:
-        if not stat.S_ISREG(os.fstat(leaf).st_mode):
+    with os.fdopen(leaf, "ab" if append else "wb") as stream:
+        status = os.fstat(leaf)
+        if not stat.S_ISREG(status.st_mode):
             raise StateError(f"`{root / relative}` is not a regular file")
+        if not append:
+            # Only now that its kind is known.
+            os.ftruncate(leaf, 0)
         stream.write(data)
+
+
+def _open_to_write(root: int, path: bytes) -> int:
+    from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
+    above, _, name = path.rpartition(b"/")
+    parent = os.dup(root)
+    try:
+        for part in above.split(b"/") if above else ():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=parent)
+            below = open_beneath(parent, part, os.O_RDONLY | os.O_DIRECTORY)
+            os.close(parent)
+            parent = below
+        return open_beneath(parent, name, flags, 0o644)
+    finally:
+        os.close(parent)
 
 
 def require_own_directory(path: Path) -> None:

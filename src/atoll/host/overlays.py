@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.contents import Method, Opened, Progress
+from atoll.host.contents import Method, Opened
 from atoll.host.copying import Marks, Part, copy_parts
 from atoll.host.trees import (
     LeftOut,
@@ -27,6 +27,7 @@ from atoll.host.trees import (
     unreadable,
     walk,
 )
+from atoll.host.workers import Progress
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 

@@ -147,6 +147,12 @@ def find_path(value: Untrusted) -> InsidePath | None:
     return InsidePath(value._raw) if _is_plain(value._raw) else None  # noqa: SLF001 - a validator
 
 
+def find_link_target(value: Untrusted) -> bytes | None:
+    """The target for a copy of a symbolic link. It may point anywhere: never follow it."""
+    raw = value._raw  # noqa: SLF001 - a validator
+    return raw if 0 < len(raw) < _PATH_BYTES and b"\0" not in raw else None
+
+
 def find_object_id(value: Untrusted) -> ObjectId | None:
     raw = value._raw  # noqa: SLF001 - a validator
     return ObjectId(raw.decode("ascii")) if _OBJECT_ID.fullmatch(raw) else None

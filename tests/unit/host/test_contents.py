@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.host import contents
-from atoll.host.contents import Mover, digest, digest_entries, run_crew
+from atoll.host.contents import Mover, digest, digest_entries
+from atoll.host.workers import done_by, run_crew
 from atoll.model.errors import StateError
 
 PIECE = 2**17
@@ -259,7 +260,7 @@ def test_crew_does_every_task_once():
     heard = []
     workers = run_crew(range(1000), work, threads=4, progress=lambda *seen: heard.append(seen))
     assert sorted(done) == list(range(1000))
-    assert contents.done_by(workers) == (1000, 2000)
+    assert done_by(workers) == (1000, 2000)
     assert heard[-1] == (1000, 2000)
 
 

@@ -80,7 +80,9 @@ def describe(place, status):
         with open(place, "rb") as stream:
             content = hashlib.sha256(stream.read()).hexdigest()
     owner = (status.st_uid, status.st_gid)
-    return status.st_mode, status.st_mtime_ns, owner, content, extended
+    # No copy of a file keeps a set-id bit.
+    mode = status.st_mode if stat.S_ISDIR(status.st_mode) else status.st_mode & ~0o6000
+    return mode, status.st_mtime_ns, owner, content, extended
 
 
 def names(root):

@@ -8,8 +8,6 @@ import struct
 from pathlib import Path
 
 from atoll.host import files
-from atoll.host.process import run
-from atoll.model.plan import Enclosure
 
 _FICLONE = 0x40049409
 _SUBVOL_CREATE = 0x5000940E
@@ -52,16 +50,6 @@ def is_volume(path: Path) -> bool:
 def clone_file(source: Path, target: Path) -> None:
     with open(source, "rb") as reader, open(target, "wb") as writer:
         fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
-
-
-def copy_tree(source: Path | str, target: Path, within: Enclosure | None = None) -> None:
-    """Copies a whole tree with all of its marks, sharing data where that can be done.
-
-    As root of a user namespace: so an ordinary user can copy also what modes forbid them to read.
-    """
-    over = () if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--")
-    copy = ("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target))
-    run((*over, *copy), within=within, cwd="/")
 
 
 def _name(path: Path) -> bytes:

@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 
 from atoll.drivers.contracts import Sealed
-from atoll.drivers.layers import probes, volumes
+from atoll.drivers.layers import probes
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
 from atoll.host import files
 from atoll.host.merged import MergedTree
-from atoll.host.process import own_environment
 from atoll.model.errors import StateError
-from atoll.model.plan import Enclosure, WorkspacePlan
+from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath
 
 _FEW = 50
@@ -57,12 +56,14 @@ class OverlayWorkspace(LayeredWorkspace):
             after = self.on(plan, layers)
             self.prepare(after)
             return Sealed(layers=layers, plan=after)
+        from atoll.host.tree_copy import copy_tree  # noqa: PLC0415 - copies: not for a start
+
         pool = Pool(plan.pool)
         with pool.building() as place:
-            # Word by word, with all marks of the kernel's: this layer takes the other's place.
-            volumes.copy_tree(pool.tree(plan.upper), place / "tree")
+            # With all marks of the kernel's: this layer takes the other's place.
+            copied = copy_tree(pool.tree(plan.upper), place / "tree")
             layer = pool.freeze_moment(place)
-        return Sealed(layers=(*plan.layers, layer.id), plan=plan)
+        return Sealed(layers=(*plan.layers, layer.id), plan=plan, inexact=copied.differences)
 
     def is_untouched(self, plan: WorkspacePlan) -> bool:
         tree = Pool(plan.pool).tree(plan.upper)
@@ -90,21 +91,19 @@ class OverlayWorkspace(LayeredWorkspace):
     def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
         return layers
 
-    def _set_aside(self, plan: WorkspacePlan, inside: Enclosure, aside: Path) -> None:
-        """What the capsule has changed, as files; all that it shows where that cannot be told."""
-        from atoll.host import overlays  # noqa: PLC0415 - reads and copies trees: not for a start
+    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
+        """What the capsule has changed, as files of the owner."""
+        from atoll.host import recovered  # noqa: PLC0415 - reads and copies: not for a start
 
         pool = Pool(plan.pool)
-        files.make_private_directory(aside)
-        trees = [pool.tree(layer) for layer in own_layers(plan)]
-        try:
-            overlays.compose(trees, aside / "changes", whiteouts=True)
-        except StateError:
-            # A directory was moved, and its layer only says from where; or a file is closed to us.
-            files.remove_tree(aside / "changes", within=aside)
-            # No walls: copying runs nothing of what it copies, and must reach the host.
-            unwalled = inside._replace(walls=None, env=own_environment())
-            volumes.copy_tree(plan.path, aside / "workspace", within=unwalled)
+        own = own_layers(plan)
+        layers = [*plan.layers, plan.upper]
+        recovered.set_changes_aside(
+            [pool.tree(layer) for layer in layers],
+            own=len(layers) - layers.index(own[0]),
+            namespace=self._namespace(plan),
+            target=aside,
+        )
 
 
 def _is_empty(place: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.drivers.contracts import Sealed
@@ -15,6 +16,7 @@ from atoll.drivers.layers import probes, volumes
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.drivers.workspace.layered import LayeredWorkspace
 from atoll.host import files, kernel, overlays
+from atoll.host.tree_copy import copy_tree
 from atoll.model.plan import WorkspacePlan
 
 _TRUST_LESS = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"
@@ -52,12 +54,13 @@ class CopyWorkspace(LayeredWorkspace):
         if said is not None and _TRUST_LESS.encode() not in said:
             files.write_beneath(tree, path, _TRUST_LESS.encode(), append=True)
 
-    def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> None:
+    def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> Sequence[str]:
+        """Returns the paths that are not as they were, if somebody wrote there meanwhile."""
         if len(layers) == 1:
             # A moment: it is whole by itself, and may hold what its owner must not read.
-            volumes.copy_tree(pool.tree(layers[0]), building / "tree")
-            return
+            return copy_tree(pool.tree(layers[0]), building / "tree").differences
         overlays.compose([pool.tree(layer) for layer in layers], building / "tree", whiteouts=False)
+        return ()
 
     def _state(self, plan: WorkspacePlan) -> dict[str, object]:
         pool = Pool(plan.pool)
@@ -67,15 +70,18 @@ class CopyWorkspace(LayeredWorkspace):
         del busy
         pool = Pool(plan.pool)
         with pool.building() as place:
-            self._materialise(pool, (plan.upper,), place)
+            inexact = self._materialise(pool, (plan.upper,), place)
             layer = pool.freeze_moment(place)
-        return Sealed(layers=(layer.id,), plan=plan)
+        return Sealed(layers=(layer.id,), plan=plan, inexact=tuple(inexact))
 
     def place(self, plan: WorkspacePlan) -> Path | None:
         return Pool(plan.pool).tree(plan.upper) / WORKSPACE
 
     def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
-        files.move(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")
+        """A copy, not the tree itself: no set-id bit, device, fifo or socket comes out."""
+        files.make_private_directory(aside)
+        source = Pool(plan.pool).tree(plan.upper) / WORKSPACE
+        copy_tree(source, aside / "workspace", as_files=True)
 
 
 class ReflinkWorkspace(CopyWorkspace):
@@ -93,18 +99,14 @@ class BtrfsWorkspace(CopyWorkspace):
         way, reason = super().probe(home)
         return (way, reason) if way is None else probes.find_btrfs(home)
 
-    def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> None:
+    def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> Sequence[str]:
         """A snapshot, of a subvolume that is composed once for each stack of layers."""
         source = layers[0]
         if len(layers) > 1 or not volumes.is_volume(pool.tree(source)):
             source = self._compose(pool, layers).id
         os.rmdir(building / "tree")
         volumes.snapshot(pool.tree(source), building / "tree")
-
-    def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
-        files.make_private_directory(aside)
-        # Nothing can be moved out of a subvolume.
-        volumes.copy_tree(Pool(plan.pool).tree(plan.upper) / WORKSPACE, aside / "workspace")
+        return ()
 
     def _compose(self, pool: Pool, layers: tuple[str, ...]) -> Layer:
         key = hashlib.blake2b(" ".join(layers).encode(), digest_size=8).hexdigest()
