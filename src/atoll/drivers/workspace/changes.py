@@ -26,15 +26,17 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
     with site.opened() as (workspace, store):
         tree = _files(site.plan, workspace, store)
         before = comparison.tree_of(store, base)
-        text = commits.diff(store, before, tree, stat=stat, limit_bytes=_PATCH_BYTES)
+        shown = comparison.difference(store, before, tree)
+        text = commits.diff(
+            store, before, tree, stat=stat, limit_bytes=_PATCH_BYTES, paths=list(shown)
+        )
         try:
             taken = site.take(workspace)
         except StateError as error:
             return Patch(text, refused=error.message)
         if taken is None:
             return Patch(text, refused=_NO_REPOSITORY)
-        tips = [taken.branch, *site.committed()]
-        shown = comparison.difference(store, base, tree)
+        tips = dict.fromkeys([taken.branch, *site.committed()])
         concealed = {
             path
             for tip in tips

@@ -56,6 +56,7 @@ class PrivateSite:
         self.scratch = Pool(plan.pool).root
         self.set_aside = set_aside
         self._opening = opening
+        self._committed: list[str] | None = None
 
     def is_there(self) -> bool:
         return Pool(self.plan.pool).tree(self.plan.upper).is_dir()
@@ -97,10 +98,12 @@ class PrivateSite:
     def _deliver(self, workspace: Workspace, tips: Sequence[ObjectId]) -> list[ObjectId]:
         """Sees that the owner's repository has the commits that these stand for."""
         known = list(dict.fromkeys([self.plan.base_commit, *self.committed()]))
+        fresh = [tip for tip in tips if tip not in known]
         taken = import_objects(
-            workspace.tree, self.plan.repository, tips, known=known, commits_only=True
+            workspace.tree, self.plan.repository, fresh, known=known, commits_only=True
         )
-        return list(dict.fromkeys(taken.commits[tip] for tip in tips if tip in taken.commits))
+        named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
+        return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         trees_of = (workspace.tree, workspace.below)
@@ -124,10 +127,12 @@ class PrivateSite:
 
     def committed(self) -> list[str]:
         """What was brought out before under the capsule's branch."""
-        if self.plan.branch is None:
-            return []
-        tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
-        return [] if tip is None else [tip]
+        if self._committed is None:
+            ref = f"refs/heads/{self.plan.branch}"
+            is_one = self.plan.branch is not None
+            tip = git.find_ref(ref, cwd=self.plan.repository) if is_one else None
+            self._committed = [] if tip is None else [tip]
+        return self._committed
 
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         return find_lost_submodules(self.plan, store, head)

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, compare, survey
 from atoll.host import git, points
 from atoll.host.intake import commits, comparison, trees
+from atoll.host.intake.content import TreeEntry
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store, open_store
 from atoll.host.merged import PlainTree
@@ -257,9 +258,11 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
     staged = None if it.taken is None or it.taken.head is None else site.staged(it.workspace)
     if staged is None or it.taken is None or it.taken.head is None:
         return None
+    held = comparison.tracked_below(it.store, it.taken.head, None)
+    if held == {entry.path: TreeEntry(entry.mode, entry.object_id) for entry in staged}:
+        return None
     tree = comparison.write_index(it.store, it.workspace.tree, staged)
-    head = comparison.tree_of(it.store, it.taken.head)
-    return None if tree in (None, everything, head) else tree
+    return None if tree == everything else tree
 
 
 def _note(

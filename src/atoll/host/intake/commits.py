@@ -24,7 +24,7 @@ from atoll.model.errors import StateError
 from atoll.model.units import render_size
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
-_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--full-index")
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--abbrev")
 _PACK = ("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
 _COPY_BYTES = 1 << 20
 _CRUD = "".join(map(chr, range(33))) + ".,:;<>\"\\'"

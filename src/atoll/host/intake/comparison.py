@@ -33,7 +33,7 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
     require_ids(old, new)
     if old == new:
         return {}
-    answer = store.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
+    answer = store.look("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
     fields = answer.split(b"\0")
     found = {}
     for head, raw in zip(fields[:-1:2], fields[1::2], strict=False):
@@ -63,9 +63,9 @@ def tracked_below(
     args = ["ls-tree", "-r", "-z", "--full-tree", commit]
     wanted = None if places is None else set(places)
     if wanted is not None and len(wanted) <= _FEW_PATHS:
-        args += ["--", *(place.raw.decode(errors="surrogateescape") for place in wanted)]
+        args += ["--", *(place.raw.decode(errors="surrogateescape") for place in sorted(wanted))]
     found = {}
-    for line in store.run(*args).split(b"\0")[:-1]:
+    for line in store.look(*args).split(b"\0")[:-1]:
         head, _, raw = line.partition(b"\t")
         words = head.split(b" ")
         path, entry = find_path(Untrusted(raw)), _entry(words[0], words[-1])
@@ -79,7 +79,7 @@ def tracked_below(
 def tree_of(store: Store, commit: str) -> ObjectId:
     """The tree of a commit, or a tree itself."""
     require_ids(commit)
-    answer = store.run("rev-parse", "--verify", f"{commit}^{{tree}}")
+    answer = store.look("rev-parse", "--verify", f"{commit}^{{tree}}")
     found = find_object_id(Untrusted(answer.strip()))
     if found is None:
         raise StateError(f"`{commit}` has no tree")

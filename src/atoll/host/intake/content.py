@@ -58,10 +58,10 @@ def tracked(
         if not paths:
             return {}
         if len(paths) <= _MOST_PATHS and sum(len(p.raw) for p in paths) <= _MOST_PATHS_BYTES:
-            args += ["--", *(os.fsdecode(path.raw) for path in paths)]
+            args += ["--", *(os.fsdecode(path.raw) for path in sorted(paths))]
     wanted = None if paths is None else set(paths)
     found = {}
-    for line in store.run(*args).split(b"\0")[:-1]:
+    for line in store.look(*args).split(b"\0")[:-1]:
         head, _, raw = line.partition(b"\t")
         fields = head.split(b" ")
         path = find_path(Untrusted(raw))
@@ -81,13 +81,14 @@ def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath])
     """
     places = {place for path in paths for place in path.parents()}
     candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
-    found = tracked(store, commit, {*candidates, *paths})
+    found = tracked(store, commit, candidates)
     settings = store.settings
-    has_any = any(path in candidates for path in found)
+    has_any = bool(found)
     (store.git_dir / "index").unlink(missing_ok=True)
     has_own = bool(settings.attributes or settings.personal_attributes)
     if not has_any and not has_own and settings.autocrlf == "false":
         return False
+    found |= tracked(store, commit, paths)
     lines = b"".join(
         f"{entry.mode:o} {entry.object_id}\t".encode() + path.raw + b"\0"
         for path, entry in found.items()

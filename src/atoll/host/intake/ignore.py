@@ -54,7 +54,7 @@ class Ignore:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             place = stack.enter_context(scratch_directory(self._scratch))
-            store = Store(place, "", self._settings)
+            store = Store(place, "", self._settings, {})
             store.staging.mkdir()
             make_repository(store.git_dir, self._settings)
             self._root = os.open(store.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

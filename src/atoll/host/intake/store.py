@@ -107,6 +107,8 @@ class Store(NamedTuple):
     repository: str
     """The owner's, whose objects are seen and to which commits are published."""
     settings: OwnerSettings
+    answers: dict[tuple[str, ...], bytes]
+    """What was asked before of objects that never change, by the words of the question."""
 
     @property
     def git_dir(self) -> Path:
@@ -152,6 +154,12 @@ class Store(NamedTuple):
             memory_bytes=_MEMORY_BYTES,
         )
 
+    def look(self, *args: str) -> bytes:
+        """What git answers to a question about objects that are named by their ids, asked once."""
+        if args not in self.answers:
+            self.answers[args] = self.run(*args)
+        return self.answers[args]
+
     def run(
         self,
         *args: str,
@@ -181,7 +189,7 @@ def open_store(
     """A store for one question, in a new directory below `scratch`, which is Atoll's own."""
     found = load_settings(repository) if settings is None else settings
     with scratch_directory(scratch) as place:
-        store = Store(place, repository, found)
+        store = Store(place, repository, found, {})
         store.staging.mkdir()
         make_repository(store.git_dir, found)
         alternates = os.path.realpath(os.path.join(repository, "objects"))

@@ -215,10 +215,10 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
             else:
                 raise ValueError(f"not a mode of a file: {changed[path]:o}")
         stream.finish(base, changed, removed, gitlinks)
-        store.run("fast-import", "--quiet", "--force", "--depth=0", stdin=file)
+        answer = store.run("fast-import", "--quiet", "--force", "--depth=0", stdin=file)
         os.unlink(file.name)
-    answer = store.run("rev-parse", "--verify", f"{_REF}^{{tree}}")
-    tree = find_object_id(Untrusted(answer.strip()))
+    # `ls` answers `040000 tree ID`, a tab and the path, which is empty.
+    tree = find_object_id(Untrusted(answer.strip().rpartition(b" ")[2]))
     if tree is None:
         raise StateError("git wrote no tree")
     return tree
@@ -319,7 +319,7 @@ class _ImportStream:
         gitlinks: Mapping[InsidePath, ObjectId],
     ) -> None:
         converted = self._converter.finish()
-        answer = self._store.run("rev-parse", "--verify", "--end-of-options", f"{base}^{{tree}}")
+        answer = self._store.look("rev-parse", "--verify", f"{base}^{{tree}}")
         lines = [
             b"commit %s\ncommitter Atoll <atoll@localhost> 0 +0000\ndata 0\n" % _REF.encode(),
             b'M 040000 %s ""\n' % answer.strip(),
@@ -330,4 +330,4 @@ class _ImportStream:
             lines.append(b"M %o %s %s\n" % (changed[path], blob, path.quoted()))
         for path, module in gitlinks.items():
             lines.append(b"M 160000 %s %s\n" % (module.encode(), path.quoted()))
-        _write(self._file, b"".join(lines) + b"\n")
+        _write(self._file, b"".join(lines) + b'ls ""\n\n')
