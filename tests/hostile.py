@@ -97,7 +97,7 @@ class Owner(persons.Person):
     def end(self) -> None:
         """Removes all capsules; fails when a process or a cgroup is left of them."""
         listed = self.atoll("ls", "--json", check=False).stdout
-        names = [one["name"] for one in json.loads(listed)["data"]["capsules"]] if listed else []
+        names = [one["name"] for one in json.loads(listed)["data"]] if listed else []
         if names:
             self.atoll("rm", *names, "--force")
         left: list[str] = []
