@@ -18,12 +18,11 @@ ATTRIBUTES = "mkdir -p .git/info; echo '{line}' >>.git/info/attributes\n"
 # Those that do not disturb each other, so that one capsule tries them all.
 GROUPS = {
     "reading": ("clean-filter", "lfs-filter", "textconv", "fsmonitor", "hooks", "nested",
-                "signature", "alternate-refs", "editor", "trailer"),
+                "signature", "alternate-refs", "editor", "trailer", "promisor-ext"),
     "fetching": ("process-filter", "diff-command", "hooks-path", "include", "promisor",
                  "submodule-update", "credential", "embedded-bare", "pointer-file"),
     "writing": ("clean-filter", "external-diff", "include-if", "worktree-config", "ssh-command",
                 "sign-commits", "hooks"),
-    "protocols": ("lfs-filter", "promisor-ext", "nested", "hooks"),
 }  # fmt: skip
 
 
@@ -88,17 +87,18 @@ def test_commit_runs_hooks_inside_only_and_as_a_run(owner):
     assert "hooks" in owner.traces_inside()
     assert hostile.wait_for(lambda: not owner.with_token(word)), "a hook's child outlives it"
     owner.atoll("export", "x")
-    assert owner.has_branch_file("new.txt", "new")
+    assert owner.comes_out("new\n")
 
 
-# WHERE is the host's path of EVIL, NAME what the tree calls it.
+# WHERE is the host's path of EVIL, NAMES what the tree calls it.
 GITLINK = r"""
 git init -q /tmp/EVIL; cd /tmp/EVIL
 git config core.repositoryformatversion 1; git config extensions.partialClone o
 git config remote.o.url 'WHERE'; git config remote.o.promisor true
 git config remote.o.uploadpack 'RECORD; false'; cd - >/dev/null
-T=$( (printf '160000 %s\0' 'NAME'; printf '\x11%.0s' $(seq 20); git cat-file tree HEAD^{tree}) |
-  git hash-object -w --literally -t tree --stdin)
+cp -r /tmp/EVIL EVIL
+T=$( (for n in NAMES; do printf '160000 %s\0' "$n"; printf '\x11%.0s' $(seq 20); done
+  git cat-file tree HEAD^{tree}) | git hash-object -w --literally -t tree --stdin)
 C=$(git commit-tree $T -p HEAD -m x)
 """
 # When HEAD becomes that commit: at once, or by a clean filter while somebody looks.
@@ -114,25 +114,22 @@ echo 'README.md filter=e' >.git/info/attributes; touch -d '+20 sec' README.md
 
 @as_both
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("kind", ["absolute", "above", "plain"])
-def test_links_to_repositories_lead_git_nowhere(owner, kind, moment):
-    """E1: a gitlink with an odd name, while the agent knows where its own files lie on the host."""
+def test_links_to_repositories_lead_git_nowhere(owner, moment):
+    """E1: gitlinks with odd names, while the agent knows where its own files lie on the host."""
     word = f"evil{owner.token}"
     owner.atoll("new", "x")
     owner.inside(f"mkdir -p /tmp/{word}; touch /tmp/{word}/there")
     where = owner.host_path(word)
-    name = {"absolute": str(where), "above": "../" * 20 + str(where)[1:], "plain": word}[kind]
+    names = (where, "../" * 20 + str(where)[1:], word, f".git/../{word}", f"//{where}")
     script = GITLINK.replace("RECORD", owner.recorder("gitlink")).replace("EVIL", word)
-    script = script.replace("WHERE", str(where)).replace("NAME", name) + MOMENTS[moment]
-    if kind == "plain":
-        script += f"cp -r /tmp/{word} {word}\n"
-    owner.inside(script)
+    script = script.replace("NAMES", " ".join(f"'{name}'" for name in names))
+    owner.inside(script.replace("WHERE", str(where)) + MOMENTS[moment])
     # Control: git at that path does run it.
     trust = ("-c", "safe.directory=*")
     owner.run("git", *trust, "-C", where, "cat-file", "-e", MISSING, check=False)
     assert owner.traces() == "gitlink\n"
     owner.ran.unlink()
-    owner.look(("show", "x"), ("diff", "x"), ("ls",), ("export", "x"), ("rm", "x"))
+    owner.look(("show", "x"), ("diff", "x"), ("export", "x"), ("rm", "x"))
     owner.look(("rm", "x", "--force"), ("recover",), ("gc",))
     assert owner.traces() == ""
 
@@ -157,37 +154,46 @@ def test_a_narrowed_run_stays_narrow(owner):
     # Control: in this run the file itself cannot be written.
     owner.inside("echo evil >src/calc.py", "x", *narrow, check=False)
     assert owner.inside("cat src/calc.py") == hostile.FILES["src/calc.py"]
-    owner.look(("show", "x"), ("diff", "x"), ("export", "x"), ("export", "x", "--all"), ("ls",))
+    owner.look(("show", "x"), ("diff", "x"), ("export", "x"), ("ls",))
     assert owner.traces() == ""
     assert owner.traces_inside() == ""
     assert owner.inside("cat src/calc.py") == hostile.FILES["src/calc.py"]
-    assert not owner.has_branch_file("src/calc.py", "evil")
-    assert not owner.has_branch_file("src/new.py", "evil")
+    assert not owner.comes_out("evil\n")
+
+
+WAYS = {
+    "branch": "echo $C >.git/$R",
+    "packed": "rm -f .git/$R; echo $C $R >.git/packed-refs",
+    "detached": "echo $C >.git/HEAD",
+    "merge": "git update-ref $R $(git commit-tree HEAD^{tree} -p HEAD -p $C -m m)",
+    "reverted": "git update-ref $R $(git commit-tree HEAD^{tree} -p $C -m back)",
+    "tag": "git tag evil $C; git branch evil $C; echo ref: refs/tags/evil >.git/HEAD",
+}
 
 
 @as_both
-@pytest.mark.parametrize("way", ["branch", "packed", "detached", "merge", "tag"])
-def test_other_ways_of_committing_outside_of_the_patterns(owner, way):
-    """Siblings of F7."""
-    owner.atoll("new", "x")
+def test_other_ways_of_committing_outside_of_the_patterns(owner):
+    """Siblings of F7: a history that holds what the run could not write."""
     made = (
-        "export GIT_INDEX_FILE=/tmp/index; git read-tree HEAD\n"
+        "export GIT_INDEX_FILE=/tmp/index; git read-tree HEAD; R=$(git symbolic-ref HEAD)\n"
         "B=$(echo evil | git hash-object -w --stdin)\n"
         "git update-index --add --cacheinfo 100644,$B,src/calc.py\n"
         "C=$(git commit-tree $(git write-tree) -p HEAD -m plumbing); unset GIT_INDEX_FILE\n"
-        "R=$(git symbolic-ref HEAD)\n"
     )
-    ways = {
-        "branch": "echo $C >.git/$R\n",
-        "packed": "rm -f .git/$R; echo \"$C $R\" >.git/packed-refs\n",
-        "detached": "echo $C >.git/HEAD\n",
-        "merge": "git update-ref $R $(git commit-tree 'HEAD^{tree}' -p HEAD -p $C -m m)\n",
-        "tag": "git tag evil $C; git update-ref refs/heads/evil $C; echo \"ref: refs/tags/evil\""
-               " >.git/HEAD\n",
-    }  # fmt: skip
-    owner.inside(made + ways[way], "x", "--write", "docs/**", "--network", "none", check=False)
-    before = owner.git("for-each-ref", "refs/tags", "refs/heads/main", "refs/heads/evil")
-    owner.look(("show", "x"), ("diff", "x"), ("export", "x"), ("export", "x", "--all"))
-    assert not owner.has_branch_file("src/calc.py", "evil")
-    assert owner.git("for-each-ref", "refs/tags", "refs/heads/main", "refs/heads/evil") == before
-    assert owner.inside("cat src/calc.py") == hostile.FILES["src/calc.py"]
+    mine = ("for-each-ref", "refs/tags", "refs/heads/main", "refs/heads/evil")
+    before = owner.git(*mine)
+    came_out = []
+    for way, script in WAYS.items():
+        owner.atoll("new", way)
+        options = ("--write", "docs/**", "--network", "none")
+        owner.inside(made + script, way, *options, check=False)
+        owner.look(("export", way))
+        if owner.comes_out("evil\n", f"atoll/{way}"):
+            came_out.append(way)
+    # Control: from a run that may write everywhere, the same history comes out.
+    owner.atoll("new", "wide")
+    owner.inside(made + WAYS["branch"], "wide")
+    owner.look(("export", "wide"))
+    assert owner.comes_out("evil\n", "atoll/wide")
+    assert came_out == []
+    assert owner.git(*mine) == before
