@@ -92,8 +92,10 @@ class Owner(persons.Person):
 
     def end(self) -> None:
         """Removes all capsules; fails when a process or a cgroup is left of them."""
-        listed = self.atoll("ls", "--json", check=False).stdout
-        names = [one["name"] for one in json.loads(listed)["data"]] if listed else []
+        done = self.atoll("ls", "--json", check=False)
+        names = (
+            [one["name"] for one in json.loads(done.stdout)["data"]] if not done.returncode else []
+        )
         if names:
             self.atoll("rm", *names, "--force")
         left: list[str] = []
