@@ -1,4 +1,4 @@
-"""Nothing of a capsule outlives its command, grows the host's memory, or holds what is not its own."""
+"""Nothing of a capsule outlives its command, fills the memory, or inherits what is open."""
 
 from __future__ import annotations
 
