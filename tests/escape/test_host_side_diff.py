@@ -133,7 +133,7 @@ def test_objects_of_others_are_not_readable(owner):
     owner.atoll("rm", "gone", "--force")
     owner.run("sh", "-ec", "git checkout -qb private; echo 'secret branch' >p.txt; git add p.txt; "
               "git commit -qm private; git checkout -q main; echo 'secret stash' >>README.md; "
-              "git stash -q; echo 'secret lost' | git hash-object -w --stdin >/dev/null")  # fmt: skip
+              "git stash -q; echo 'secret lost' | git hash-object -w --stdin")  # fmt: skip
     secrets = ("secret of y\n", "secret of gone\n", "secret branch\n", "secret lost\n",
                "# Sample\nsecret stash\n")  # fmt: skip
     blobs = [owner.run("git", "hash-object", "--stdin", input=text).stdout.strip()

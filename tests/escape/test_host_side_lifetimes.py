@@ -1,4 +1,4 @@
-"""Nothing of a capsule outlives its command, grows the host's memory, or holds what is not its own."""
+"""Nothing of a capsule outlives its command, fills the memory, or inherits what is open."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from git_plants import PLANTS
 from hostile import as_both
 
 owner = hostile.owner
-LIMIT_BYTES = 400 << 20
-FLOOD_BYTES = 1 << 30
+LIMIT_BYTES = 300 << 20
+FLOOD_BYTES = 600 << 20
 # Makes a tracked file one that git has to read again, through a filter.
 FILTER = (
     "git config filter.e.clean '{command}'; mkdir -p .git/info\n"
@@ -22,9 +22,9 @@ FILTER = (
 FLOODS = {
     "stderr": FILTER.format(command=f"head -c {FLOOD_BYTES} /dev/zero >&2; cat"),
     "stdout": FILTER.format(command=f"head -c {FLOOD_BYTES} /dev/zero"),
-    "git's own output": FILTER.format(
-        command="for f in /proc/[0-9]*/fd/1 /proc/[0-9]*/fd/2; do timeout 20 head -c 300000000 "
-        "/dev/zero >$f; done 2>/dev/null; cat"
+    "git": FILTER.format(
+        command="for f in /proc/[0-9]*/fd/1; do timeout 5 head -c 400000000 /dev/zero >$f; done "
+        "2>/dev/null; cat"
     ),
 }
 # Repositories and files that are enormous to whoever reads them whole.
