@@ -11,6 +11,7 @@ import re
 import stat
 from pathlib import Path
 
+from atoll.host.beneath import open_by_parts
 from atoll.model.errors import PrerequisiteError, StateError
 
 
@@ -99,12 +100,10 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
     No component of the path is followed if it is a link. None when there is no such file, or it
     is larger than the limit.
     """
-    from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
-
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     handle = _open_plain(root)
     try:
-        leaf = open_beneath(handle, os.fsencode(relative), flags)
+        leaf = open_by_parts(handle, os.fsencode(relative), flags)
     except OSError:
         return None
     finally:
@@ -143,8 +142,6 @@ def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = Fals
 
 
 def _open_to_write(root: int, path: bytes) -> int:
-    from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
-
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
     above, _, name = path.rpartition(b"/")
     parent = os.dup(root)
@@ -152,10 +149,10 @@ def _open_to_write(root: int, path: bytes) -> int:
         for part in above.split(b"/") if above else ():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, 0o755, dir_fd=parent)
-            below = open_beneath(parent, part, os.O_RDONLY | os.O_DIRECTORY)
+            below = open_by_parts(parent, part, os.O_RDONLY | os.O_DIRECTORY)
             os.close(parent)
             parent = below
-        return open_beneath(parent, name, flags, 0o644)
+        return open_by_parts(parent, name, flags, 0o644)
     finally:
         os.close(parent)
 

@@ -7,10 +7,10 @@ import errno
 import functools
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable
 
+from atoll.host.beneath import open_by_parts
 from atoll.keeper.calls import CLONE_NEWNS, CLONE_NEWUSER, sync_filesystem, unshare
 
 CLONE_NEWNET = 0x40000000
@@ -46,7 +46,7 @@ def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
     """
     flags |= os.O_CLOEXEC
     if not _has_openat2():
-        return _open_by_parts(directory, path or b".", flags, mode)
+        return open_by_parts(directory, path or b".", flags, mode)
     return _openat2(directory, path or b".", flags, mode)
 
 
@@ -76,32 +76,6 @@ def _has_openat2() -> bool:
     finally:
         os.close(root)
     return True
-
-
-def _open_by_parts(directory: int, path: bytes, flags: int, mode: int) -> int:
-    """For kernels before 5.6 and for filters that refuse `openat2`: one component at a time."""
-    *parents, name = path.split(b"/")
-    if b".." in (*parents, name) or path.startswith(b"/"):
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-    way = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.dup(directory)
-    try:
-        for parent in parents:
-            below = os.open(parent or b".", way, dir_fd=handle)
-            os.close(handle)
-            handle = below
-        found = os.open(name or b".", flags | os.O_NOFOLLOW, mode, dir_fd=handle)
-    finally:
-        os.close(handle)
-    # With O_PATH alone the kernel opens the link itself.
-    if flags & os.O_PATH and not flags & os.O_DIRECTORY and _is_link(found):
-        os.close(found)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return found
-
-
-def _is_link(handle: int) -> bool:
-    return stat.S_ISLNK(os.fstat(handle).st_mode)
 
 
 def can_unshare(flags: int) -> str | None:

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from atoll.host.kernel import open_beneath
-from atoll.model.errors import StateError
+from atoll.host.beneath import open_by_parts
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -175,19 +175,18 @@ class _Look(NamedTuple):
 
 def _scan_below(root: Path, start: str, look: _Look, found: Scan) -> None:
     waiting = [start]
-    top = find_directory(f"{root}/.")
-    if top is None:
-        return
-    with without_collector(), Root(root, top) as tree:
+    with without_collector():
         while waiting:
             directory = waiting.pop()
-            handle = tree.find(directory)
+            # No slash at the end: it would make the kernel follow a link.
+            place = f"{root}/{directory or '.'}"
+            handle = find_directory(place)
             if handle is None:
                 continue
             try:
                 waiting += _scan_directory(handle, directory, look, found)
             except OSError as error:
-                raise unreadable(root / directory, error) from error
+                raise unreadable(place, error) from error
             finally:
                 os.close(handle)
 
@@ -253,31 +252,43 @@ def find_directory(path: str) -> int | None:
 
 
 class Root:
-    """A tree whose directories are opened without leaving it.
+    """A tree whose directories are opened only where they really lie.
 
     Between a walk and a copy somebody may put a link in the place of any directory on the way:
-    then it counts as gone.
+    the kernel's own word for where the descriptor points to gives that away.
     """
 
-    def __init__(self, path: Path, handle: int | None = None) -> None:
-        """`handle`, if it is open already, is closed at the end."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        if handle is not None:
-            self.handle = handle
-            return
         try:
             self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise unreadable(path, error) from error
+        try:
+            self._real = os.readlink(f"/proc/self/fd/{self.handle}").rstrip("/")
+        except OSError as error:
+            os.close(self.handle)
+            raise PrerequisiteError(f"`/proc` cannot be read: {error.strerror}") from error
 
     def find(self, directory: str) -> int | None:
         """A new descriptor, or None when the directory is gone or behind a link by now."""
+        if not directory:
+            return os.dup(self.handle)
         try:
-            return open_beneath(self.handle, os.fsencode(directory), _DIRECTORY)
+            handle = os.open(directory, _DIRECTORY, dir_fd=self.handle)
         except OSError as error:
             if is_gone(error):
                 return None
             raise unreadable(self.path / directory, error) from error
+        try:
+            place = os.readlink(f"/proc/self/fd/{handle}")
+        except OSError as error:
+            os.close(handle)
+            raise unreadable(self.path / directory, error) from error
+        if place == f"{self._real}/{directory}":
+            return handle
+        os.close(handle)
+        return None
 
     def __enter__(self) -> Self:
         return self
@@ -358,7 +369,7 @@ def walk(root: Path, *, limit: int | None = None) -> Iterator[tuple[str, os.stat
 
 def _statuses(top: int, directory: str, limit: int) -> list[tuple[str, os.stat_result]]:
     try:
-        handle = open_beneath(top, os.fsencode(directory), _DIRECTORY)
+        handle = open_by_parts(top, os.fsencode(directory), _DIRECTORY)
     except OSError as error:
         if is_gone(error) or error.errno in {errno.EACCES, errno.ENAMETOOLONG}:
             return []
