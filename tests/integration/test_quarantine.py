@@ -1003,7 +1003,33 @@ def test_planted_config_never_runs_on_the_host(pair, tmp_path):
     for tip in tips:
         assert pair.bring(tip) != NOTHING
     pair.check()
-    assert not canary.exists() or "host" not in canary.read_text()
+    assert not canary.exists()
+    # Control: a git that opens the repository runs what is planted.
+    pair.git("status")
+    assert "host" in canary.read_text()
+
+
+@pytest.mark.parametrize("count", [3, 150])
+def test_no_git_of_the_host_opens_what_the_agent_can_write(pair, require_tool, tmp_path, count):
+    strace = require_tool("strace")
+    tip = pair.commits(count)
+    log = tmp_path / "log"
+    argv = [strace, "-f", "-qq", "-s", "4096", "-e", "trace=%file", "-o", str(log)]
+    argv += [sys.executable, "-c", KILLED_CHILD, "never", "0", str(pair.owner / ".git")]
+    subprocess.run(
+        [*argv, tip, pair.base, str(pair.inner)],
+        env={**os.environ, "PYTHONPATH": TESTS},
+        check=True,
+        timeout=120,
+    )
+    lines = log.read_text(errors="replace").splitlines()
+    gits = {line.split()[0] for line in lines if 'execve("' in line and '/git", ["git"' in line}
+    touched = {line.split()[0] for line in lines if f"{pair.inner}/" in line}
+    assert len(gits) >= 4
+    # Control: whoever reads the objects is seen.
+    assert touched
+    assert not touched & gits
+    pair.check()
 
 
 def test_hooks_of_the_owner_do_not_run(pair, tmp_path):
