@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.repository import Source
+from atoll.drivers.layers.submodules import find_submodules, parse_links
 from atoll.engine import layers, upkeep, views
 from atoll.engine.leases import workspace_plan
 from atoll.host import files, process
@@ -258,3 +260,47 @@ def test_landed_layer_gets_a_store(project, repo, git, pool):
         files.discard(path, home=project.session.home)
     assert can_read(capsule, side)
     require_hidden(capsule, git, repo, stashed)
+
+
+def test_other_work_in_a_submodule(project, repo, git, make_repo):
+    allowed = ("-c", "protocol.file.allow=always")
+    origin = make_repo({"lib.py": "lib\n"}, name="origin")
+    git(*allowed, "submodule", "--quiet", "add", str(origin), "lib", cwd=repo)
+    git("commit", "-qam", "submodule", cwd=repo)
+    lib = repo / "lib"
+    base = git("rev-parse", "HEAD", cwd=lib).strip()
+    git("switch", "-qc", "unmerged", cwd=lib)
+    unmerged = commit(git, lib, "unmerged")
+    git("switch", "-q", "--detach", base, cwd=lib)
+    blob = git("hash-object", "-w", str(repo / ".git/config"), cwd=lib).strip()
+    capsule = project.new("x")
+    for name in (unmerged, blob):
+        git("cat-file", "-e", name, cwd=lib)
+        assert capsule.run(["git", "-C", "lib", "cat-file", "-e", name]).exit_code != 0
+    script = "cd lib; git fsck --full 2>&1; git status --porcelain; git rev-parse HEAD"
+    assert sh(capsule, script).strip() == base
+
+
+@pytest.mark.parametrize("name", ["/tmp", "../outside", "a/../../outside", ".GIT/modules/x", ""])
+def test_submodule_whose_path_leads_outside(name):
+    """`ls-tree` prints what a hostile tree says; the plain path is the control."""
+    listing = "".join(f"160000 commit {'1' * 40}       -\t{path}\0" for path in (name, "plain"))
+    assert parse_links(listing) == [("plain", "1" * 40)]
+
+
+def test_submodule_behind_a_link(project, repo, tmp_path, git, make_repo):
+    """No git of the host is started where a tracked link leads to."""
+    outside = make_repo({"lib.py": "lib\n"}, name="outside")
+    inner = git("rev-parse", "HEAD", cwd=outside).strip()
+    (repo / "link").symlink_to(tmp_path)
+    git("add", "link", cwd=repo)
+    git("commit", "-qm", "link", cwd=repo)
+    refs = project.session.acquaintance.refs(project.record)
+    source = Source(str(repo), f"{repo}/.git", f"{repo}/.git", refs, refs.head_commit)
+    assert find_submodules(source, [("link/outside", inner)]) == []
+    (repo / "link").unlink()
+    (repo / "link").mkdir()
+    outside.rename(repo / "link" / "outside")
+    assert [found.path for found in find_submodules(source, [("link/outside", inner)])] == [
+        "link/outside"
+    ]

@@ -7,6 +7,7 @@ that build caches which are carried beside it stay valid.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import time
@@ -15,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import submodules
 from atoll.drivers.layers.packs import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
-from atoll.drivers.layers.submodules import freeze_submodules, parse_links
 from atoll.drivers.layers.workbench import OverlayWay, open_bench
 from atoll.host import files, git
 from atoll.host.nursery import Nursery
@@ -64,6 +65,8 @@ def find_committed(pool: Pool, source: Source) -> Committed | None:
         # A submodule that was not checked out then is now.
         return None
     names = first.split()
+    if any(name[0] == "m" and not name.startswith(submodules.PREFIX) for name in names):
+        return None
     found = [layer for name in names if (layer := pool.find(name)) is not None]
     return Committed(*found) if found and len(found) == len(names) else None
 
@@ -91,11 +94,11 @@ def freeze_commit(builder: Builder, source: Source, git_layer: Layer) -> Committ
     key = hashlib.blake2b(f"{tree}\0".encode() + _sparse(source), digest_size=8).hexdigest()
     layer = pool.find(f"c{key}") or _build(builder, source, git_layer, f"c{key}")
     listing = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository).text
-    links = parse_links(listing)
-    submodules = freeze_submodules(pool, source, links)
+    links = submodules.parse_links(listing)
+    modules = submodules.freeze_submodules(pool, source, links)
     missing = [p for p, _ in links if not os.path.lexists(f"{source.checkout}/{p}/.git")]
-    made = Committed(layer, submodules)
-    names = [layer.id] if submodules is None else [layer.id, submodules.id]
+    made = Committed(layer, modules)
+    names = [layer.id] if modules is None else [layer.id, modules.id]
     files.make_private_directory(pool.root / "commits")
     note = "\0".join([" ".join(names), *missing])
     files.write_atomic(_note(pool, source), note.encode(errors="surrogateescape"))
@@ -227,7 +230,10 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
     )  # fmt: skip
     differing = set(other.text.split("\0"))
     youngest = before_ns - _SETTLED_NS
+    root = os.path.realpath(tree)
     for path in changed:
+        if not _is_beneath(root, os.path.dirname(path)):
+            continue
         try:
             mine = os.lstat(tree / path)
             mtime_ns = mine.st_mtime_ns
@@ -238,3 +244,11 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
             continue
         stamp = (mine.st_atime_ns, min(mtime_ns, youngest))
         os.utime(tree / path, ns=stamp, follow_symlinks=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_beneath(root: str, directory: str) -> bool:
+    """Whether no link or `..` of a hostile tree leads to another place."""
+    return os.path.realpath(os.path.join(root, directory)) == os.path.join(root, directory).rstrip(
+        "/"
+    )

@@ -42,6 +42,27 @@ def is_visible(ref: str) -> bool:
     return not ref.startswith(_PRIVATE_REFS)
 
 
+class Listed(NamedTuple):
+    """Refs that a capsule sees."""
+
+    pairs: list[tuple[str, str]]
+    """Commit or tag, and full name."""
+    tags: tuple[str, ...]
+    """Those of the objects that are annotated tags."""
+
+
+def reachable_refs(repository: str, commit: str) -> Listed:
+    """The visible refs whose commits are reachable from `commit`."""
+    answer = git.git(
+        "for-each-ref", f"--merged={commit}", "--format=%(objectname) %(objecttype) %(refname)",
+        cwd=repository, env=packs.CONSTANT,
+    )  # fmt: skip
+    rows = [line.split(" ", 2) for line in answer.text.splitlines()]
+    seen = [row for row in rows if is_visible(row[2])]
+    tags = dict.fromkeys(name for name, kind, _ in seen if kind == "tag")
+    return Listed(pairs=[(name, ref) for name, _, ref in seen], tags=tuple(tags))
+
+
 class Recipe(NamedTuple):
     """What a store is made of."""
 

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import history, packs
+from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.host import files, git
 from atoll.model.errors import StateError
@@ -112,10 +112,13 @@ def freeze_git_layer(pool: Pool, source: Source) -> Layer:
     files.make_private_directory(pool.root / _PINS)
     files.write_atomic(pool.root / _PINS / layer, b"")
     _pin(source, layer)
-    listed = _reachable_refs(source)
-    if len(listed.pairs) > _REFS_LIMIT:
+    listed = history.reachable_refs(source.repository, source.commit)
+    # As they were when the layer's id was computed: a ref that has moved since is left out.
+    seen = set(_visible(source.refs))
+    pairs = [pair for pair in listed.pairs if pair in seen]
+    if len(pairs) > _REFS_LIMIT:
         raise StateError(
-            f"the repository has {len(listed.pairs):,} refs, more than the {_REFS_LIMIT:,} that a "
+            f"the repository has {len(pairs):,} refs, more than the {_REFS_LIMIT:,} that a "
             "capsule can be given",
             hint="atoll new NAME --level worktree",
         )
@@ -123,7 +126,7 @@ def freeze_git_layer(pool: Pool, source: Source) -> Layer:
     history.ensure_store(pool, layer, source.repository, recipe)
     with pool.building() as place:
         private = place / "tree" / WORKSPACE / ".git"
-        _write_repository(pool, source, private, listed.pairs, settings)
+        _write_repository(pool, source, private, pairs, settings)
         about = f"refs and settings at {source.commit[:10]}"
         return pool.freeze(place, Layer(id=layer, kind="git", about=about))
 
@@ -140,29 +143,6 @@ def _require_whole(settings: list[tuple[str, str]]) -> None:
             "the repository keeps its refs in a format that capsules do not know yet",
             hint="atoll new NAME --level worktree",
         )
-
-
-class _Listed(NamedTuple):
-    """The refs that a capsule sees."""
-
-    pairs: list[tuple[str, str]]
-    tags: tuple[str, ...]
-    """Those of the objects that are annotated tags."""
-
-
-def _reachable_refs(source: Source) -> _Listed:
-    """The visible refs whose commits are reachable from the base commit."""
-    answer = git.git(
-        "for-each-ref", f"--merged={source.commit}",
-        "--format=%(objectname) %(objecttype) %(refname)",
-        cwd=source.repository, env=packs.CONSTANT,
-    )  # fmt: skip
-    rows = [line.split(" ", 2) for line in answer.text.splitlines()]
-    kinds = {(name, ref): kind for name, kind, ref in rows}
-    # As they were when the layer's id was computed: a ref that has moved since is left out.
-    pairs = [pair for pair in _visible(source.refs) if pair in kinds]
-    tags = dict.fromkeys(pair[0] for pair in pairs if kinds[pair] == "tag")
-    return _Listed(pairs=pairs, tags=tuple(tags))
 
 
 def _pin(source: Source, layer: str) -> None:

@@ -1,7 +1,10 @@
 """The submodule layer: what the owner has checked out of them, at the commits that are recorded.
 
-Each has a repository of its own under `.git/modules`, copied from the owner's: its history does
-not come through alternates, since the view covers the place where the owner's lies.
+Each has a repository of its own under `.git/modules`, with the objects that are reachable from the
+recorded commit and the refs among them, and no other objects of the owner's.
+
+The paths come from a tree of the repository, which may be hostile: only plain relative ones count,
+and only those that lead through no link.
 """
 
 from __future__ import annotations
@@ -11,12 +14,18 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import history, packs
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.drivers.layers.repository import Source, without_password
 from atoll.host import files, git
+from atoll.model import untrusted
 from atoll.model.errors import StateError
 
+PREFIX = "mh"
+"""Of the layers' names. Those of earlier versions, `m` and a hexadecimal digit, hold all objects
+of the owner's submodules."""
 _GITLINK = "160000"
+_FILE_LIMIT_BYTES = 16 << 20
 
 
 class Submodule(NamedTuple):
@@ -38,6 +47,8 @@ def find_submodules(source: Source, links: list[tuple[str, str]]) -> list[Submod
         place = os.path.join(source.checkout, path)
         if not os.path.lexists(os.path.join(place, ".git")):
             continue
+        if os.path.realpath(place) != os.path.join(os.path.realpath(source.checkout), path):
+            continue
         own = git.git("rev-parse", "--absolute-git-dir", cwd=place).text.removesuffix("\n")
         if git.find_commit(commit, cwd=place) is not None:
             found.append(Submodule(path=path, commit=commit, git_dir=own))
@@ -50,7 +61,7 @@ def freeze_submodules(pool: Pool, source: Source, links: list[tuple[str, str]]) 
     if not found:
         return None
     digest = hashlib.blake2b(repr(found).encode(errors="surrogateescape"), digest_size=8)
-    name = f"m{digest.hexdigest()}"
+    name = f"{PREFIX}{digest.hexdigest()}"
     if (known := pool.find(name)) is not None:
         return known
     with pool.building() as place:
@@ -68,11 +79,7 @@ def _check_out(tree: Path, submodule: Submodule) -> None:
         raise StateError(f"the submodule `{submodule.path}` has a name that leaves its place")
     place.mkdir(parents=True)
     private.parent.mkdir(parents=True, exist_ok=True)
-    # Objects are copied, not linked: the owner's may be written by nobody else.
-    git.git(
-        "clone", "--quiet", "--bare", "--local", "--no-hardlinks", "--",
-        submodule.git_dir, str(private), cwd=str(tree), env={"GIT_ALLOW_PROTOCOL": "file"},
-    )  # fmt: skip
+    _make_repository(private, submodule)
     url = git.setting("remote.origin.url", cwd=submodule.git_dir)
     settings = {
         "core.bare": "false",
@@ -90,8 +97,30 @@ def _check_out(tree: Path, submodule: Submodule) -> None:
     git.git("read-tree", "--reset", "-u", submodule.commit, cwd=str(place), env=env)
 
 
+def _make_repository(private: Path, submodule: Submodule) -> None:
+    owner = submodule.git_dir
+    kind = git.git("rev-parse", "--show-object-format", cwd=owner).text.strip()
+    git.git(
+        "init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(private),
+        cwd=str(private.parent),
+    )  # fmt: skip
+    listed = history.reachable_refs(owner, submodule.commit)
+    packs.pack(owner, private / "objects" / "pack", [submodule.commit, *listed.tags])
+    refs = "".join(f"{name} {ref}\n" for name, ref in listed.pairs)
+    (private / "packed-refs").write_bytes(os.fsencode(refs))
+    shallow = files.read_regular(Path(owner, "shallow"), limit_bytes=_FILE_LIMIT_BYTES)
+    if shallow is not None:
+        (private / "shallow").write_bytes(shallow)
+
+
 def parse_links(listing: str) -> list[tuple[str, str]]:
     """(path, commit) of the submodules in what `ls-tree -r -z --long` printed."""
     rows = [entry.partition("\t") for entry in listing.split("\0") if entry]
     heads = [(head.split(), path) for head, _, path in rows]
-    return [(path, words[2]) for words, path in heads if words[0] == _GITLINK]
+    links = [(path, words[2]) for words, path in heads if words[0] == _GITLINK]
+    return [link for link in links if _is_plain(link[0])]
+
+
+def _is_plain(path: str) -> bool:
+    found = untrusted.find_path(untrusted.Untrusted(os.fsencode(path)))
+    return found is not None and b".git" not in [part.lower() for part in found.parts]
