@@ -65,19 +65,20 @@ class Hold:
 
     def acquire(self, client: Client | None) -> Answer:
         """Hold everything for a client, or until `resume` without one; or verify that it is."""
+        # A group that stays frozen would freeze whoever enters it meanwhile to ask a question.
+        ways = [self._trace, self._freeze] if client is None else [self._freeze, self._trace]
+        if self._is_frozen or self._tracer is not None:
+            ways = [self._freeze if self._is_frozen else self._trace]
         if client is None:
             self.is_paused = True
         else:
             self._clients.add(client)
         processes = len(tree.descendants(self._root))
-        if self._group is not None and self._tracer is None and self._freeze(self._group):
-            return Answer(CGROUP, processes=processes)
-        self._thaw()
-        if self._tracer is None:
-            self._tracer = Tracer(self._root)
-        reason = self._tracer.hold(_TRACE_S)
-        if reason is None:
-            return Answer(PTRACE, processes=processes)
+        reason = ""
+        for way in ways:
+            how, reason = way()
+            if how:
+                return Answer(how, processes=processes)
         return Answer(UNVERIFIED, reason, processes)
 
     def leave(self, client: Client) -> bool:
@@ -113,13 +114,26 @@ class Hold:
             tracer.release()
         return True
 
-    def _freeze(self, group: Group) -> bool:
-        """Whether everything is in the group, and that is frozen."""
+    def _trace(self) -> tuple[str, str]:
+        if self._tracer is None:
+            self._tracer = Tracer(self._root)
+        reason = self._tracer.hold(_TRACE_S)
+        return (PTRACE, "") if reason is None else ("", reason)
+
+    def _freeze(self) -> tuple[str, str]:
+        """Verified once everything is in the group, and that is frozen."""
+        group = self._group
+        if group is None:
+            return "", "there is no cgroup for it"
+        self._is_frozen = True
         try:
-            self._is_frozen = True
-            return group.freeze(_FREEZE_S) and self._is_inside(group) and group.is_frozen()
-        except OSError:
-            return False
+            if group.freeze(_FREEZE_S) and self._is_inside(group) and group.is_frozen():
+                return CGROUP, ""
+        except OSError as error:
+            self._thaw()
+            return "", f"its cgroup cannot be frozen: {error.strerror}"
+        self._thaw()
+        return "", "not all of its processes are in a cgroup that can be frozen"
 
     def _is_inside(self, group: Group) -> bool:
         members = group.freezable()
