@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import time
 
@@ -98,6 +99,47 @@ def test_missing_program_is_a_prerequisite():
 def test_missing_directory_is_not_a_missing_program(tmp_path):
     with pytest.raises(DriverError, match="there is no directory"):
         run(("true",), cwd=str(tmp_path / "nothing"))
+
+
+def test_output_is_bounded():
+    endless = ("sh", "-c", "echo $$; exec yes")
+    with pytest.raises(DriverError, match="`sh` wrote more than 1M to its standard output"):
+        run(endless, limit_bytes=1 << 20)
+    # As a control: what is within the bound is kept to the last byte.
+    said = run(("head", "-c", str(1 << 20), "/dev/zero"), limit_bytes=1 << 20)
+    assert said.stdout == bytes(1 << 20)
+
+
+def test_the_end_of_complaints_is_kept():
+    script = "head -c 30000000 /dev/zero >&2; echo last >&2; echo well"
+    done = run(("sh", "-c", script))
+    assert done.text == "well\n"
+    assert done.stderr.endswith(b"\0last\n")
+    assert len(done.stderr) == 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 22) + 1])
+def test_input_and_output_at_once(size):
+    given = os.urandom(size)
+    assert run(("cat",), stdin=given).stdout == given
+    # One that does not read to the end is no error.
+    assert run(("true",), stdin=given).code == 0
+
+
+def test_no_program_of_a_workspace_without_walls(tmp_path, monkeypatch):
+    """Neither by its name nor through another program."""
+    (tmp_path / "bin").mkdir()
+    for name in ("id", "cat"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\necho planted\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path}/bin:bin::{os.environ['PATH']}"
+    inside = Enclosure(env={"PATH": path}, cwd=str(tmp_path))
+    assert "planted" not in run(("id",), within=inside).text
+    assert "planted" not in run(("sh", "-c", "id; cat </dev/null"), within=inside).text
+    assert "planted" not in run(("env", "id"), within=inside).text
+    # As a control: a plain process with that PATH starts them.
+    done = subprocess.run(["id"], env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout == "planted\n"
 
 
 def test_enclosure_decides_environment_place_and_prefix(tmp_path, monkeypatch):
