@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from boundary import ingredients
 
 LOOK = ("show", "ls", "diff", "stat", "snapshots", "path", "ps", "logs", "recover", "show-json")
-CHANGE = ("snapshot", "fork", "rollback", "commit", "export", "export-all", "warm", "run", "rm")
-LAST = ("stop", "rm-force", "recover", "gc", "restore")
+CHANGE = ("snapshot", "fork", "rollback", "commit", "export", "export-all", "warm", "run")
+LAST = ("stop", "rm", "rm-force", "recover", "gc", "restore")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ KNOWN = (
     Case("F5", inside=("flood-errors",), acts=("show",)),
     Case("F6", inside=("lives-init",), acts=("show", "rm-force", "gc")),
 )
-SEEDS = (1, 2, 3, 4, 5, 6)
+PLAIN = Case("plain", acts=(*LOOK, *CHANGE, *LAST))
+"""Nothing hostile: what the program does anyway is no finding."""
+SEEDS = (1, 2, 3, 4)
 """Of the short run."""
 
 
 def find_case(name: str) -> Case:
-    for case in KNOWN:
+    for case in (*KNOWN, PLAIN):
         if case.name == name:
             return case
     return random_case(int(name))
@@ -78,7 +80,7 @@ def random_case(seed: int) -> Case:
         acts.insert(rng.randrange(len(acts)), "pause")
     last = list(LAST)
     if rng.random() < 0.25:
-        last[1:1] = ["lose-store", "gc"]
+        last[1:2] = ["lose-store", "gc"]
     return Case(
         str(seed), inside=tuple(inside), background=tuple(background), checkout=tuple(checkout),
         acts=(*acts, "probe", *last), tool=rng.random() < 0.1, venv=True,

@@ -107,7 +107,8 @@ class Trial:
                 self._pause()
             case "rm-force":
                 self.lives = False
-                self._atoll(act, "rm", "--force", "x", *self.forks)
+                for name in ("x", *self.forks):
+                    self._atoll(act, "rm", "--force", name)
             case _:
                 self._atoll(act, *WORDS[act])
 

@@ -66,8 +66,8 @@ import subprocess, sys
 base = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
 lines = ["", "committer e <e@x> 3999999999 +0000", "", "atoll: recovery point x", "",
          "Atoll-Capsule: bystander", "Atoll-Base: " + base, "Atoll-Head: " + base,
-         "Atoll-Index: --index-output=%s/.bash_history" % sys.argv[1],
-         "Atoll-Files: \x1b]0;owned\x07", ""]
+         "Atoll-Index: --index-output=%s/forged" % sys.argv[1],
+         "Atoll-Files: \x1b]0;forged\x07/forged", ""]
 body = b"IBM037\n" + "\n".join(lines).encode("cp037")
 escaped = body.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
 with open(".git/config", "ab") as file:

@@ -62,6 +62,8 @@ def _outcome(owner: Owner, verb: str, done: Watched):
     if verb not in (*_RAW, "inside") and (control := _CONTROL.search(done.output)):
         near = done.output[max(0, control.start() - 40) : control.end() + 40]
         yield Problem("control characters", verb, repr(near))
+    if b"/forged" in done.output and verb != "inside":
+        yield Problem("forged record", verb, last)
     for secret, path in owner.canaries.items():
         if secret.encode() in done.output:
             where = "inside" if verb == "probe" else "in the output"
@@ -86,10 +88,14 @@ def _judge(owner: Owner, event: Event) -> tuple[str, str] | None:
 
 
 def _judge_program(owner: Owner, event: Event) -> tuple[str, str] | None:
+    if "/forged" in event.text:
+        return "forged record", event.text
     name, real = os.path.basename(event.path), os.path.realpath(event.path)
     own = os.path.dirname(owner.program[0])
     trusted = (*_SYSTEM, f"{own}/", f"{os.path.dirname(os.path.realpath(owner.program[0]))}/")
     is_below = _is_below(event.path, owner.place) and not event.path.startswith(f"{own}/")
+    if event.failed:
+        return ("program lookup", event.text) if is_below else None
     if not event.path.startswith("/") or is_below or not real.startswith(trusted):
         return "program", f"not one of the machine's: {event.text}"
     if not PROGRAMS.fullmatch(name):

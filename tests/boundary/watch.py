@@ -37,7 +37,7 @@ MAX_OUTPUT_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Event:
-    """One successful system call of the host side.
+    """One system call of the host side. Of those that failed, only execve and connect are kept.
 
     `program` is what the process ran then; `in_view` says that it had entered, or made, another
     mount namespace before.
@@ -49,6 +49,7 @@ class Event:
     program: str
     in_view: bool
     is_write: bool
+    failed: bool
     text: str
 
 
@@ -140,13 +141,14 @@ class _Process:
 
 
 def parse(text: str, cwd: str) -> list[Event]:
-    """The host side's successful calls of a trace, in order."""
+    """The host side's calls of a trace, in order."""
     calls = list(_whole_calls(text))
     host = _host_pids(calls)
     known: dict[int, _Process] = {}
     events: list[Event] = []
     for pid, call, arguments, result, rest in calls:
-        if pid not in host or (result.startswith("-") and call not in _FORKS):
+        failed = result.startswith("-")
+        if pid not in host or (failed and call not in ("execve", "connect")):
             continue
         process = known.setdefault(pid, _Process(cwd))
         if call in _FORKS and result.isdigit():
@@ -158,7 +160,7 @@ def parse(text: str, cwd: str) -> list[Event]:
         if call == "setns" and "mnt:" in arguments or call == "unshare" and "NEWNS" in arguments:
             process.in_view = True
         path = _path_of(call, arguments, rest, process.cwd)
-        if call.startswith("execve"):
+        if call.startswith("execve") and not failed:
             process.program = path
         if call in ("chdir", "fchdir"):
             process.cwd = path
@@ -166,7 +168,8 @@ def parse(text: str, cwd: str) -> list[Event]:
             call in _OPENS and any(f in arguments for f in ("O_WRONLY", "O_RDWR", "O_CREAT"))
         )
         line = f"{call}({arguments}) = {result}{rest}"[:600]
-        events.append(Event(pid, call, path, process.program, process.in_view, wrote, line))
+        view, program = process.in_view, process.program
+        events.append(Event(pid, call, path, program, view, wrote, failed, line))
     return events
 
 
