@@ -26,6 +26,11 @@ from boundary.watch import Watched
 _SETTLE_S = 6.0
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 class Trial:
     """One case, from nothing to nothing."""
 
@@ -61,7 +66,7 @@ class Trial:
         if self.verbose:
             said = done.output[-200:].decode(errors="replace") if done.code else ""
             words = " ".join(words)[:60].replace("\n", " ")
-            print(f"  {done.took_s:5.1f}s {done.code} {words}: {len(found)} {said!a}")
+            say(f"  {done.took_s:5.1f}s {done.code} {words}: {len(found)} {said!a}")
         self.problems += found
         if not self.lives:
             self._check_processes(verb)
@@ -85,36 +90,43 @@ class Trial:
             )  # fmt: skip
 
     def _act(self, act: str) -> None:
-        match act:
-            case "lose-store":
-                for path in self.owner.atoll_home.glob("state.db*"):
-                    path.unlink()
-            case "fork":
-                name = f"f{len(self.forks) + 1}"
-                self.forks.append(name)
-                self._atoll(act, "fork", "x", name)
-            case "probe":
-                for name in ("x", *self.forks):
-                    self._probe(name)
-            case "restore":
-                for number, point in enumerate(self.owner.points()[:3]):
-                    self._atoll(act, "recover", point, "--as", f"back{number}")
-            case "stop":
-                self._atoll(act, "stop", "x")
-                self.lives = False
-                self._check_processes(act)
-            case "pause":
-                self._pause()
-            case "rm-force":
-                self.lives = False
-                for name in ("x", *self.forks):
-                    self._atoll(act, "rm", "--force", name)
-            case _:
-                self._atoll(act, *WORDS[act])
+        special = {
+            "lose-store": self._lose_store, "fork": self._fork, "probe": self._probe,
+            "restore": self._restore, "stop": self._stop, "pause": self._pause,
+            "rm-force": self._remove,
+        }  # fmt: skip
+        if act in special:
+            special[act]()
+        else:
+            self._atoll(act, *WORDS[act])
 
-    def _probe(self, name: str) -> None:
+    def _lose_store(self) -> None:
+        for path in self.owner.atoll_home.glob("state.db*"):
+            path.unlink()
+
+    def _fork(self) -> None:
+        self.forks.append(f"f{len(self.forks) + 1}")
+        self._atoll("fork", "fork", "x", self.forks[-1])
+
+    def _restore(self) -> None:
+        for number, point in enumerate(self.owner.points()[:3]):
+            self._atoll("restore", "recover", point, "--as", f"back{number}")
+
+    def _stop(self) -> None:
+        self._atoll("stop", "stop", "x")
+        self.lives = False
+        self._check_processes("stop")
+
+    def _remove(self) -> None:
+        self.lives = False
+        for name in ("x", *self.forks):
+            self._atoll("rm-force", "rm", "--force", name)
+
+    def _probe(self) -> None:
+        """Looks for canaries inside of the capsule and its forks."""
         paths = [str(path) for path in self.owner.canaries.values()]
-        self._atoll("probe", "run", name, "--", "/usr/bin/python3", "-c", PROBE, *paths)
+        for name in ("x", *self.forks):
+            self._atoll("probe", "run", name, "--", "/usr/bin/python3", "-c", PROBE, *paths)
 
     def _pause(self) -> None:
         """A paused capsule's processes use no processor time."""
@@ -122,7 +134,9 @@ class Trial:
         if done.code == 0:
             before = self._work_done()
             time.sleep(0.5)
-            moved = [pid for pid, ticks in self._work_done().items() if ticks > before.get(pid, ticks)]
+            moved = [
+                pid for pid, ticks in self._work_done().items() if ticks > before.get(pid, ticks)
+            ]
             if moved:
                 self._add("not paused", "pause", f"{len(moved)} processes went on")
         self._atoll("resume", "resume", "x")
@@ -149,13 +163,17 @@ class Trial:
 
     def _strangers(self) -> dict[int, str]:
         found = self.owner.processes()
-        return {pid: c for pid, c in found.items() if "atoll.keeper" not in c and "-m atoll" not in c}
+        return {
+            pid: c for pid, c in found.items() if "atoll.keeper" not in c and "-m atoll" not in c
+        }
 
     def _compare(self, before: dict[str, str]) -> None:
         after = self.owner.portrait()
         for path in sorted(before.keys() | after.keys()):
             if before.get(path) != after.get(path):
-                self._add("changed outside", "all", f"{path}: {before.get(path)} -> {after.get(path)}")
+                self._add(
+                    "changed outside", "all", f"{path}: {before.get(path)} -> {after.get(path)}"
+                )
 
     def _check_others(self) -> None:
         """The bystander works, and nothing of the owner's is in the repository's objects."""
@@ -167,7 +185,9 @@ class Trial:
         ):
             done = self._atoll(verb, *words)
             if done.code and "lose-store" not in self.case.acts:
-                self._add("bystander", " ".join(words[:1]), done.output[-300:].decode(errors="replace"))
+                self._add(
+                    "bystander", " ".join(words[:1]), done.output[-300:].decode(errors="replace")
+                )
 
 
 WORDS = {
@@ -204,11 +224,11 @@ def attempt(case: Case, given: argparse.Namespace) -> int:
     found = Trial(case, verbose=given.verbose, keep=given.keep).run()
     took_s = time.monotonic() - started
     state = f"{len(found)} findings" if found else "nothing"
-    print(f"{case.name}: {state} in {took_s:.0f} s ({', '.join(case.inside + case.checkout)})")
+    say(f"{case.name}: {state} in {took_s:.0f} s ({', '.join(case.inside + case.checkout)})")
     for problem in found:
-        print(f"  {problem.kind} [{problem.verb}] {problem.detail[:400]!a}")
+        say(f"  {problem.kind} [{problem.verb}] {problem.detail[:400]!a}")
     if found:
-        print(f"  repeat: {repro(case)}", flush=True)
+        say(f"  repeat: {repro(case)}")
     return len(found)
 
 
@@ -230,7 +250,7 @@ def main() -> int:
     while not given.cases and time.monotonic() < deadline:
         findings += attempt(find_case(str(given.seed + count)), given)
         count += 1
-    print(f"{count} cases, {findings} findings, first seed {given.seed}")
+    say(f"{count} cases, {findings} findings, first seed {given.seed}")
     return 1 if findings else 0
 
 

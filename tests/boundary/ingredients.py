@@ -6,6 +6,8 @@ Each script runs by `bash` in the workspace, in a subshell of its own, and may f
 does not exist inside: when that file appears, the command ran outside.
 """
 
+# ruff: noqa: E501 - these are shell scripts, and a broken line would be another script
+
 from __future__ import annotations
 
 PROGRAMS = "git cp mv rm unshare nsenter sh bash python3 python bwrap tar rsync find env cat strace"
@@ -57,7 +59,7 @@ git config --add includeIf.gitdir:/.path "$SIBLING/.git/config"
 """,
     "config-include-fifo": 'mkfifo .git/pipe; printf "[include]\\n\\tpath = pipe\\n" >>.git/config',
     "config-worktree": 'git config core.worktree "$OWNER"',
-    "config-encoding": 'git config i18n.commitEncoding IBM037; echo x >encoded',
+    "config-encoding": "git config i18n.commitEncoding IBM037; echo x >encoded",
     "config-log-encoding": "git config i18n.logOutputEncoding UTF-16; echo x >encoded2",
     "config-forged-point": r"""
 /usr/bin/python3 - "$OWNER" <<'END'
@@ -225,7 +227,7 @@ touch -- "$(printf 'new\nline')" "$(printf 'esc\033]0;owned\007')" -rf --help "$
   "$(printf 'n%.0s' $(seq 255))" "$(printf 'rtl\342\200\256txt')" ' ' ':(glob)**' '$(id)' '`id`' 'a"b'
 mkdir -p -- "$(printf 'dir\033[2J')/..." ; touch "$(printf 'dir\033[2J')/.../x"
 """,
-    "files-modes": 'echo s >closed; chmod 000 closed; mkdir shut; echo t >shut/t; chmod 000 shut; cp /usr/bin/id suid; chmod 6755 suid; chmod 1777 .',
+    "files-modes": "echo s >closed; chmod 000 closed; mkdir shut; echo t >shut/t; chmod 000 shut; cp /usr/bin/id suid; chmod 6755 suid; chmod 1777 .",
     "files-deep": r"""
 /usr/bin/python3 -c '
 import os

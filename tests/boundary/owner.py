@@ -191,14 +191,15 @@ class Owner:
             "export GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b",
             'P="id >$MARKER"',
         ]
-        for name in self.case.inside:
-            lines.append(f"(\n{ingredients.INSIDE[name]}\n) || true")
+        lines += [f"(\n{ingredients.INSIDE[name]}\n) || true" for name in self.case.inside]
         return "\n".join(lines)
 
     def points(self) -> list[str]:
         """The ids of the project's recovery points."""
         words = ["git", "for-each-ref", "--format=%(refname:lstrip=3)", "refs/atoll/recovery"]
-        done = subprocess.run(words, cwd=self.project, env=self.env, capture_output=True, check=False)
+        done = subprocess.run(
+            words, cwd=self.project, env=self.env, capture_output=True, check=False
+        )
         return os.fsdecode(done.stdout).splitlines()
 
     # --- what must stay as it is

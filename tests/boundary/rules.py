@@ -10,7 +10,9 @@ from boundary.owner import Owner
 from boundary.watch import MAX_OUTPUT_BYTES, Event, Watched
 
 MAX_MEMORY_BYTES = 350 << 20
-PROGRAMS = re.compile(r"git(-[a-z-]+)?|bwrap|atoll|python[0-9.]*|ldconfig|newuidmap|newgidmap|getconf|systemd-run|uname")
+PROGRAMS = re.compile(
+    r"git(-[a-z-]+)?|bwrap|atoll|python[0-9.]*|ldconfig|newuidmap|newgidmap|getconf|systemd-run|uname"
+)
 """The names of programs that the host side may start. No shell, no program that walks trees."""
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/")
 _WRITABLE = ("/dev/", "/proc/", "/sys/fs/cgroup/", "pipe:", "socket:", "anon_inode:", "/memfd:")
@@ -29,9 +31,8 @@ class Problem(NamedTuple):
 def check(owner: Owner, verb: str, done: Watched) -> list[Problem]:
     """All that one command did and should not have done."""
     found = [*_outcome(owner, verb, done)]
-    for event in done.events:
-        if detail := _judge(owner, event):
-            found.append(Problem(detail[0], verb, detail[1]))
+    judged = (_judge(owner, event) for event in done.events)
+    found += [Problem(one[0], verb, one[1]) for one in judged if one is not None]
     if owner.marker.exists():
         found.append(Problem("executed", verb, "a command that was planted inside ran outside"))
         owner.marker.unlink()
@@ -74,10 +75,7 @@ def _judge(owner: Owner, event: Event) -> tuple[str, str] | None:
     if event.call.startswith("execve"):
         return _judge_program(owner, event)
     if event.call == "connect":
-        is_ours = event.path.startswith((f"{owner.atoll_home}/", "/proc/self/fd/"))
-        if is_ours or "AF_NETLINK" in event.path or event.path == "/var/run/nscd/socket":
-            return None
-        return "connect", event.path
+        return None if _may_connect(owner, event.path) else ("connect", event.path)
     if event.call.startswith("open") and event.path in map(str, owner.canaries.values()):
         return "read outside", event.text
     if event.is_write and not _may_write(owner, event):
@@ -100,9 +98,14 @@ def _judge_program(owner: Owner, event: Event) -> tuple[str, str] | None:
         return "program", f"not one of the machine's: {event.text}"
     if not PROGRAMS.fullmatch(name):
         return "program", f"not an expected one: {event.text}"
-    if event.in_view and name not in ("bwrap",) and not name.startswith("python"):
+    if event.in_view and name != "bwrap" and not name.startswith("python"):
         return "program", f"started in a capsule's view without walls: {event.text}"
     return None
+
+
+def _may_connect(owner: Owner, path: str) -> bool:
+    is_ours = path.startswith((f"{owner.atoll_home}/", "/proc/self/fd/"))
+    return is_ours or "AF_NETLINK" in path or path == "/var/run/nscd/socket"
 
 
 def _is_agents(owner: Owner, path: str) -> bool:

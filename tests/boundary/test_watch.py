@@ -14,6 +14,18 @@ from boundary.fuzz import Trial
 from boundary.owner import place_file
 from boundary.rules import check
 
+GIT_IN_A_LAYER = """
+os.makedirs(f'{home}/pools/p/layers/u1/tree/r')
+os.chdir(f'{home}/pools/p/layers/u1/tree/r')
+os.spawnv(os.P_WAIT, '/usr/bin/git', ['git', 'init', '-q'])
+os.execv('/usr/bin/git', ['git', 'status'])
+"""
+# What bwrap starts apart is inside, whatever it does.
+APART = """
+words = ['bwrap', '--unshare-pid', '--bind', '/', '/', '--dev', '/dev', '--', '/bin/sh', '-c']
+command = f'cat {owner}/.bash_history && cp --version'
+os.execv('/usr/bin/bwrap', [*words, f'({command}) >/dev/null'])
+"""
 BREAKS = {
     "program": [
         "os.execv(f'{project}/.venv/bin/git', ['git'])",
@@ -31,11 +43,7 @@ BREAKS = {
         "os.chdir(owner); os.mkdir('new')",
         "os.symlink('a', 'new', dir_fd=os.open(owner, os.O_RDONLY))",
     ],
-    "git in a capsule": [
-        "os.makedirs(f'{home}/pools/p/layers/u1/tree/r'); os.chdir(f'{home}/pools/p/layers/u1/tree/r');"
-        "os.spawnv(os.P_WAIT, '/usr/bin/git', ['git', 'init', '-q']);"
-        "os.execv('/usr/bin/git', ['git', 'status'])"
-    ],
+    "git in a capsule": [GIT_IN_A_LAYER],
     "connect": [
         "import socket; socket.socket().connect_ex(('127.0.0.1', 9))",
         "import socket; socket.socket(socket.AF_UNIX).connect_ex('/run/dbus/system_bus_socket')",
@@ -54,9 +62,7 @@ HARMLESS = [
     "open(f'{project}/README').read()",
     "os.makedirs(f'{home}/new'); open(f'{home}/new/file', 'w').close()",
     "sys.exit(4)",
-    # What bwrap starts apart is inside, whatever it does.
-    "os.execv('/usr/bin/bwrap', ['bwrap', '--unshare-pid', '--bind', '/', '/', '--dev', '/dev',"
-    " '--', '/bin/sh', '-c', f'cat {owner}/.bash_history >/dev/null; cp --version >/dev/null'])",
+    APART,
 ]
 
 
@@ -101,7 +107,10 @@ def test_a_command_that_does_not_end_is_ended(walls, trial):
 
 
 def test_a_process_that_stays_is_found(walls, trial):
-    play(trial, "os.fork() and os._exit(0); os.setsid(); os.execv('/usr/bin/sleep', ['sleep', '1000'])")
+    play(
+        trial,
+        "os.fork() and os._exit(0); os.setsid(); os.execv('/usr/bin/sleep', ['sleep', '1000'])",
+    )
     trial._check_processes("show")
     assert [problem.kind for problem in trial.problems] == ["process left"]
     assert "sleep 1000" in trial.problems[0].detail

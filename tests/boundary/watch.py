@@ -92,9 +92,7 @@ def watch(
     return Watched(argv, end, text, took_s, peak, parse(lines, str(cwd)), tracer if lives else None)
 
 
-def _await(
-    tracer: subprocess.Popen[bytes], trace: Path, deadline: float
-) -> tuple[int | None, int]:
+def _await(tracer: subprocess.Popen[bytes], trace: Path, deadline: float) -> tuple[int | None, int]:
     """The exit code of the traced command and the most memory that it was seen to have."""
     main, peak, read, rest = 0, 0, 0, b""
     while time.monotonic() < deadline:
@@ -157,7 +155,7 @@ def parse(text: str, cwd: str) -> list[Event]:
             child.program = child.program or process.program
             child.in_view = child.in_view or process.in_view
             continue
-        if call == "setns" and "mnt:" in arguments or call == "unshare" and "NEWNS" in arguments:
+        if (call, True) in (("setns", "mnt:" in arguments), ("unshare", "NEWNS" in arguments)):
             process.in_view = True
         path = _path_of(call, arguments, rest, process.cwd)
         if call.startswith("execve") and not failed:
