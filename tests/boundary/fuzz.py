@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -242,14 +243,14 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
     names = given.cases or ([case.name for case in KNOWN] if given.known else [])
-    count = findings = 0
-    for name in names:
-        findings += attempt(find_case(name), given)
-        count += 1
+    # So that an end from outside also ends what the case has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    findings = sum(attempt(find_case(name), given) for name in names)
+    count, seed = len(names), given.seed
     deadline = time.monotonic() + given.seconds
     while not given.cases and time.monotonic() < deadline:
-        findings += attempt(find_case(str(given.seed + count)), given)
-        count += 1
+        findings += attempt(find_case(str(seed)), given)
+        count, seed = count + 1, seed + 1
     say(f"{count} cases, {findings} findings, first seed {given.seed}")
     return 1 if findings else 0
 

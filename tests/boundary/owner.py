@@ -189,10 +189,13 @@ class Owner:
             f"export OWNER='{self.home}' SIBLING='{self.sibling}' TOKEN='{self.token}'",
             f"export MARKER='{self.marker}' GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b",
             "export GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b",
-            'P="id >$MARKER"',
+            'export P="id >$MARKER"',
         ]
-        lines += [f"(\n{ingredients.INSIDE[name]}\n) || true" for name in self.case.inside]
-        return "\n".join(lines)
+        for name in self.case.inside:
+            script = ingredients.INSIDE[name]
+            # By a shell of its own with a time limit: an earlier one may have left a pipe.
+            lines += [f"timeout -k 1 15 bash <<'NEXT'\n{script}\nNEXT"]
+        return "\n".join([*lines, "true"])
 
     def points(self) -> list[str]:
         """The ids of the project's recovery points."""

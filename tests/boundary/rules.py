@@ -40,11 +40,11 @@ def check(owner: Owner, verb: str, done: Watched) -> list[Problem]:
 
 
 def shorten(found: list[Problem]) -> list[Problem]:
-    """At most three of a kind for each verb."""
+    """At most two of a kind for each verb."""
     kept: dict[tuple[str, str], list[Problem]] = {}
     for problem in dict.fromkeys(found):
         kept.setdefault((problem.kind, problem.verb), []).append(problem)
-    return [problem for problems in kept.values() for problem in problems[:3]]
+    return [problem for problems in kept.values() for problem in problems[:2]]
 
 
 def _outcome(owner: Owner, verb: str, done: Watched):

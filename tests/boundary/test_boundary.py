@@ -11,7 +11,10 @@ from boundary.cases import KNOWN, PLAIN, SEEDS, find_case
 from boundary.fuzz import Trial, repro
 
 # The cases that still find something; each goes when its finding is closed.
-OPEN = frozenset()
+OPEN = frozenset({
+    "E1", "E2", "E2-relative", "E3", "E4", "E5", "F1", "F2", "F3", "F4", "F5", "F6",
+    "1", "2", "3", "4",
+})  # fmt: skip
 
 
 def names():
