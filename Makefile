@@ -2,7 +2,7 @@
 # checkout under "My Projects" works only as long as no absolute path appears.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt docs clean dev
+.PHONY: help demo test check soak lint fmt docs clean dev
 
 SHELL := /bin/sh
 BIN := .venv/bin
@@ -10,6 +10,7 @@ BIN := .venv/bin
 SOURCES := . tools/changelog
 PYTEST := $(BIN)/pytest -q -n auto --dist worksteal
 ARGS ?=
+SECONDS ?= 600
 PYTHON ?=
 export PYTHON
 
@@ -30,6 +31,9 @@ test: lint ## lint, then every test; ARGS="-k name -x" goes to pytest
 
 check: lint ## lint, then the quick tests
 	@$(PYTEST) -m "not slow" $(ARGS)
+
+soak: dev ## fuzz the host side for SECONDS=600; ARGS="E1 17" repeats cases, ARGS="--seed 7" starts there
+	@$(BIN)/python tests/boundary/fuzz.py --known --seconds $(SECONDS) $(ARGS)
 
 lint: dev ## format, lint rules, types, layers
 	$(call phase,format,$(BIN)/ruff format --check $(SOURCES))

@@ -16,8 +16,8 @@ from atoll.engine.verify import attack, inside
 from atoll.engine.verify.attempt import Attempt, Wall
 from atoll.testing.remains import checkout_digest, differences, portrait, timeless
 
-# Until the keeper bounds core files.
-OPEN: set[str] = set()
+# What still gets through; `test_walls.py` says what has to be built.
+OPEN: set[str] = {"P05", "G21"}
 FEWEST = {"none": 50, "worktree": 50, "clone": 45}
 
 

@@ -6,7 +6,7 @@ import click
 
 from atoll.cli import shapes
 from atoll.cli.frame import Frame, verb
-from atoll.engine.doctor import examine
+from atoll.engine.doctor import VISIBLE, examine
 from atoll.model.errors import PrerequisiteError
 from atoll.model.state import Finding
 
@@ -32,4 +32,6 @@ def command(frame: Frame) -> int:
 def _state(finding: Finding) -> str:
     if finding.good:
         return "ok"
+    if finding.name == VISIBLE:
+        return "not ok"
     return "missing" if finding.needed else "no"

@@ -15,12 +15,15 @@ from atoll.engine.session import home_path, open_session
 from atoll.host import files, git, kernel, locks, procfs, programs, sockets
 from atoll.host.process import run, wait_until
 from atoll.model.errors import AtollError
+from atoll.model.names import printable
 from atoll.model.plan import Enclosure
 from atoll.model.state import Finding
 from atoll.model.units import render_size
 
 _LOW_SPACE_BYTES = 1 << 30
 _INSTALL = "apt-get install"
+VISIBLE = "visible"
+"""The check that fails when something of the owner's can be reached, not when something lacks."""
 
 Probe = Callable[[], str]
 """Tries something and returns what it found; raises AtollError or OSError when it does not work."""
@@ -40,6 +43,7 @@ def examine() -> list[Finding]:
         _try("user namespaces", _user_namespaces, needed=False,
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
         _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
+        _try(VISIBLE, _visible, cure="atoll verify NAME --all shows each attempt"),
         _try("egress", _egress, cure="atoll new NAME --network none works without"),
         _try("limits", _limits, needed=False),
         _try("browser", _browser, needed=False, cure=f"{_INSTALL} chromium"),
@@ -195,6 +199,23 @@ def _walls() -> str:
     if way is None:
         raise OSError(reason)
     return reason
+
+
+def _visible() -> str:
+    """Makes the attempts of `atoll verify` on what is visible, in a throw-away capsule."""
+    from atoll.engine.verify import short  # noqa: PLC0415 - only here
+
+    home = home_path(os.environ)
+    files.require_own_directory(home)
+    findings = short.check_visible(home)
+    through = [f for f in findings if f.verdict == "gave way"]
+    if through:
+        told = "; ".join(f"{f.id} {f.title}: {printable(f.detail)}" for f in through)
+        raise OSError(told)
+    tried = [f for f in findings if f.verdict == "held"]
+    if not tried:
+        raise OSError(f"no attempt could be made: {printable(findings[0].detail)}")
+    return f"{len(tried)} attempts to see the owner's files, keys and sockets failed"
 
 
 def _egress() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,10 +35,12 @@ from atoll.engine.verify.canaries import (
     Facts,
     Planted,
     describe_host,
+    find_sockets,
     host_witness,
     identities,
     parse_facts,
     plant,
+    stray_object,
 )
 from atoll.model.errors import AtollError
 from atoll.model.state import Run, RunState
@@ -60,15 +62,23 @@ _LIMIT_S = 120.0
 _DETAIL = 500
 
 
-def verify(project: Project, capsule: Capsule, *, tell: Callable[[str], None]) -> Report:
-    """Attacks every wall of a capsule; `tell` hears which one is next.
+def verify(
+    project: Project,
+    capsule: Capsule,
+    *,
+    tell: Callable[[str], None],
+    walls: Sequence[Wall] = WALLS,
+    homes: Sequence[Path] = (),
+) -> Report:
+    """Attacks the walls of a capsule; `tell` is called with the name of the next one.
 
-    Raises what making a second capsule of the level, or starting a run in this one, raises.
+    `homes` are further Atoll homes that must not be reached. Raises what making a second capsule of
+    the level, or starting a run in this one, raises.
     """
     started = time.monotonic()
     findings: list[Finding] = []
-    with laid_out(project, capsule, tell) as given, _untold(capsule) as own:
-        for wall in WALLS:
+    with laid_out(project, capsule, tell, homes) as given, _untold(capsule) as own:
+        for wall in walls:
             tell(f"attacking: {wall.name}")
             findings += attack(wall, given, lambda task: _run_inside(capsule, task, own))
     return Report(
@@ -81,13 +91,20 @@ def verify(project: Project, capsule: Capsule, *, tell: Callable[[str], None]) -
 
 @contextmanager
 def laid_out(
-    project: Project, capsule: Capsule, tell: Callable[[str], None]
+    project: Project,
+    capsule: Capsule,
+    tell: Callable[[str], None],
+    homes: Sequence[Path] = (),
 ) -> Iterator[dict[str, object]]:
     """What attempts are given: everything that they reach for is there meanwhile."""
-    with host_witness() as (planted, host), _neighbour(project, capsule, tell) as (secret, other):
+    with (
+        host_witness() as (planted, host),
+        _neighbour(project, capsule, tell) as (secret, other),
+        stray_object(project.record.git_dir, secret) as stray,
+    ):
         yield {
             **describe_host(project.session.owner),
-            **describe_project(project, capsule),
+            **describe_project(project, capsule, homes, stray),
             "host": host,
             "other": other,
             "digests": [planted.digest, secret.digest],
@@ -150,7 +167,9 @@ def _run_inside(capsule: Capsule, task: bytes, own: list[Run]) -> tuple[bytes, s
     return b"", "there is no python3 inside"
 
 
-def describe_project(project: Project, capsule: Capsule) -> Facts:
+def describe_project(
+    project: Project, capsule: Capsule, homes: Sequence[Path], stray: str | None
+) -> Facts:
     """What is the owner's and Atoll's own, by identity."""
     session, git_dir = project.session, project.record.git_dir
     owner = session.owner
@@ -175,8 +194,11 @@ def describe_project(project: Project, capsule: Capsule) -> Facts:
         "toolchains": [f"{home}/.local/bin", f"{home}/.cargo/bin", f"{home}/.pyenv/shims"],
         "checkout": identities([str(project.root)]),
         "gitconfig": identities([owner.get("GIT_CONFIG_GLOBAL", ""), *settings]),
-        "git": {"path": git_dir, **entries},
-        "state": identities([str(session.home), str(session.home / "state.db")]),
+        "git": {"path": git_dir, "stray": stray, **entries},
+        "state": identities(
+            str(path) for home in (session.home, *homes) for path in (home, home / "state.db")
+        ),
+        "atoll_sockets": [path for home in (session.home, *homes) for path in find_sockets(home)],
         "layers": identities(map(str, [pool, *sorted(pool.glob("layers/*/tree"))[:5]])),
         "keepers": [c.directory for c in session.store.capsules(project.record.id)],
     }

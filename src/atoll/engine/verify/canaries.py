@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,20 +20,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.engine.verify import witness
-from atoll.host import files
+from atoll.host import files, git
 from atoll.host.process import launch, own_environment
-from atoll.model.errors import DriverError
+from atoll.model.errors import AtollError, DriverError
 
 Facts = dict[str, object]
 
 VARIABLE = "VERIFY_CANARY_TOKEN"
 _PATIENCE_S = 20.0
+_MOST_SOCKETS = 20
 _KNOWN = (
     ".ssh", ".aws", ".azure", ".config/gcloud", ".config/gh", ".config/git", ".kube", ".docker",
     ".gnupg", ".npmrc", ".pypirc", ".netrc", ".git-credentials", ".gitconfig", ".bash_history",
     ".zsh_history", ".python_history", ".mozilla", ".config/google-chrome", ".password-store",
     ".claude", ".codex", ".config/op", ".terraform.d", ".cargo/credentials.toml", ".m2", ".profile",
-    ".bashrc", ".cache", ".config",
+    ".bashrc", ".cache", ".config", ".local", ".local/share", ".local/state",
+    ".local/share/keyrings", ".local/share/kwalletd", ".local/share/fish", ".local/share/atoll",
+    ".lesshst", ".viminfo", ".psql_history", ".mysql_history", ".sqlite_history",
+    ".node_repl_history", ".pgpass", ".my.cnf", ".s3cfg", ".boto", ".vault-token", ".oci",
+    ".config/rclone", ".config/hub", ".config/chromium", ".config/Code", ".thunderbird", ".pki",
+    ".gemini", ".cursor", ".var/app", ".config/atoll", ".local/share/Trash",
 )  # fmt: skip
 _ETC = ("shadow", "gshadow", "sudoers", "passwd", "group", "hosts", "machine-id", "resolv.conf",
         "ssh", "hostname", "crontab", "fstab")  # fmt: skip
@@ -144,6 +151,35 @@ def identities(paths: Iterable[str]) -> list[dict[str, object]]:
             status = os.stat(path)
             found.append({"path": path, "identity": [status.st_dev, status.st_ino]})
     return found
+
+
+def find_sockets(home: Path) -> list[str]:
+    """The sockets in an Atoll home, by their paths; those of a few capsules are enough."""
+    found: list[str] = []
+    for pattern in ("*", "*/*", "projects/*/*/*"):
+        for path in sorted(home.glob(pattern)):
+            with suppress(OSError):
+                found += [str(path)] if stat.S_ISSOCK(path.lstat().st_mode) else []
+    return found[:_MOST_SOCKETS]
+
+
+@contextmanager
+def stray_object(git_dir: str, planted: Planted) -> Iterator[str | None]:
+    """A secret among the objects of a repository, of which no commit knows; its id."""
+    try:
+        answer = git.git("hash-object", "-w", "--stdin", cwd=git_dir, stdin=planted.secret.encode())
+    except AtollError:
+        yield None
+        return
+    name = answer.text.strip()
+    path = Path(git_dir, "objects", name[:2], name[2:])
+    try:
+        yield name
+    finally:
+        path.unlink(missing_ok=True)
+        # Other objects may have come to lie there.
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 def _addresses() -> list[str]:

@@ -225,6 +225,13 @@ else:
 gained or held("it stays who it is")
 gave_way("su is " + uids[1])
 """, "user"),
+    Attempt("F19b", "find a place where set-id programs count", """
+found = []
+for place in (HERE, given["workspace"], os.environ.get("HOME", HERE), "/tmp", "/usr/bin"):
+    if os.path.isdir(place) and not os.statvfs(place).f_flag & os.ST_NOSUID:
+        found.append(place)
+gave_way(", ".join(found)) if found else held("they count nowhere")
+"""),
     Attempt("F23", "set the marks by which layers hide files", """
 os.setxattr(HERE, "trusted.overlay.opaque", b"y")
 """, "root"),

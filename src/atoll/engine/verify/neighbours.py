@@ -73,6 +73,20 @@ for directory in given["keepers"]:
         refusal = error
 raise refusal
 """),
+        Attempt("Z06c", "connect to any socket of Atoll's own", """
+given["atoll_sockets"] or not_tried("there is none")
+for path in given["atoll_sockets"]:
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+        try:
+            place = os.open(os.path.dirname(path), os.O_PATH)
+            with socket.socket(socket.AF_UNIX, kind) as sock:
+                sock.settimeout(3)
+                sock.connect("/proc/self/fd/%d/%s" % (place, os.path.basename(path)))
+            gave_way(path)
+        except OSError as error:
+            refusal = error
+raise refusal
+"""),
         Attempt("F11", "change the frozen layers that all capsules share", """
 reach(given["layers"], write_into)
 """),

@@ -62,6 +62,10 @@ gave_way("process %d" % given["host"]["pid"])
 handle = call("pidfd_open", given["host"]["pid"], 0)
 call("pidfd_getfd", handle, 0, 0)
 """),
+        Attempt("P05", "write to the memory of the first process of the sandbox", """
+os.close(os.open("/proc/1/mem", os.O_RDWR))
+gave_way("process 1")
+""", "lax"),
         Attempt("P06", "make a user namespace", """
 call("unshare", 0x10000000)
 """),

@@ -45,6 +45,26 @@ for place in filter(None, places):
         refusal = error
 raise refusal
 """),
+        Attempt("G21", "read an object of the owner's repository that is not in the base", """
+import subprocess, zlib
+name = given["git"]["stray"] or not_tried("none could be written")
+store = os.path.join(given["workspace"], ".git", "objects")
+places = [given["git"]["path"] + "/objects", store]
+with contextlib.suppress(OSError), open(store + "/info/alternates") as file:
+    places += file.read().split("\\n")
+refusal = Held("it is not there")
+for place in filter(None, places):
+    try:
+        with open(os.path.join(place, name[:2], name[2:]), "rb") as file:
+            if is_secret(zlib.decompress(file.read())):
+                gave_way(place)
+    except OSError as error:
+        refusal = error
+words = ["git", "-C", given["workspace"], "cat-file", "blob", name]
+if is_secret(subprocess.run(words, capture_output=True).stdout):
+    gave_way("by git")
+raise refusal
+"""),
         Attempt("G20", "remove worktrees of the owner's repository", """
 reach(given["git"]["worktrees"], write_into)
 """),

@@ -38,6 +38,23 @@ for name in os.listdir("/proc/self/fd"):
             found.append(target)
 gave_way(", ".join(found)) if found else held("there are none")
 """),
+        Attempt("S02b", "use descriptors that the processes above hold open", """
+found, refusal, pid = [], Held("there are none"), os.getppid()
+while pid > 0:
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        for name in os.listdir("/proc/%d/fd" % pid):
+            target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+            if int(name) > 2 and target.startswith(("/", "socket:")):
+                found += [target] if not target.startswith(("/proc/", "/dev/")) else []
+    except OSError as error:
+        refusal, parent = error, 0
+    pid = parent
+if found:
+    gave_way(", ".join(found[:5]))
+raise refusal
+"""),
         Attempt("S03", "take a key from the owner's key ring", """
 KEYCTL_SEARCH, USER_RING = 10, -4
 given["host"]["key"] or not_tried("the host has none")
