@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import BrowserRequest
-from atoll.engine import addresses, freezer, profiles, removal, runs, windows
+from atoll.engine import addresses, freezer, profiles, runs, windows
+from atoll.engine.inside import ask
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.windows import Window
 from atoll.host import files, locks, views
-from atoll.host.process import run as run_to_end
 from atoll.host.process import wait_until
 from atoll.keeper.networks import BROWSER_PORT
 from atoll.model import browsertools
@@ -201,8 +201,7 @@ def _reset(session: Session, capsule: Capsule) -> None:
     profiles.forget(session, capsule)
     plan = isolation_plan(session, capsule)
     if plan.home:
-        inside = removal.enclosure(session, capsule)
-        run_to_end(("/bin/rm", "-rf", "--", f"{plan.home}/{_PROFILE}"), within=inside)
+        ask(session, capsule, ("/bin/rm", "-rf", "--", f"{plan.home}/{_PROFILE}"))
 
 
 def _turn(session: Session, capsule: Capsule) -> locks.Lock:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import files
-from atoll.host.process import Completed, failure, run, tells_of_no_space, wait_until
-from atoll.model.errors import PrerequisiteError, StateError
+from atoll.host.process import Completed, failure, run, wait_until
+from atoll.model.errors import StateError
 from atoll.model.names import printable
 from atoll.model.plan import Enclosure
 
@@ -86,26 +86,6 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     if tried[-1].code not in allowed:
         raise failure(tried[-1])
     return tried[-1]
-
-
-@contextmanager
-def copied_index(*, cwd: str, within: Enclosure) -> Iterator[str]:
-    """A copy of a workspace's index, made inside: asking must not change what was staged there.
-
-    It lies among the capsule's own temporary files: what a kill leaves of it goes with them.
-    """
-    real = git(
-        "rev-parse", "--path-format=absolute", "--git-path", "index", cwd=cwd, within=within
-    ).text.removesuffix("\n")
-    copy = f"{within.env.get('TMPDIR', '/tmp')}/.atoll-index-{os.urandom(6).hex()}"  # noqa: S108
-    # A repository without a commit has no index yet, which is fine, too.
-    copied = run(("cp", "--", real, copy), within=within, allowed=(0, 1))
-    try:
-        if tells_of_no_space(os.fsdecode(copied.stderr)):
-            raise PrerequisiteError(f"no space left for a copy of `{real}`", hint="df -h; atoll gc")
-        yield copy
-    finally:
-        run(("rm", "-f", "--", copy, f"{copy}.lock"), within=within)
 
 
 @contextmanager

@@ -27,21 +27,16 @@ from atoll.host import files
 from atoll.host.git import git
 from atoll.host.process import Program, Streamed, stream
 from atoll.host.transfer import (
-    LIMITS,
     LOOK,
     Brought,
-    Limits,
     Transfer,
     failure_of,
-    require_ids,
     said_by,
     writing,
 )
-from atoll.model.plan import Enclosure
 
 _PREFIX = "tmp_objdir-atoll-"
 """Git's own housekeeping removes what is called `tmp_` and old."""
-_EXPORT = ("git", "pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
 _DURABLE = ("-c", "core.fsync=objects", "-c", "core.fsyncMethod=fsync")
 """Batched, git would neither wait for the disk nor keep single objects in their order."""
 _INDEX = ("git", *_DURABLE, "index-pack", "--stdin", "--fix-thin", "--strict", "--index-version=2")
@@ -57,52 +52,6 @@ _PACK_OBJECTS = 100
 _PACK_BYTES = 1 << 20
 """Below both, objects are stored singly: many small packs would slow the owner's git down."""
 _SAID_BYTES = 1 << 20
-
-
-def bring(  # noqa: PLR0913 - two repositories, and what may pass between them
-    repository: str,
-    tips: Sequence[str],
-    *,
-    known: Sequence[str],
-    inside: Enclosure,
-    place: str,
-    limits: Limits = LIMITS,
-    keep_fds: Sequence[int] = (),
-) -> Brought:
-    """Brings the commits `tips` and all that they need into the owner's `repository`.
-
-    Deprecated: it asks the agent's git. Use `atoll.host.intake.objects.import_objects`.
-
-    `inside` and `place` say where the private repository is, `known` which commits both have, the
-    most telling first: when the inner git misses one, it is asked again with the first half.
-    `keep_fds` go to the git of the host only, never inside.
-
-    Raises as `import_objects` does.
-    """
-    require_ids(*tips, *known)
-    if not tips:
-        return Brought(objects=0, size_bytes=0)
-    store = OwnerStore.open(repository, keep_fds)
-    transfer = Transfer.start(tips, limits)
-    kinds = store.kinds((*tips, *known))
-    if all(kinds[tip] == "commit" for tip in tips) and store.walk(transfer).is_good:
-        return Brought(objects=0, size_bytes=0)
-    shared = [commit for commit in known if kinds[commit] == "commit"]
-    with quarantined(store) as (aside, pack):
-        while True:
-            asked = lines_of([*tips, *(f"^{commit}" for commit in shared)])
-            program = Program(_EXPORT, cwd=place, within=inside, stdin=asked)
-            done, incoming = transfer.receive(pack, program)
-            if done.code == 0:
-                break
-            if not shared or incoming.size_bytes:
-                raise failure_of(done, "pack-objects", place)
-            shared = shared[: len(shared) // 2]
-        brought = incoming.brought()
-        index(aside, transfer, pack)
-        require_commits(aside, transfer)
-        take_over(store, aside, transfer, pack, brought)
-    return brought
 
 
 def sweep(repository: str) -> None:

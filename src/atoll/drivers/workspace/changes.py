@@ -31,7 +31,7 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
             store, before, tree, stat=stat, limit_bytes=_PATCH_BYTES, paths=list(shown)
         )
         try:
-            taken = site.take(workspace)
+            taken = site.take(workspace, everything=False)
         except StateError as error:
             return Patch(text, refused=error.message)
         if taken is None:
@@ -71,7 +71,7 @@ def bring(site: Site, *, everything: bool) -> str | None:
     Returns where the branch stands then; None when there is none. Raises StateError.
     """
     with site.opened() as (workspace, store):
-        taken = site.take(workspace)
+        taken = site.take(workspace, everything=False)
         if taken is None:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
         if not everything:
@@ -87,7 +87,7 @@ def commit(site: Site, message: str, author: Author) -> Committed:
     """
     branch = site.plan.branch
     with site.opened() as (workspace, store):
-        taken = site.take(workspace)
+        taken = site.take(workspace, everything=False)
         if taken is None:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
         if taken.head_ref != f"refs/heads/{branch}":

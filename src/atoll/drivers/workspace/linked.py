@@ -41,8 +41,8 @@ class LinkedSite:
         ):
             yield Workspace(tree, None, is_whole=True), store
 
-    def take(self, workspace: Workspace) -> Taken | None:
-        del workspace
+    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
+        del workspace, everything
         record = self._record()
         if record is None:
             return None

@@ -72,16 +72,18 @@ class PrivateSite:
         ):
             yield workspace, store
 
-    def take(self, workspace: Workspace) -> Taken | None:
+    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
         refs = load_refs(workspace.tree)
         if refs is None:
             return None
-        tips = self._deliver(workspace, self._tips(refs))
         own = f"refs/heads/{self.plan.branch}"
+        branch = next((tip for ref, tip in refs.refs.items() if ref == own), None)
+        first = [tip for tip in (refs.head, branch) if tip is not None]
+        tips = self._deliver(workspace, self._tips(refs) if everything else first)
         return Taken(
             head=refs.head,
             head_ref=refs.head_ref,
-            branch=next((tip for ref, tip in refs.refs.items() if ref == own), None),
+            branch=branch,
             tips=tuple(tips),
         )
 

@@ -61,9 +61,10 @@ class Site(Protocol):
     def opened(self) -> AbstractContextManager[tuple[Workspace, Store]]:
         """The files, and a store for objects made of them."""
 
-    def take(self, workspace: Workspace) -> Taken | None:
-        """Takes over what is committed; None when the repository is not the one that the
-        workspace was made with. Raises StateError when it is refused.
+    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
+        """Takes over what HEAD and the branch hold, or `everything` that is committed or stashed;
+        None when the repository is not the one that the workspace was made with. Raises StateError
+        when it is refused.
         """
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
@@ -107,11 +108,7 @@ def find_work(site: Site) -> Work:
 def examined(site: Site) -> Iterator[Examined]:
     """Looks at a workspace that is there, and whose owner's repository is."""
     with site.opened() as (workspace, store):
-        try:
-            taken = site.take(workspace)
-        except (StateError, DriverError):
-            # Refused, incomplete or broken: what the capsule has committed is only in its files.
-            taken = None
+        taken, refused = _take(site, workspace)
         if taken is None:
             lonely = _lonely_commits(site, site.committed())
             yield Examined(Work(commits=lonely, nested=ALL), workspace, store)
@@ -126,6 +123,7 @@ def examined(site: Site) -> Iterator[Examined]:
         if taken.head is not None:
             lost = site.lost_submodules(store, taken.head)
             nested |= dict.fromkeys(path.shown() for path in lost)
+        nested |= dict.fromkeys(ALL) if refused else {}
         work = Work(
             uncommitted=_shown(against.uncommitted),
             untracked=_shown(against.untracked),
@@ -137,6 +135,18 @@ def examined(site: Site) -> Iterator[Examined]:
             only = _staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)
         yield Examined(work, workspace, store, taken, seen)
+
+
+def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
+    """What is committed, and whether some of it is refused, incomplete or broken: that is only in
+    the capsule's files.
+    """
+    for everything in (True, False):
+        try:
+            return site.take(workspace, everything=everything), not everything
+        except (StateError, DriverError):
+            continue
+    return None, True
 
 
 def _left_out(site: Site, workspace: Workspace) -> frozenset[InsidePath]:

@@ -26,6 +26,8 @@ GITLINK = 0o160000
 _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
 _COMPARED_BYTES = 64 << 20
+_AHEAD = 1000
+"""How many directories are looked into before it is asked whether they are ignored."""
 
 
 class Workspace(NamedTuple):
@@ -173,27 +175,44 @@ class _Walk:
     def __init__(self, tree: MergedTree, ignore: Ignore) -> None:
         self._tree = tree
         self._ignore = ignore
-        self._opened: set[InsidePath] = set()
+        self._decided: dict[InsidePath, bool] = {}
+        self._unknown: list[InsidePath] = []
         self.ignored: list[InsidePath] = []
         self.nested: list[InsidePath] = []
 
     def look(self) -> TreeChanges:
-        self.ignored, self.nested = [], []
-        return self._tree.changes(skip=self._skip)
+        """Walks until all directories on the way are decided. Directories are asked about in
+        batches, since every question starts a program: so each walk goes some way ahead.
+        """
+        while True:
+            self.ignored, self.nested, self._unknown = [], [], []
+            changes = self._tree.changes(skip=self._skip)
+            if not self._unknown:
+                return changes
+            ignored = self._ignore.ignored((path, True) for path in self._unknown)
+            self._decided |= {path: path in ignored for path in self._unknown}
+            if not ignored and len(self._unknown) < _AHEAD:
+                return changes
 
     def descend_into(self, known: Iterable[InsidePath]) -> bool:
         """Whether ignored directories hold something tracked; they are not skipped again."""
         above = {place for path in known for place in path.parents()}
-        fresh = {path for path in self.ignored if path in above} - self._opened
-        self._opened |= {place for path in fresh for place in _with_all_below(path, above)}
+        fresh = {path for path in self.ignored if path in above}
+        opened = {place for path in fresh for place in _with_all_below(path, above)}
+        self._decided |= dict.fromkeys(opened, False)
         return bool(fresh)
 
-    def _skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - the reader's call
+    def _skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
         if path.name == b".git":
             return True
         if not is_directory:
             return False
-        if path not in self._opened and self._ignore.is_ignored(path, is_directory=True):
+        decided = self._decided.get(path)
+        if decided is None:
+            if len(self._unknown) >= _AHEAD:
+                return True
+            self._unknown.append(path)
+        elif decided:
             self.ignored.append(path)
             return True
         if self._tree.kind(path.child(b".git")) is not None:

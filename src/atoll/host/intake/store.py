@@ -201,7 +201,7 @@ def open_store(
 def scratch_directory(within: Path) -> Iterator[Path]:
     """A private directory that is gone afterwards."""
     files.make_private_directory(within)
-    place = within / f"intake-{os.urandom(6).hex()}"
+    place = within / f".intake-{os.urandom(6).hex()}"
     place.mkdir(mode=0o700)
     try:
         yield place
