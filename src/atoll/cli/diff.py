@@ -34,6 +34,7 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> Non
         data = {
             "diff": text.decode(errors="replace"),
             "concealed": list(patch.concealed),
+            "left_out": list(patch.left_out),
             "refused": patch.refused,
         }
         frame.output.answer("diff", data, "")
@@ -48,14 +49,22 @@ def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:
     """What the patch cannot show: commits may hold what the files do not."""
     if patch.refused:
         frame.output.note(f"the commits of `{capsule.name}` are not shown: {patch.refused}")
+    if patch.left_out:
+        frame.output.note(
+            f"not shown: {_some(patch.left_out)}, which git cannot store: a repository of its own, "
+            "or closed to you"
+        )
     if patch.concealed:
-        shown = ", ".join(f"`{path}`" for path in patch.concealed[:5])
-        more = f" and {len(patch.concealed) - 5} more" if len(patch.concealed) > 5 else ""
         base = capsule.record.base_commit[:12]
         frame.output.note(
-            f"commits change {shown}{more}, which the files do not show\n"
+            f"commits change {_some(patch.concealed)}, which the files do not show\n"
             f"hint: git diff {base} {capsule.record.branch}"
         )
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:5])
+    return shown + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
 def _painted(line: str) -> str:

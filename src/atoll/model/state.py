@@ -210,6 +210,8 @@ class Patch(NamedTuple):
     text: bytes
     concealed: tuple[str, ...] = ()
     """What commits of the branch change and the files do not show."""
+    left_out: tuple[str, ...] = ()
+    """What the text cannot hold: repositories in the workspace, and what cannot be read."""
     refused: str = ""
     """Why the commits could not be looked at."""
 

@@ -24,7 +24,9 @@ _WAY_OUT = "atoll rm --force keeps its files as they are"
 def diff(site: Site, *, base: str, stat: bool) -> Patch:
     """From `base` to the files as they are. Also says what commits change and the files do not."""
     with site.opened() as (workspace, store):
-        tree = _files(site.plan, workspace, store)
+        seen = survey(store, workspace, site.plan.base_commit)
+        left_out = seen.left_out()
+        tree = recovery.write_survey(store, workspace, seen)
         before = comparison.tree_of(store, base)
         shown = comparison.difference(store, before, tree)
         text = commits.diff(
@@ -33,9 +35,9 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         try:
             taken = site.take(workspace, everything=False)
         except StateError as error:
-            return Patch(text, refused=error.message)
+            return Patch(text, left_out=left_out, refused=error.message)
         if taken is None:
-            return Patch(text, refused=_NO_REPOSITORY)
+            return Patch(text, left_out=left_out, refused=_NO_REPOSITORY)
         tips = dict.fromkeys([taken.branch, *site.committed()])
         concealed = {
             path
@@ -44,7 +46,8 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
             for path in comparison.difference(store, base, tip)
             if path not in shown
         }
-        return Patch(text, concealed=tuple(path.shown() for path in sorted(concealed)))
+        names = tuple(path.shown() for path in sorted(concealed))
+        return Patch(text, concealed=names, left_out=left_out)
 
 
 def diff_between(

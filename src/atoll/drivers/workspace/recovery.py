@@ -118,8 +118,7 @@ def examined(site: Site) -> Iterator[Examined]:
         absent = _left_out(site, workspace)
         seen = survey(store, workspace, site.plan.base_commit, also=taken.head, absent=absent)
         against = compare(store, seen, taken.head)
-        nested = dict.fromkeys(f"{path.shown()}/" for path in seen.repositories)
-        nested |= dict.fromkeys(path.shown() for path in seen.closed)
+        nested = dict.fromkeys(seen.left_out())
         if taken.head is not None:
             lost = site.lost_submodules(store, taken.head)
             nested |= dict.fromkeys(path.shown() for path in lost)

@@ -71,6 +71,11 @@ class Survey(NamedTuple):
             return TreeEntry(self.found[path], self.ids[path])
         return self.tracked.get(path)
 
+    def left_out(self) -> tuple[str, ...]:
+        """What no tree of the workspace can hold, for people; a repository ends with `/`."""
+        repositories = (f"{path.shown()}/" for path in self.repositories)
+        return (*repositories, *(path.shown() for path in self.closed))
+
     def changed(self) -> dict[InsidePath, int]:
         """What a tree of the workspace has and the commit has not, or has otherwise."""
         return {

@@ -81,7 +81,8 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     if not tips:
         return Imported(0, 0, {})
     store = OwnerStore.open(repository, keep_fds)
-    return _Import(reader, at, store, Transfer.start(tips, limits), commits_only).run(known)
+    transfer = Transfer.start(list(dict.fromkeys(tips)), limits)
+    return _Import(reader, at, store, transfer, commits_only).run(known)
 
 
 class _Import:
