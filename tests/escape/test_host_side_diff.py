@@ -10,7 +10,7 @@ from git_plants import PLANTS
 from hostile import as_both
 
 owner = hostile.owner
-HIDE = "printf 'evil = 1\\n' >src/calc.py; "
+HIDE = "printf 'evil = 1\\n' >src/calc.py"
 # Ways to change `src/calc.py`, or to add `evil.py`, without git's `status` and `diff` telling so.
 HIDDEN = {
     "assume-unchanged": "git update-index --assume-unchanged src/calc.py; " + HIDE,
@@ -70,8 +70,7 @@ def test_diff_shows_every_hidden_change(owner):
 
 def test_control_git_hides_these_changes(owner):
     """In a plain clone, `git status` and `git diff` say nothing of them."""
-    blind = ("assume-unchanged", "skip-worktree", "exclude", "excludes-file", "untracked-off",
-             "identity-filter")  # fmt: skip
+    blind = ("assume-unchanged", "skip-worktree", "exclude", "excludes-file", "untracked-off")
     for way in blind:
         copy = owner.place / f"control-{way}"
         owner.git("clone", "--quiet", owner.repo, copy)

@@ -40,7 +40,8 @@ TREES = {
     "git-leads-out": "rm -rf .git; ln -s REPO/.git .git; ln -s SECRET/../.git x",
     "git-file-leads-out": "rm -rf .git; echo 'gitdir: SECRET/../repo/.git' >.git",
     "common-dir": "echo SECRET >.git/commondir; echo SECRET/x >.git/gitdir",
-    "alternates": "cd .git/objects; mkdir -p info; printf 'SECRET\\n../../../../..\\n/proc/self/cwd\\n' "
+    "alternates": "cd .git/objects; mkdir -p info; "
+    "printf 'SECRET\\n../../../../..\\n/proc/self/cwd\\n' "
     ">>info/alternates; echo SECRET >info/http-alternates",
     "odd-refs": "mkfifo .git/refs/heads/fifo; ln -s SECRET/id_rsa .git/refs/heads/link; "
     "mkdir -p .git/refs/heads/$(printf 'a\\033b'); printf 'ref: refs/heads/../../x\\n' "
