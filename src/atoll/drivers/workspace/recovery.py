@@ -256,10 +256,20 @@ def write_files(it: Examined) -> ObjectId:
 
 
 def write_survey(store: Store, workspace: Workspace, seen: Survey) -> ObjectId:
-    """All files that a survey found, as a tree in the store. Raises StateError."""
-    return trees.write_tree(
-        store, seen.commit, workspace.tree, seen.changed(), seen.removed, links=seen.links
-    )
+    """All files that a survey found, as a tree in the store. Raises StateError when one cannot be
+    read any more: a tree without it would be taken for the whole.
+    """
+    missed: list[InsidePath] = []
+    tree = trees.write_tree(
+        store, seen.commit, workspace.tree, seen.changed(), seen.removed,
+        links=seen.links, missed=missed,
+    )  # fmt: skip
+    if missed:
+        raise StateError(
+            f"`{missed[0].shown()}` changed while it was read",
+            hint="stop what writes there, and try again",
+        )
+    return tree
 
 
 def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | None:

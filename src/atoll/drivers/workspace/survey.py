@@ -8,6 +8,7 @@ owner's own excludes; a file that a commit tracks is never ignored.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -127,8 +128,13 @@ def survey(
     ids = trees.blob_ids(store, commit, workspace.tree, compared, links=links)
     gone = _removed(workspace, changes, tracked, found)
     repositories = _nested(workspace, walk.nested, tracked)
-    # What vanished while it was read is not there; what cannot be read is told as such.
+    # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     unread = {path for path in found if path in known and path not in ids}
+    unread |= {
+        path
+        for path in found
+        if path not in known and path not in links and not _can_read(workspace.tree, path)
+    }
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -166,6 +172,13 @@ def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> Tree
         return seen.entry(path)
     # Untouched: as in the commit that the workspace was made of.
     return moved[path].before
+
+
+def _can_read(tree: TreeReader, path: InsidePath) -> bool:
+    handle = tree.find_file(path)
+    if handle is not None:
+        os.close(handle)
+    return handle is not None
 
 
 def git_mode(mode: int) -> int:
