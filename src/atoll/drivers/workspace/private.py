@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.recovery import Taken, find_lost_submodules
 from atoll.drivers.workspace.survey import GIT, Workspace
@@ -102,8 +103,9 @@ class PrivateSite:
         known = list(dict.fromkeys([self.plan.base_commit, *self.committed()]))
         fresh = [tip for tip in tips if tip not in known]
         taken = import_objects(
-            workspace.tree, self.plan.repository, fresh, known=known, commits_only=True
-        )
+            workspace.tree, self.plan.repository, fresh,
+            known=known, commits_only=True, history=history.require_store(self.plan),
+        )  # fmt: skip
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 

@@ -194,6 +194,7 @@ class _Walk:
         self._tree = tree
         self._ignore = ignore
         self._decided: dict[InsidePath, bool] = {}
+        self._entered: set[InsidePath] = set()
         self._unknown: list[InsidePath] = []
         self.ignored: list[InsidePath] = []
         self.nested: list[InsidePath] = []
@@ -213,9 +214,13 @@ class _Walk:
                 return changes
 
     def descend_into(self, known: Iterable[InsidePath]) -> bool:
-        """Whether ignored directories hold something tracked; they are not skipped again."""
+        """Whether directories that are ignored, or repositories of their own, hold something
+        tracked; they are not skipped again.
+        """
         above = {place for path in known for place in path.parents()}
-        fresh = {path for path in self.ignored if path in above}
+        fresh = {path for path in (*self.ignored, *self.nested) if path in above}
+        fresh -= self._entered
+        self._entered |= fresh
         opened = {place for path in fresh for place in _with_all_below(path, above)}
         self._decided |= dict.fromkeys(opened, False)
         return bool(fresh)
@@ -235,7 +240,7 @@ class _Walk:
             return True
         if self._tree.kind(path.child(b".git")) is not None:
             self.nested.append(path)
-            return True
+            return path not in self._entered
         return False
 
 

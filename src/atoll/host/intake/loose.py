@@ -261,20 +261,24 @@ def copy_reachable(
     *,
     without: Iterable[ObjectId],
     most: int,
-) -> set[ObjectId]:
+) -> tuple[set[ObjectId], set[ObjectId]]:
     """Adds the loose objects that `tips` lead to through loose objects, `without` some.
 
-    Returns all that were looked for, loose or not; stops at `most`.
+    Returns all that were looked for, and those of them that are not loose; stops at `most`.
     """
     seen = set(without)
+    absent: set[ObjectId] = set()
     ahead = [tip for tip in dict.fromkeys(tips) if tip not in seen]
     seen.update(ahead)
     while ahead:
-        found = loose.copy(ahead.pop(), pack)
+        name = ahead.pop()
+        found = loose.copy(name, pack)
+        if found is None:
+            absent.add(name)
         for link in found.links if found is not None else ():
             if link not in seen:
                 seen.add(link)
                 ahead.append(link)
         if len(seen) > most:
             break
-    return seen
+    return seen, absent

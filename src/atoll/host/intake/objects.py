@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Sequence
 from io import FileIO
+from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import quarantine
@@ -65,12 +66,17 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     at: InsidePath = GIT_DIRECTORY,
     keep_fds: Sequence[int] = (),
     commits_only: bool = False,
+    history: Path | None = None,
 ) -> Imported:
     """Brings the commits `tips` and all that they need into the owner's `repository`.
 
     `known` are commits that the owner has and below which nothing has to be looked for. Tags are
     peeled. A tip that stands for anything but a commit is refused, or left out if `commits_only`.
     `keep_fds` stay open in every git that is started.
+
+    `history` is the object directory that the agent can read, where that is not all of the
+    owner's. What the tips need has to be there or in the agent's own repository: nothing becomes
+    part of the agent's work because the owner happens to have it.
 
     Raises ValueError for what is no object id; StateError for objects that are broken, malicious,
     incomplete (IncompleteError) or over a limit; DriverError when a git or the disk fails;
@@ -82,7 +88,7 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
         return Imported(0, 0, {})
     store = OwnerStore.open(repository, keep_fds)
     transfer = Transfer.start(list(dict.fromkeys(tips)), limits)
-    return _Import(reader, at, store, transfer, commits_only).run(known)
+    return _Import(reader, at, store, transfer, commits_only, history).run(known)
 
 
 class _Import:
@@ -93,8 +99,13 @@ class _Import:
         store: OwnerStore,
         transfer: Transfer,
         commits_only: bool,  # noqa: FBT001 - one caller
+        history: Path | None,
     ) -> None:
         self._reader, self._at, self._store = reader, at, store
+        # What the agent may build on: `info` is a directory without objects.
+        self._visible = (
+            store if history is None else store._replace(objects=history, target=history / "info")
+        )
         self._transfer, self._commits_only = transfer, commits_only
         self._tips = [ObjectId(tip) for tip in transfer.tips]
         self._algorithm = algorithm_of(transfer.tips[0])
@@ -105,7 +116,9 @@ class _Import:
     def run(self, known: Sequence[str]) -> Imported:
         peeled = self._store.peeled((*self._tips, *known))
         self._known = [ObjectId(name) for name in known if peeled[name] == (name, "commit")]
-        found = {tip: peeled[tip] for tip in self._tips if peeled[tip][1] != "missing"}
+        seen = peeled if self._visible is self._store else self._visible.peeled(self._tips)
+        found = {tip: seen[tip] for tip in self._tips if seen[tip][1] != "missing"}
+        found |= {tip: peeled[tip] for tip in self._tips if tip in self._known}
         had = set(found)
         found |= self._peel_loose([tip for tip in self._tips if tip not in found])
         commits = self._commits(found)
@@ -152,7 +165,7 @@ class _Import:
                     break
                 name = loaded.links[0]
         tagged = {tip: name for tip, name in elsewhere.items() if tip != name}
-        peeled = self._store.peeled(list(tagged.values())) if tagged else {}
+        peeled = self._visible.peeled(list(tagged.values())) if tagged else {}
         hits = {tip: peeled[name] for tip, name in tagged.items()}
         return found | {tip: hit for tip, hit in hits.items() if hit[1] != "missing"}
 
@@ -160,9 +173,11 @@ class _Import:
 
     def _from_loose(self, transfer: Transfer) -> Brought:
         with quarantine.quarantined(self._store) as (aside, pack):
-            writer = self._copy_loose(pack, [ObjectId(tip) for tip in transfer.tips])[0]
+            tips = [ObjectId(tip) for tip in transfer.tips]
+            writer, _, absent = self._copy_loose(pack, tips)
             if not writer.objects:
                 raise transfer.incomplete("an object that the owner lacks is not there")
+            self._require_visible(absent)
             brought = Brought(writer.objects, writer.size_bytes)
             quarantine.index(aside, transfer, pack)
             quarantine.take_over(self._store, aside, transfer, pack, brought)
@@ -170,15 +185,25 @@ class _Import:
 
     def _copy_loose(
         self, pack: FileIO, tips: Sequence[ObjectId]
-    ) -> tuple[PackWriter, set[ObjectId]]:
-        """Writes a pack of the loose objects that tips lead to; also returns all looked for."""
+    ) -> tuple[PackWriter, set[ObjectId], set[ObjectId]]:
+        """Writes a pack of the loose objects that tips lead to; also returns all that were looked
+        for, and those of them that are not loose.
+        """
         writer = self._writer(pack)
         most = 2 * self._transfer.limits.objects
-        seen = copy_reachable(self._loose, writer, tips, without=self._known, most=most)
+        seen, absent = copy_reachable(self._loose, writer, tips, without=self._known, most=most)
         if len(seen) > most:
             raise self._transfer.too_many()
         writer.finish()
-        return writer, seen
+        return writer, seen, absent
+
+    def _require_visible(self, names: set[ObjectId]) -> None:
+        """Raises IncompleteError for objects that are neither the agent's nor shown to it."""
+        if self._visible is self._store or not names:
+            return
+        kinds = self._visible.kinds(sorted(names))
+        if any(kind == "missing" for kind in kinds.values()):
+            raise self._transfer.incomplete("it refers to objects that the capsule does not have")
 
     def _writer(self, pack: FileIO) -> PackWriter:
         _empty(pack)
@@ -188,11 +213,11 @@ class _Import:
 
     def _from_packs(self) -> Imported:
         with quarantine.quarantined(self._store) as (aside, pack):
-            first = aside._replace(target=aside.target / "first")
+            first = aside._replace(target=aside.target / "first", objects=self._visible.objects)
             with writing():
                 first.target.mkdir(mode=0o700)
             self._index_packs(first, pack)
-            writer, seen = self._copy_loose(pack, self._tips)
+            writer, seen, _ = self._copy_loose(pack, self._tips)
             self._index(first, pack, writer)
             try:
                 commits, brought = self._pack(first, pack)
@@ -287,7 +312,10 @@ class _Import:
             if peeled[tip][1] == "missing":
                 raise self._too_large_or(self._transfer.no_commit(tip, "missing"))
         commits = self._commits({tip: peeled[tip] for tip in self._tips})
-        asked = lines_of([*commits.values(), *(f"^{commit}" for commit in self._known)])
+        # A known commit that the agent was not shown may be in its own packs, or not at all.
+        shared = first.kinds(self._known) if self._known else {}
+        known = [name for name in self._known if shared[name] == "commit"]
+        asked = lines_of([*commits.values(), *(f"^{commit}" for commit in known)])
         _empty(pack)
         program = first.program(_PACK, self._transfer, asked)
         done, incoming = self._transfer.receive(pack, program)
