@@ -419,4 +419,4 @@ def test_few_programs(repo, git, opened, monkeypatch):
     blob_ids(store, base, DirectoryReader(repo), inside("app.py", "src/calc.py"))
     assert len(heard) == 1
     write_tree(store, base, DirectoryReader(repo), {InsidePath(b"app.py"): 0o100644}, [])
-    assert len(heard) == 5
+    assert len(heard) == 4
