@@ -40,6 +40,7 @@ def examine() -> list[Finding]:
         _try("user namespaces", _user_namespaces, needed=False,
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
         _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
+        _try("toolchains", _toolchains, needed=False),
         _try("egress", _egress, cure="atoll new NAME --network none works without"),
         _try("limits", _limits, needed=False),
         _try("browser", _browser, needed=False, cure=f"{_INSTALL} chromium"),
@@ -195,6 +196,15 @@ def _walls() -> str:
     if way is None:
         raise OSError(reason)
     return reason
+
+
+def _toolchains() -> str:
+    """Which of the owner's programs capsules see, and what of PATH and variables they do not."""
+    from atoll.drivers.isolation import toolchains  # noqa: PLC0415 - only here
+
+    found = toolchains.find(os.environ, [str(home_path(os.environ))])
+    shown = f"capsules see {len(found.shown)} places of yours with programs"
+    return shown + "".join(f"; not {refusal}" for refusal in found.refused)
 
 
 def _egress() -> str:
