@@ -200,11 +200,9 @@ def _walls() -> str:
 
 def _toolchains() -> str:
     """Which of the owner's programs capsules see, and what of PATH and variables they do not."""
-    from atoll.drivers.isolation import toolchains  # noqa: PLC0415 - only here
-
-    found = toolchains.find(os.environ, [str(home_path(os.environ))])
-    shown = f"capsules see {len(found.shown)} places of yours with programs"
-    return shown + "".join(f"; not {refusal}" for refusal in found.refused)
+    shown, refused = registry.survey_toolchains(os.environ, [str(home_path(os.environ))])
+    told = f"capsules see {len(shown)} places of yours with programs"
+    return told + "".join(f"; not {refusal}" for refusal in refused)
 
 
 def _egress() -> str:
