@@ -89,6 +89,15 @@ def open_namespace() -> int:
         os.waitpid(pid, 0)
 
 
+ONLY = """
+import sys
+from atoll.host import programs
+programs.SYSTEM_DIRECTORIES = (sys.argv.pop(1),)
+from atoll.__main__ import main
+main()
+"""
+
+
 class Person:
     """`who` is `root` or `user`. Everything of theirs lies in `place`, which only they can open."""
 
@@ -163,6 +172,9 @@ class Person:
         return done
 
     def atoll(self, *args: str | Path, **options: Any) -> subprocess.CompletedProcess[Any]:
+        """Runs the program; with `programs`, a machine on which only these are installed."""
+        if programs := options.pop("programs", None):
+            return self.run(sys.executable, "-c", ONLY, programs, *args, **options)
         return self.run(sys.executable, "-m", "atoll", *args, **options)
 
     def sh(self, name: str, script: str, *, code: int = 0, options: tuple[str, ...] = ()) -> str:

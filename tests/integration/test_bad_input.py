@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from persons import ONLY
+
 BAD_NAMES = ["a/b", "..", "-x", "a" * 300, "🦀", "Upper", "x y", "", "a_b", "a\nb", "a-", "é"]
 
 
@@ -289,11 +291,15 @@ def test_a_full_and_a_read_only_home(repo, git, tmp_path, require_tool):
     assert git("fsck", "--no-dangling", cwd=repo) == ""
 
 
-def test_the_cli_without_git_says_so(atoll, repo, tmp_path):
+def test_the_cli_without_git_says_so(repo, tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "sh").symlink_to(shutil.which("sh") or "/bin/sh")
-    fails(atoll("ls", cwd=repo, check=False, env={"PATH": str(tools)}), 3, "`git` is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", ONLY, tools, "ls"], cwd=repo, env={**os.environ, "PATH": str(tools)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    fails(done, 3, "`git` is not installed")
 
 
 @pytest.mark.parametrize(

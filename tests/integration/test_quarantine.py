@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from atoll.host import git as host_git
-from atoll.host import process
+from atoll.host import process, programs
 from atoll.host.intake.objects import Imported, import_objects
 from atoll.host.transfer import Brought, Limits
 from atoll.model.errors import DriverError, StateError
@@ -1213,7 +1213,8 @@ def test_killed_between_two_single_objects(pair, require_tool, tmp_path, monkeyp
     real = shutil.which("git")
     tools = tmp_path / "tools"
     tools.mkdir()
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    shimmed = (str(tools), *programs.SYSTEM_DIRECTORIES)
+    monkeypatch.setattr(programs, "SYSTEM_DIRECTORIES", shimmed)
     for number in range(1, 100):
         (tools / "git").write_text(
             f'#!/bin/sh\ncase " $* " in *" unpack-objects "*) exec {strace} -f -qq -o /dev/null '

@@ -213,16 +213,17 @@ def test_without(person, what):
 
 @as_both
 def test_without_bwrap(person):
-    hidden = {"PATH": without("bwrap", person.place / "programs")}
-    done = person.atoll("new", "x", check=False, env=hidden)
+    without_it = without("bwrap", person.place / "programs")
+    hidden = {"programs": without_it, "env": {"PATH": without_it}}
+    done = person.atoll("new", "x", check=False, **hidden)
     require_refused(person, done)
     assert "bwrap is not installed\nhint: apt-get install bubblewrap" in done.stderr
     require_nothing(person)
-    assert "bwrap" in person.atoll("doctor", check=False, env=hidden).stdout
+    assert "bwrap" in person.atoll("doctor", check=False, **hidden).stdout
     person.atoll("new", "x")
     for _ in range(2):
         # With its view still held, and without.
-        assert "bwrap is not installed" in require_nothing_runs(person, {"env": hidden})
+        assert "bwrap is not installed" in require_nothing_runs(person, hidden)
         end_view(person)
     assert person.sh("x", "test ! -e ran; echo well") == "well\n"
 
@@ -235,7 +236,7 @@ def test_bwrap_that_builds_no_walls(person, elsewhere):
     path = without("bwrap", place)
     (place / "bwrap").write_text(NO_WALLS)
     (place / "bwrap").chmod(0o755)
-    done = person.atoll("new", "x", check=False, env={"PATH": path})
+    done = person.atoll("new", "x", check=False, programs=path, env={"PATH": path})
     require_refused(person, done)
     assert "missing: a filter on system calls, no new privileges" in done.stderr
     require_nothing(person)

@@ -41,6 +41,13 @@ finally:
     with open(place, "w") as stream:
         stream.write("\\n".join(sys.modules))
 """
+SHIMMED = """
+import sys
+from atoll.host import programs
+programs.SYSTEM_DIRECTORIES = (sys.argv.pop(1), *programs.SYSTEM_DIRECTORIES)
+from atoll.__main__ import main
+main()
+"""
 COUNTER = '#!/bin/sh\necho "$*" >> {log}\nexec {git} "$@"\n'
 COST_RATIOS = {"--version": 12, "ls": 30}
 """`ls` counts with the tools that it starts."""
@@ -190,8 +197,7 @@ def count_git(repo, tmp_path):
 
     def count(*args):
         log.write_text("")
-        path = f"{shim.parent}{os.pathsep}{os.environ['PATH']}"
-        done = call([sys.executable, "-m", "atoll", *args], repo, PATH=path)
+        done = call([sys.executable, "-c", SHIMMED, str(shim.parent), *args], repo)
         assert done.returncode == 0, done.stderr
         return len(log.read_text().splitlines())
 

@@ -6,6 +6,7 @@ A plugin registers an entry point in the group `atoll.workspace`, `atoll.isolati
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import cast
 
@@ -69,6 +70,16 @@ def browser_driver(name: str) -> BrowserDriver:
 
 def driven_browser() -> DrivenBrowser:
     return cast("DrivenBrowser", _load("atoll.browser", _BROWSER, DRIVEN))
+
+
+def survey_toolchains(
+    owner: Mapping[str, str], roots: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Which places of the owner's capsules see as toolchains, and what is refused, and why."""
+    from atoll.drivers.isolation import toolchains  # noqa: PLC0415 - only for `doctor`
+
+    found = toolchains.find(owner, roots)
+    return [place.at for place in found.shown], found.refused
 
 
 def _load(group: str, built_in: dict[str, str], name: str) -> object:

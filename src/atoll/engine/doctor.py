@@ -44,6 +44,7 @@ def examine() -> list[Finding]:
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
         _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
         _try(VISIBLE, _visible, cure="atoll verify NAME --all shows each attempt"),
+        _try("toolchains", _toolchains, needed=False),
         _try("egress", _egress, cure="atoll new NAME --network none works without"),
         _try("limits", _limits, needed=False),
         _try("browser", _browser, needed=False, cure=f"{_INSTALL} chromium"),
@@ -216,6 +217,13 @@ def _visible() -> str:
     if not tried:
         raise OSError(f"no attempt could be made: {printable(findings[0].detail)}")
     return f"{len(tried)} attempts to see the owner's files, keys and sockets failed"
+
+
+def _toolchains() -> str:
+    """Which of the owner's programs capsules see, and what of PATH and variables they do not."""
+    shown, refused = registry.survey_toolchains(os.environ, [str(home_path(os.environ))])
+    told = f"capsules see {len(shown)} places of yours with programs"
+    return told + "".join(f"; not {refusal}" for refusal in refused)
 
 
 def _egress() -> str:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.host import files, git, points
-from atoll.host.programs import find_program
+from atoll.host import files, git, points, programs
 from atoll.model.errors import StateError
 from atoll.model.state import RecoveryPoint
 from atoll.testing.conformance.witness import held_lock, look, refused
@@ -268,13 +266,14 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
 
     def test_tools_hold_the_lock(self, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
         trial = self.trial(tmp_path)
-        real = find_program("git")
+        real = programs.find_program("git")
         seen = tmp_path / "seen"
         seen.mkdir()
         write_files(tmp_path, {"bin/git": _SPY.format(seen=seen, real=real).encode()})
         (tmp_path / "bin" / "git").chmod(0o755)
         with monkeypatch.context() as patch, held_lock(trial.home) as lock:
-            patch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+            shimmed = (str(tmp_path / "bin"), *programs.SYSTEM_DIRECTORIES)
+            patch.setattr(programs, "SYSTEM_DIRECTORIES", shimmed)
             self.driver().apply(trial.plan, lock=lock)
         told = [path.read_text() for path in seen.iterdir()]
         assert told, "no tool was seen"
