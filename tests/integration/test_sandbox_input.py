@@ -285,7 +285,8 @@ cd $1
 (echo evil > .git/hooks/pre-commit) 2> /dev/null && echo hook
 (echo evil > .git/info/attributes) 2> /dev/null && echo attributes
 blob=$(echo evil | git hash-object -w --stdin 2> /dev/null) && echo object
-git update-index --add --cacheinfo 100644,$(git rev-parse HEAD:README.md),evil 2> /dev/null && echo index
+known=$(git rev-parse HEAD:README.md)
+git update-index --add --cacheinfo 100644,$known,evil 2> /dev/null && echo index
 mv .git .was 2> /dev/null && echo moved
 cd /tmp; (cd $2 && mv $3 elsewhere) 2> /dev/null && echo parent
 exit 0

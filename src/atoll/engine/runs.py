@@ -81,10 +81,9 @@ def start(
             background=spec.background,
             tty=spec.tty,
             network=spec.network,
-            write=spec.write,
-            is_own=spec.is_own,
+            write=spec.write, is_own=spec.is_own,
             states=states,
-        )
+        )  # fmt: skip
     except BaseException:
         lock.release(remove=True)
         raise

@@ -29,15 +29,14 @@ class Origin:
 
     def __init__(self, *, is_strict: bool) -> None:
         self.is_strict = is_strict
-        self._depth = _pid_depth("self")
+        handle = os.pidfd_open(os.getpid())
+        self._depth = _pid_depth(handle)
+        os.close(handle)
         self._mount = _root_mount("self")
         self._user = _identity("self", "user")
 
     def admits(self, sock: socket.socket) -> bool:
-        """Whether the peer of a connected socket is one of ours, in our namespaces.
-
-        Anything that cannot be read is a no.
-        """
+        """Whether the peer of a connected socket is one of ours, in our namespaces."""
         try:
             pid, uid, _ = _PEER.unpack(
                 sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -49,23 +48,22 @@ class Origin:
             return False
         try:
             # Asked last: as long as the peer lives, the number is nobody else's.
-            return self._is_home(str(pid)) and not select.select([handle], (), (), 0)[0]
+            return self._is_home(str(pid), handle) and not select.select([handle], (), (), 0)[0]
         except (OSError, ValueError):
             return False
         finally:
             os.close(handle)
 
-    def _is_home(self, pid: str) -> bool:
-        depth = _pid_depth(pid)
+    def _is_home(self, pid: str, handle: int) -> bool:
+        depth = _pid_depth(handle)
         if depth == 0 or depth != self._depth:
             return False
         if not self.is_strict:
             return True
-        if self._mount is None or _root_mount(pid) != self._mount:
-            return False
-        # A keeper in a user namespace of its own is not shown its maker's, but what is below it.
-        found = _identity(pid, "user")
-        return found is None or found == self._user
+        # A keeper in a user namespace of its own is not shown its maker's processes everywhere
+        # (`hidepid`), nor their user namespace, but always what is below it.
+        mount, user = _root_mount(pid), _identity(pid, "user")
+        return mount in (None, self._mount) and user in (None, self._user)
 
 
 def _open_peer(sock: socket.socket, pid: int) -> int:
@@ -75,17 +73,21 @@ def _open_peer(sock: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
 
 
-def _pid_depth(pid: str) -> int:
-    """In how many nested pid namespaces a process is, as seen from here; 0 if nobody knows."""
-    for line in _read(f"/proc/{pid}/status", _STATUS_BYTES).split(b"\n"):
+def _pid_depth(handle: int) -> int:
+    """In how many nested pid namespaces a process is, as seen from here; 0 if that is unknown."""
+    for line in _read(f"/proc/self/fdinfo/{handle}", _STATUS_BYTES).split(b"\n"):
         if line.startswith(b"NSpid:"):
             return len(line.split()) - 1
     return 0
 
 
 def _root_mount(pid: str) -> bytes | None:
-    """The number of the mount at `/`, which no two mount namespaces share."""
-    for line in _read(f"/proc/{pid}/mountinfo", _MOUNTS_BYTES).split(b"\n"):
+    """The number of the mount at `/`, which no two mount namespaces share; None if not shown."""
+    try:
+        listed = _read(f"/proc/{pid}/mountinfo", _MOUNTS_BYTES)
+    except OSError:
+        return None
+    for line in listed.split(b"\n"):
         fields = line.split(b" ")
         if len(fields) > 4 and fields[4] == b"/":
             return fields[0]

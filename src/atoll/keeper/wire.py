@@ -22,7 +22,6 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 CONTROL = "control"
 
 _HEAD = struct.Struct("!BI")
-_PEER = struct.Struct("3i")
 
 
 class Kind(enum.IntEnum):
@@ -172,10 +171,3 @@ def remove(place: str | os.PathLike[str], name: str = CONTROL) -> None:
         os.unlink(os.path.join(place, name))
     except OSError:
         return
-
-
-def peer_uid(sock: socket.socket) -> int:
-    """The user on the other side, as the kernel knows it."""
-    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    uid: int = _PEER.unpack(packed)[1]
-    return uid

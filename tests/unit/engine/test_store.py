@@ -354,3 +354,41 @@ def test_checkout_of_a_capsule_that_is_gone(store):
     with pytest.raises(StateError, match="has been removed"):
         store.set_checkout(PROJECT.id, 99)
     assert store.checkouts() == {}
+
+
+def test_store_of_before_narrowings_is_brought_up_to_date(home):
+    """Runs that had no network count as narrowed; of what they could write nothing is known."""
+    with contextlib.closing(sqlite3.connect(home / "state.db")) as db:
+        db.executescript("".join(schema.STEPS[:5]) + "PRAGMA user_version = 5;")
+        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", PROJECT)
+        for name in ("x", "y"):
+            db.execute(
+                "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+                "workspace, directory, created_at) "
+                "VALUES (?, ?, 'sandbox', 'ready', '', '', '', '', 0)",
+                (PROJECT.id, name),
+            )
+        db.executemany(
+            "INSERT INTO runs (capsule_id, number, token, argv, state, background, tty, directory, "
+            "created_at, network) VALUES (?, 1, ?, '[]', 'ended', 0, 0, '', 0, ?)",
+            [(1, "a", "none"), (2, "b", None)],
+        )
+        db.execute(
+            "INSERT INTO snapshots (capsule_id, number, message, layers, automatic, synced, "
+            "created_at) VALUES (1, 1, '', '[]', 0, 0, 0)"
+        )
+        db.commit()
+    store = Store(home)
+    x, y = (store.require_capsule(PROJECT.id, name) for name in ("x", "y"))
+    assert store.narrowings(x) == [("none", ())]
+    assert store.narrowings(y) == []
+    assert [run.write for run in store.runs()] == [(), ()]
+    assert store.snapshots(x)[0].moment == ""
+    for write in (("b", "a"), ("a", "b", "b")):
+        store.lease_run(
+            y, token=str(write), argv=(), background=False, tty=False, write=write,
+            states=(CapsuleState.READY,),
+        )  # fmt: skip
+    assert store.narrowings(y) == [(None, ("a", "b"))]
+    store.inherit_narrowings(y, x)
+    assert store.narrowings(y) == [(None, ("a", "b")), ("none", ())]

@@ -13,11 +13,24 @@ payload adds (its own sandbox, a listener for its children) can lift a refusal o
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from atoll.drivers.isolation.bpf import (
+    ABOVE,
+    AND,
+    EQUAL,
+    FROM,
+    LOAD,
+    RETURN,
+    Branch,
+    Goto,
+    Label,
+    Line,
+    Plain,
+    assemble,
+)
 from atoll.drivers.isolation.syscalls import ARCHITECTURES, Architecture
 from atoll.model.errors import IsolationError
 
@@ -246,102 +259,6 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-# The assembler. Jumps only go forward, to labels.
-
-_LOAD, _AND, _RETURN, _GOTO = 0x20, 0x54, 0x06, 0x05
-_EQUAL, _ABOVE, _FROM = 0x15, 0x25, 0x35
-_FARTHEST = 0xFF
-_MOST_INSTRUCTIONS = 4096
-
-
-class Plain(NamedTuple):
-    """Load, mask or return."""
-
-    code: int
-    value: int
-
-
-class Goto(NamedTuple):
-    target: str
-
-
-class Branch(NamedTuple):
-    """Goes on at the target when the test is true, else at what follows."""
-
-    test: int
-    value: int
-    target: str
-
-
-class Label(NamedTuple):
-    name: str
-
-
-Line = Plain | Goto | Branch | Label
-
-
-def assemble(lines: Sequence[Line]) -> bytes:
-    """An array of `struct sock_filter`. Raises ValueError for what the kernel would not take."""
-    far: set[int] = set()
-    while True:
-        distances = _distances(lines, far)
-        wider = {
-            index
-            for index, distance in distances.items()
-            if distance > _FARTHEST and isinstance(lines[index], Branch)
-        }
-        if wider <= far:
-            break
-        # Longer branches push labels away from other ones.
-        far |= wider
-    program = b"".join(
-        _encode(line, distances.get(index, 0), far=index in far) for index, line in enumerate(lines)
-    )
-    if len(program) // 8 > _MOST_INSTRUCTIONS:
-        raise ValueError(f"{len(program) // 8} instructions, and {_MOST_INSTRUCTIONS} are allowed")
-    return program
-
-
-def _distances(lines: Sequence[Line], far: set[int]) -> dict[int, int]:
-    """How many instructions each jump leaves out, by the line that it stands in."""
-    places = [0]
-    labels: dict[str, int] = {}
-    for index, line in enumerate(lines):
-        if isinstance(line, Label):
-            if line.name in labels:
-                raise ValueError(f"two labels `{line.name}`")
-            labels[line.name] = places[-1]
-        places.append(places[-1] + (not isinstance(line, Label)) + (index in far))
-    distances = {}
-    for index, line in enumerate(lines):
-        if isinstance(line, Branch | Goto):
-            distances[index] = labels.get(line.target, -1) - places[index + 1]
-            if distances[index] < 0:
-                raise ValueError(f"no label `{line.target}` ahead of line {index}")
-    return distances
-
-
-def _encode(line: Line, distance: int, *, far: bool) -> bytes:
-    match line:
-        case Plain():
-            return _instruction(line.code, 0, 0, line.value)
-        case Goto():
-            return _instruction(_GOTO, 0, 0, distance)
-        case Branch() if far:
-            # A branch reaches 255 instructions; one that must go farther steps into a long jump.
-            return _instruction(line.test, 0, 1, line.value) + _encode(
-                Goto(line.target), distance, far=False
-            )
-        case Branch():
-            return _instruction(line.test, distance, 0, line.value)
-        case Label():
-            return b""
-
-
-def _instruction(code: int, if_true: int, if_false: int, value: int) -> bytes:
-    return struct.pack("<HBBI", code, if_true, if_false, value)
-
-
 # From rules to lines.
 
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -370,26 +287,26 @@ def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
     answers = sorted({rule.answer for rule in RULES} | {errno.ENOSYS})
 
     # 32-bit calls on a 64-bit kernel (`int 0x80`) have other numbers: none of them is judged.
-    yield Plain(_LOAD, _ARCHITECTURE_AT)
-    yield Branch(_EQUAL, architecture.audit, "numbers")
+    yield Plain(LOAD, _ARCHITECTURE_AT)
+    yield Branch(EQUAL, architecture.audit, "numbers")
     yield Goto(_label(errno.ENOSYS))
     yield Label("numbers")
-    yield Plain(_LOAD, _NUMBER_AT)
+    yield Plain(LOAD, _NUMBER_AT)
     # What a call of tomorrow's kernel does is unknown today, and a list of refusals would let it
     # pass. It does not exist here until somebody has read about it and raised `highest`; programs
     # cope, since it does not exist on older kernels, either. The x32 calls, which carry a bit
     # above all numbers, end here too.
-    yield Branch(_ABOVE, architecture.highest, _label(errno.ENOSYS))
+    yield Branch(ABOVE, architecture.highest, _label(errno.ENOSYS))
     for index, gap in enumerate(architecture.gaps):
-        yield Branch(_ABOVE, gap.stop - 1, f"after gap {index}")
-        yield Branch(_FROM, gap.start, _label(errno.ENOSYS))
+        yield Branch(ABOVE, gap.stop - 1, f"after gap {index}")
+        yield Branch(FROM, gap.start, _label(errno.ENOSYS))
         yield Label(f"after gap {index}")
     # One after the other: kernels since 5.11 remember which numbers always pass, and do not run
     # the program for them.
     for call in sorted(rules, key=architecture.numbers.__getitem__):
         plain = [rule for rule in rules[call] if not rule.matches]
         target = _label(plain[0].answer) if plain else call
-        yield Branch(_EQUAL, architecture.numbers[call], target)
+        yield Branch(EQUAL, architecture.numbers[call], target)
     yield Goto("allow")
     for call, judged in rules.items():
         if all(rule.matches for rule in judged):
@@ -397,9 +314,9 @@ def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
             yield from _judge(call, judged)
     for answer in answers:
         yield Label(_label(answer))
-        yield Plain(_RETURN, _ERRNO | answer)
+        yield Plain(RETURN, _ERRNO | answer)
     yield Label("allow")
-    yield Plain(_RETURN, _ALLOW)
+    yield Plain(RETURN, _ALLOW)
 
 
 def _judge(call: str, rules: Sequence[Rule]) -> Iterator[Line]:
@@ -408,11 +325,11 @@ def _judge(call: str, rules: Sequence[Rule]) -> Iterator[Line]:
         otherwise = f"{call} after {index}"
         for step, match in enumerate(rule.matches):
             true = f"{call} {index}.{step}"
-            yield Plain(_LOAD, _ARGUMENTS_AT + 8 * match.argument + 4 * match.high)
+            yield Plain(LOAD, _ARGUMENTS_AT + 8 * match.argument + 4 * match.high)
             if match.mask != _WORD:
-                yield Plain(_AND, match.mask)
+                yield Plain(AND, match.mask)
             for value in match.values:
-                yield Branch(_EQUAL, value, otherwise if match.negated else true)
+                yield Branch(EQUAL, value, otherwise if match.negated else true)
             if not match.negated:
                 yield Goto(otherwise)
             yield Label(true)
