@@ -69,6 +69,8 @@ class Trial:
             words = " ".join(words)[:60].replace("\n", " ")
             say(f"  {done.took_s:5.1f}s {done.code} {words}: {len(found)} {said!a}")
         self.problems += found
+        if verb in ("fork", "snapshot", "rollback", "rm-force", "bystander"):
+            self.problems += [Problem("canary", verb, leak) for leak in self.owner.leaks()]
         if not self.lives:
             self._check_processes(verb)
         return done
@@ -177,7 +179,7 @@ class Trial:
                 )
 
     def _check_others(self) -> None:
-        """The bystander works, and nothing of the owner's is in the repository's objects."""
+        """The bystander works as before."""
         for verb, *words in (
             ("bystander", "run", "bystander", "--", "cat", "private.txt"),
             ("bystander", "show", "bystander"),

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from boundary import ingredients, watch
 from boundary.cases import Case
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+MAX_SEARCHED_BYTES = 1 << 20
 UNDER_TEST = "ATOLL_UNDER_TEST"
 """The variable that names another installation's `atoll`."""
 _CANARIES = (
@@ -219,6 +221,26 @@ class Owner:
             shown[str(path.relative_to(self.place))] = describe(path)
         return shown
 
+    def leaks(self) -> list[str]:
+        """Where a canary lies that should not: in Atoll's home, or in an object of the project."""
+        found = [
+            f"{path.relative_to(self.place)} holds a canary"
+            for path in walk(self.atoll_home)
+            if self._holds_canary(read_small(path))
+        ]
+        words = ["git", "cat-file", "--batch-all-objects", "--buffer"]
+        asked = {"cwd": self.project, "env": self.env, "capture_output": True}
+        listed = subprocess.run([*words, "--batch-check"], check=False, **asked).stdout.splitlines()
+        small = [line.split()[0] for line in listed if int(line.split()[-1]) < MAX_SEARCHED_BYTES]
+        words = ["git", "cat-file", "--batch", "--buffer"]
+        content = subprocess.run(
+            words, input=b"\n".join([*small, b""]), check=False, **asked
+        ).stdout
+        return found + ["an object of the project holds a canary"] * self._holds_canary(content)
+
+    def _holds_canary(self, content: bytes) -> bool:
+        return any(secret.encode() in content for secret in self.canaries)
+
     def processes(self) -> dict[int, str]:
         """Every process that belongs to this home, as its command line."""
         found = {}
@@ -259,6 +281,16 @@ class Owner:
         import zlib  # noqa: PLC0415 - only here
 
         return f"{zlib.crc32(os.fsencode(self.atoll_home)):08x}"
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a regular file that is not large; nothing of any other."""
+    try:
+        status = path.lstat()
+        is_searched = stat.S_ISREG(status.st_mode) and status.st_size < MAX_SEARCHED_BYTES
+        return path.read_bytes() if is_searched else b""
+    except OSError:
+        return b""
 
 
 def place_file(path: Path, text: str) -> None:

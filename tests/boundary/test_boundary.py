@@ -24,7 +24,7 @@ def names():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names()])
 def test_no_finding(walls, name):
     case = find_case(name)
     found = Trial(case).run()

@@ -5,6 +5,7 @@ The program under test is played by a few lines of Python, which stand where `at
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -124,6 +125,18 @@ def test_a_changed_file_of_the_owner_is_found(walls, trial):
     trial._compare(before)
     changed = {problem.detail.partition(":")[0] for problem in trial.problems}
     assert changed == {"project/.git/config", "project/README", "owner/.bash_history"}
+
+
+def test_a_canary_in_a_layer_or_an_object_is_found(walls, trial):
+    owner = trial.owner
+    assert owner.leaks() == []
+    secret = next(iter(owner.canaries))
+    place_file(owner.atoll_home / "layers/u1/tree/copy", secret)
+    (owner.atoll_home / "link").symlink_to(owner.home / ".ssh/id_rsa")
+    assert owner.leaks() == ["atoll/layers/u1/tree/copy holds a canary"]
+    words = ["git", "hash-object", "-w", "--stdin"]
+    subprocess.run(words, cwd=owner.project, input=secret.encode(), check=True, capture_output=True)
+    assert len(owner.leaks()) == 2
 
 
 def test_a_case_is_the_same_for_the_same_seed():
