@@ -63,8 +63,7 @@ TREES = {
     "git hash-object -w --literally -t tree --stdin); "
     "git update-ref HEAD $(git commit-tree $T -p HEAD -m x)",
 }  # fmt: skip
-QUICK = ("links", "special", "names", "modes", "git-leads-out", "alternates", "head-leads-out",
-         "overlay-marks", "tree-names")  # fmt: skip
+QUICK = ("links", "special", "names", "modes", "git-leads-out", "overlay-marks")
 
 
 def state_of(*roots):
