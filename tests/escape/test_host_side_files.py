@@ -63,8 +63,7 @@ TREES = {
     "git hash-object -w --literally -t tree --stdin); "
     "git update-ref HEAD $(git commit-tree $T -p HEAD -m x)",
 }  # fmt: skip
-QUICK = ("links", "special", "names", "modes", "git-leads-out", "alternates", "head-leads-out",
-         "overlay-marks", "tree-names")  # fmt: skip
+QUICK = ("links", "special", "names", "modes", "git-leads-out", "overlay-marks")
 
 
 def state_of(*roots):
@@ -128,16 +127,19 @@ def test_control_the_links_lead_to_the_secret(owner):
 
 
 @as_both
-@pytest.mark.parametrize("option", ["--dirty", "--level=clone", "--level=worktree", "plain"])
+@pytest.mark.parametrize("option", ["--dirty", "--level=clone", "plain"])
 def test_a_copied_workspace_is_no_project(owner, option):
     """F8: `cd "$(atoll path c)"; atoll new z` is refused, and runs nothing."""
     owner.atoll("new", "c", "--workspace", "copy")
     names = ("clean-filter", "fsmonitor", "hooks")
     plants = "".join(PLANTS[name][0].replace("RECORD", owner.recorder(name)) for name in names)
-    owner.inside(plants + f"rm -f {owner.ran}", "c")
+    # The agent's repository has all objects itself, so that it is one to the host as well.
+    whole = "git repack -adq; rm -f .git/objects/info/alternates"
+    owner.inside(f"{whole}\n{plants}rm -f {owner.ran}", "c")
     place = owner.atoll("path", "c").stdout.strip()
     words = () if option == "plain" else (option,)
     done = owner.atoll("new", "z", *words, cwd=place, check=False)
+    assert owner.traces() == ""
     assert done.returncode in {2, 4}, done.stdout + done.stderr
     for verb in (("ls",), ("show", "--base"), ("init", "--dry-run"), ("warm",)):
         owner.atoll(*verb, cwd=place, check=False)
