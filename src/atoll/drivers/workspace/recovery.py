@@ -220,7 +220,6 @@ def save(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
         # Work that came after an interrupted removal had saved: both states are kept.
         parents += [before.commit] if before is not None else []
         commit = _commit_all(site, point, parents, stored, aside)
-        site.deliver([commit])
         git.move_ref(ref, commit, old=before and before.commit, cwd=plan.repository)
     if aside is not None:
         site.set_aside(aside)
@@ -261,20 +260,25 @@ class Trees(NamedTuple):
 def _commit_all(
     site: Site, point: str, parents: list[str], trees: Trees | None, aside: Path | None
 ) -> str:
+    if trees is not None:
+        # The commits are made in the owner's repository: a capsule cannot read all parents.
+        found = dict.fromkeys([trees.everything, trees.staged or trees.everything])
+        site.deliver([commit_tree(site, tree, (), "trees") for tree in found])
     trailers = {
         "Capsule": point.split("/", maxsplit=1)[0],
         "Base": site.plan.base_commit,
         "Head": parents[0],
     }
     if trees is not None and trees.staged not in (None, trees.everything):
-        trailers["Index"] = commit_tree(site, str(trees.staged), parents[:1], "index")
+        staged = str(trees.staged)
+        trailers["Index"] = commit_tree(site, staged, parents[:1], "index", on_host=True)
         parents = [*parents, trailers["Index"]]
     if aside is not None:
         trailers["Files"] = str(aside)
     tree = trees.everything if trees is not None else f"{parents[0]}^{{tree}}"
     lines = [f"Atoll-{key}: {value}" for key, value in trailers.items()]
     text = "\n".join([f"atoll: recovery point {point}", "", *lines])
-    return commit_tree(site, tree, parents, text, on_host=trees is None)
+    return commit_tree(site, tree, parents, text, on_host=True)
 
 
 def find_trees(site: Site) -> Trees | None:
@@ -312,7 +316,7 @@ def require_trees(site: Site) -> Trees:
 def commit_tree(
     site: Site, tree: str, parents: Sequence[str], text: str, *, on_host: bool = False
 ) -> str:
-    """A commit that no ref names yet; `on_host` when the workspace has no repository any more."""
+    """A commit that no ref names yet, made inside or in the owner's repository."""
     flags = [word for parent in parents for word in ("-p", parent)]
     answer = git.git(
         *git.DURABLE, "commit-tree", tree, *flags, "-F", "-",
