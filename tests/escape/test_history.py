@@ -304,3 +304,19 @@ def test_submodule_behind_a_link(project, repo, tmp_path, git, make_repo):
     assert [found.path for found in find_submodules(source, [("link/outside", inner)])] == [
         "link/outside"
     ]
+
+
+def test_work_after_a_rollback_is_saved_with_what_was_exported(project, repo, git):
+    """The exported commit is a parent of the recovery point, and the capsule cannot read it."""
+    capsule = project.new("x")
+    before = capsule.snapshot("before")
+    tip = sh(capsule, "echo a > a; git add a; git commit -qm exported; git rev-parse HEAD").strip()
+    capsule.rollback(before)
+    require_hidden(capsule, git, repo, tip)
+    sh(capsule, "echo b > b")
+    point = capsule.remove(force=True)
+    assert tip in git("log", "-1", "--format=%P", point.commit, cwd=repo)
+    again = project.recover(point, "again")
+    assert sh(again, f"cat b; git cat-file -t {tip}; git fsck --full --no-dangling 2>&1") == (
+        "b\ncommit\n"
+    )

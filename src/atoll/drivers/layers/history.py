@@ -29,7 +29,6 @@ from atoll.model.plan import WorkspacePlan
 _NOTE_LIMIT_BYTES = 1 << 24
 _REFS_LIMIT_BYTES = 1 << 28
 _SHALLOW_LIMIT_BYTES = 1 << 24
-_CHUNK_BYTES = 8 << 20
 _MOST_STEPS = 16
 """A store with more packs than this is not extended: git searches packs one by one."""
 _MOST_CANDIDATES = 8
@@ -136,6 +135,20 @@ def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
         return ensure_store(pool, layer, plan.repository, recipe)
 
 
+def missing_base(plan: WorkspacePlan) -> list[str]:
+    """What `pack-objects --revs` is asked for to bring a base commit to a workspace whose store
+    does not have it; empty when it does.
+    """
+    noted = _load_note(Pool(plan.pool), layer_of(plan))
+    if noted is None:
+        require_store(plan)
+        return []
+    if plan.base_commit in noted[1].commits:
+        return []
+    known = _without_lost(plan.repository, noted[1]).commits
+    return [plan.base_commit, *(f"^{commit}" for commit in known)]
+
+
 def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
     """Builds the store of a capsule that an earlier version made from a recovery point.
 
@@ -151,26 +164,6 @@ def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
     own = {found[ref] for ref in found if ref.startswith(f"{_RECOVERY}{name}/")} & begun
     extra = own or (begun if len(begun) == 1 else set())
     require_store(plan, extra=sorted(extra))
-
-
-def complete(plan: WorkspacePlan) -> None:
-    """Copies into the workspace's repository what its base commit needs beyond the store.
-
-    Only needed after a power cut, when a branch is restored from what had been exported.
-    """
-    pool = Pool(plan.pool)
-    noted = _load_note(pool, layer_of(plan))
-    if noted is None:
-        require_store(plan)
-        return
-    if plan.base_commit in noted[1].commits:
-        return
-    known = [f"^{commit}" for commit in _without_lost(plan.repository, noted[1]).commits]
-    with pool.building() as place:
-        for name in packs.pack(plan.repository, place, [plan.base_commit, *known]):
-            for suffix in ("pack", "idx"):
-                target = f"{WORKSPACE}/.git/objects/pack/{name}.{suffix}"
-                _copy_beneath(place / f"{name}.{suffix}", pool.tree(plan.upper), target)
 
 
 def unused(pool: Pool, used: set[str]) -> list[Path]:
@@ -375,10 +368,3 @@ def _require_base(repository: str, commit: str, kinds: dict[str, str]) -> None:
             f"the repository `{repository}` has lost the commit `{commit}`",
             hint="atoll rm --force keeps the files of the capsule",
         )
-
-
-def _copy_beneath(source: Path, root: Path, relative: str) -> None:
-    with source.open("rb") as stream:
-        files.write_beneath(root, relative, stream.read(_CHUNK_BYTES))
-        while chunk := stream.read(_CHUNK_BYTES):
-            files.write_beneath(root, relative, chunk, append=True)

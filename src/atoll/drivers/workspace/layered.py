@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
-from atoll.drivers.layers import history
+from atoll.drivers.layers import history, repair
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import changes, recovery
@@ -102,7 +102,7 @@ class LayeredWorkspace:
             # Idempotent, and never over what a commit has changed meanwhile.
             said = files.read_beneath(tree, path, limit_bytes=1 << 16)
             if said in (None, b"", UNBORN_HEAD.encode()):
-                history.complete(plan)
+                repair.bring_base(plan)
                 files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
