@@ -43,7 +43,8 @@ def complaints(tmp_path_factory, root):
     place = tmp_path_factory.mktemp("types") / "planted.py"
     place.write_text(_HEAD + "\n".join([*_REFUSED, *_ACCEPTED]) + "\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", place.parent,
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary",
+         "--cache-dir", place.parent,
          "--config-file", root / "pyproject.toml", place],
         cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
