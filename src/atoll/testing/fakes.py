@@ -10,12 +10,13 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.host import files
 from atoll.model.errors import StateError
+from atoll.model.names import printable
 from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 
@@ -65,8 +66,8 @@ class FakeWorkspace:
             return Work()
         before, now = self._contents[plan.base_commit], _read(Path(plan.path))
         return Work(
-            uncommitted=tuple(sorted(name for name in before if now.get(name) != before[name])),
-            untracked=tuple(sorted(now.keys() - before.keys())),
+            uncommitted=_shown(name for name in before if now.get(name) != before[name]),
+            untracked=_shown(now.keys() - before.keys()),
         )
 
     def save(
@@ -101,6 +102,10 @@ class FakeWorkspace:
         for name in _read(root):
             (root / name).unlink()
         _write(root, self._contents[point.commit])
+
+
+def _shown(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(printable(name) for name in sorted(names))
 
 
 class FakeIsolation:

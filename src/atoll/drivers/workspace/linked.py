@@ -76,6 +76,8 @@ class LinkedSite:
         if os.path.realpath(named.parent) != f"{repository}/worktrees" or named.name in ("", ".."):
             return None
         record = Path(repository, "worktrees", named.name)
+        if not record.is_dir():
+            return None
         back = files.read_beneath(record, "gitdir", limit_bytes=_POINTER_BYTES) or b""
         is_ours = os.fsdecode(back.rstrip(b"\n")) == f"{self.plan.path}/.git"
         return record if is_ours else None

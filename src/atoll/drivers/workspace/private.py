@@ -12,7 +12,8 @@ from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.drivers.workspace.recovery import Taken, find_lost_submodules
+from atoll.drivers.workspace.gitlinks import find_lost_submodules
+from atoll.drivers.workspace.recovery import Taken
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
