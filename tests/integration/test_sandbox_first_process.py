@@ -55,7 +55,7 @@ def test_tools_that_list_processes_work(person):
     )
     said = person.sh("x", script).split()
     assert "sleep" in said
-    assert said[-1] == "1"
+    assert int(said[-1]) >= 1
 
 
 @as_both

@@ -51,12 +51,18 @@ class Tracer:
         self._is_holding = True
         deadline = time.monotonic() + timeout_s
         pause_s, clean = _FIRST_PAUSE_S, 0
+        before: set[tuple[int, int, int]] = set()
         while True:
             forks = _count_forks()
-            reason = self._find_loose()
+            seen: set[tuple[int, int, int]] = set()
+            reason = self._find_loose(seen)
+            if reason is None and seen != before:
+                # Also if the new ones are dead already: each may have left a child behind.
+                reason = "processes come and go faster than they can be listed"
+            before = seen
             clean = 0 if reason is not None else clean + 1
             # No process was born anywhere meanwhile, so that none can have escaped the listing. On
-            # a busy machine, where some always are, several consistent listings have to do.
+            # a busy machine, where some always are, several equal listings have to do.
             if clean and (_count_forks() == forks or clean >= _CLEAN_ROUNDS):
                 return None
             if reason is not None:
@@ -83,19 +89,23 @@ class Tracer:
         if not self._is_holding:
             self._detach(stop.tid)
 
-    def _find_loose(self) -> str | None:
-        """Stop all that runs; why the tree is not still, or None if it has been since before."""
+    def _find_loose(self, seen: set[tuple[int, int, int]]) -> str | None:
+        """Stop all that runs; why the tree is not still, or None if it has been since before.
+
+        Adds all threads to `seen`, dead ones, too.
+        """
         processes, is_consistent = tree.survey(self._root)
         reason = None if is_consistent else "processes come and go faster than they can be listed"
         for process in processes:
             for tid in _threads(process.pid):
+                seen.add((*process.identity, tid))
                 reason = self._find_motion(process.pid, tid) or reason
         return reason
 
     def _find_motion(self, pid: int, tid: int) -> str | None:
         found = _status(pid, tid)
         if found is None or found[0] in _DEAD:
-            return None
+            return "a thread has just ended" if found is None else None
         state, tracer = found
         if tracer == self._root:
             if state == _TRACED:

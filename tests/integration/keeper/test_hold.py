@@ -107,6 +107,7 @@ def test_a_held_run_can_be_stopped(keep, python, tmp_path, stays):
         client.sock.close()
     other.read_until(lambda: other.ended, "the end")
     assert other.ended["reason"] == "stopped"
+    keeper.wait_ended()
     assert below
 
 
@@ -120,3 +121,4 @@ def test_a_run_that_waits_for_its_client_does_not_start_while_held(keep, python,
     client.sock.close()
     foreground.read_until(lambda: foreground.ended, "the end")
     assert bytes(foreground.out) == b"ran\n"
+    keeper.wait_ended()
