@@ -271,9 +271,12 @@ class Owner:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-        for group in Path("/sys/fs/cgroup").glob(f"**/*{self.group()}-*"):
+        groups = Path("/sys/fs/cgroup")
+        for pattern in (f"atoll*/{self.group()}-*", f"*/atoll*/{self.group()}-*"):
+            # Those of others come and go meanwhile.
             with contextlib.suppress(OSError):
-                group.rmdir()
+                for group in groups.glob(pattern):
+                    group.rmdir()
         subprocess.run(["chmod", "-R", "u+rwX", self.place], check=False, capture_output=True)
         shutil.rmtree(self.place, ignore_errors=True)
 
