@@ -25,11 +25,6 @@ CONTROLS = [
     for attempt in ATTEMPTS
     if attempt.control not in without
 ]
-# Attempt → what still has to be built. One that holds by now fails here: then take it out.
-OPEN: dict[str, str] = {
-    "P05": "a first process of our own, which nobody can trace",
-    "G21": "a store that holds what the base reaches, and nothing else",
-}
 NEEDS_RESOURCE = {"P35", "P36"}
 CAP_SYS_RESOURCE = 24
 
@@ -42,8 +37,7 @@ def named(value):
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=named)
 def test_wall_holds(rehearsed, who, attempt):
     verdict, detail = rehearsed(who)["sandbox"][attempt.id]
-    wanted = "gave way" if attempt.id in OPEN else "held"
-    assert verdict == wanted, f"{attempt.title}: {detail}"
+    assert verdict == "held", f"{attempt.title}: {detail}"
 
 
 @pytest.mark.parametrize(("who", "attempt"), CONTROLS, ids=named)

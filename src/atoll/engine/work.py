@@ -123,6 +123,7 @@ def _give(capsule: Capsule, made: Committed) -> None:
         ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
         stdin=made.pack,
         timeout_s=_PLACE_S,
+        also_write=(".git/**",),
     )
     if done.code != 0:
         capsule.session.warn(
@@ -137,6 +138,11 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
     branch = f"refs/heads/{capsule.record.branch}"
     repository = workspace_plan(capsule.session, capsule.record).repository
     before = git.find_ref(branch, cwd=repository)
+    work = capsule.work()
+    if not work.uncommitted and not work.untracked:
+        raise StateError(
+            f"`{capsule.name}` has nothing to commit", hint=f"atoll diff {capsule.name}"
+        )
     for argv, given in (
         (("git", "add", "--all", "--", "."), b""),
         (("git", "commit", "--quiet", *flags, "--file=-"), os.fsencode(message)),
@@ -144,9 +150,8 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
         done = inside.ask(capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S)
         if done.code != 0:
             raise StateError(
-                f"`{capsule.name}` has nothing to commit, or git refuses"
-                f"{_tail(done.stdout + done.stderr)}",
-                hint=f"atoll diff {capsule.name}",
+                f"git refuses to commit in `{capsule.name}`{_tail(done.stdout + done.stderr)}",
+                hint=f"atoll run {capsule.name} -- git status",
             )
     after = git.find_ref(branch, cwd=repository)
     if after is None or after == before:
