@@ -1,7 +1,8 @@
 """The short form of `verify`, for `doctor`: what a new capsule would see of this machine.
 
-A throw-away project with a throw-away Atoll home lies below the real one, so that what becomes
-visible (toolchains, PATH, the owner's HOME) is decided as for any capsule of the owner.
+The throw-away project lies among temporary files, since nothing in an Atoll home can be a project;
+its throw-away Atoll home lies below the real one, so that what becomes visible (toolchains, PATH,
+the owner's HOME) is decided as for any capsule of the owner.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ def check_visible(home: Path) -> list[Finding]:
 @contextmanager
 def _throw_away_project(home: Path) -> Iterator[Project]:
     place = Path(tempfile.mkdtemp(prefix="doctor-", dir=home))
+    checkout = Path(tempfile.mkdtemp(prefix="atoll-doctor-"))
     identity = {
         f"GIT_{who}_{what}": "atoll"
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
     try:
-        root = str(place / "project")
-        git.git("init", "--quiet", root, cwd=str(place))
+        root = str(checkout / "project")
+        git.git("init", "--quiet", root, cwd=str(checkout))
         git.git("commit", "--quiet", "--allow-empty", "-m", "first", cwd=root, env=identity)
         project = open_project(root, home=place / "home", background=False, warn=lambda _: None)
         try:
@@ -64,3 +66,4 @@ def _throw_away_project(home: Path) -> Iterator[Project]:
             project.session.store.close()
     finally:
         files.remove_tree(place, within=home)
+        files.remove_tree(checkout, within=checkout.parent)
