@@ -21,7 +21,7 @@ from atoll.engine import runs
 from atoll.engine.session import Session
 from atoll.host import views
 from atoll.host.process import wait_until
-from atoll.keeper import hold, wire
+from atoll.keeper import held, wire
 from atoll.model.errors import IsolationError, StateError
 from atoll.model.state import Capsule, Run, RunState
 
@@ -42,7 +42,7 @@ class Held(StrEnum):
     NOT_VERIFIED = "not verified"
 
 
-_HOW = {hold.NOTHING: Held.NOTHING_RUNS, hold.CGROUP: Held.CGROUP, hold.PTRACE: Held.PTRACE}
+_HOW = {held.NOTHING: Held.NOTHING_RUNS, held.CGROUP: Held.CGROUP, held.PTRACE: Held.PTRACE}
 _WEAKEST_LAST = tuple(Held)
 
 
@@ -172,7 +172,7 @@ class _Keeper:
             raw = self._exchange(kind, value)
             if raw is None:
                 return _Answer(Held.NOTHING_RUNS)
-            if raw.get("how") != hold.ENDING or time.monotonic() >= deadline:
+            if raw.get("how") != held.ENDING or time.monotonic() >= deadline:
                 break
             wait_until(lambda: not runs.is_alive(self._session, self._run), timeout_s=0.2)
         if "how" not in raw:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from atoll.keeper import tree
+from atoll.keeper.held import CGROUP, PTRACE, UNVERIFIED, Answer
 from atoll.keeper.tracer import Tracer
 
 TYPE_CHECKING = False
@@ -15,30 +16,8 @@ if TYPE_CHECKING:
     from atoll.keeper.clients import Client
     from atoll.keeper.groups import Group
 
-CGROUP = "cgroup"
-PTRACE = "ptrace"
-NOTHING = "nothing"
-UNVERIFIED = "unverified"
-ENDING = "ending"
-"""Of a run that is being ended: ask again, or wait for its end."""
-
 _FREEZE_S = 2.0
 _TRACE_S = 5.0
-
-
-class Answer:
-    """How a run is held, and if it is not, why."""
-
-    __slots__ = ("how", "processes", "reason")
-
-    def __init__(self, how: str, reason: str = "", processes: int = 0) -> None:
-        self.how = how
-        self.reason = reason
-        self.processes = processes
-
-    def render(self) -> dict[str, object]:
-        """As it stands in a `HELD` frame."""
-        return {"how": self.how, "reason": self.reason, "processes": self.processes}
 
 
 class Hold:

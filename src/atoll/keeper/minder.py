@@ -16,7 +16,8 @@ import time
 from atoll.keeper import tree, wire
 from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
-from atoll.keeper.hold import ENDING, NOTHING, Answer, Hold
+from atoll.keeper.held import ENDING, NOTHING, Answer
+from atoll.keeper.hold import Hold
 from atoll.keeper.limits import LOOK_S
 from atoll.keeper.log import LogWriter, read_log
 from atoll.keeper.run import Run

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from atoll.keeper import tree
-from atoll.keeper.hold import NOTHING, PTRACE
+from atoll.keeper.held import NOTHING, PTRACE
 from atoll.keeper.wire import Kind
 from busy import FORKS, HEAD, PROGRAMS, TIMERS, Counter
 
