@@ -171,7 +171,7 @@ with sync_playwright() as playwright:
 @as_both
 def test_agent_inside_drives_its_browser_against_its_application(person):
     # Toolchains of the owner's, which are visible inside: this test's own Playwright.
-    person.env |= {"MISE_DATA_DIR": sys.prefix, "PYENV_ROOT": sys.base_prefix}
+    person.env |= {"JAVA_HOME": sys.prefix, "PYENV_ROOT": sys.base_prefix}
     person.write({"agent.py": AGENT})
     person.commit("agent")
     make_two(person)

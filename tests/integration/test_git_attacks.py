@@ -238,4 +238,5 @@ def test_identity_inside_cannot_forge_what_the_host_records(project, repo, git):
     assert point is not None
     text = git("log", "-1", "--format=%cn%n%B", point.ref, cwd=repo)
     assert text.startswith("Atoll\n")
-    assert "Atoll-Capsule: x" in text
+    assert "recovery point x/" in text
+    assert point.capsule == "x"

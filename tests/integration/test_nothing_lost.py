@@ -230,7 +230,7 @@ LEAVINGS = {
     "nested-empty": (leave_empty_nested_repository, "nested"),
     "broken-link": (leave_broken_link, "`.`"),
     "foreign-link": (leave_foreign_link, "`.`"),
-    "garbage-index": (leave_garbage_index, "`.`"),
+    "garbage-index": (leave_garbage_index, "`new.txt`"),
     "unreadable": (leave_unreadable, "untracked"),
 }
 

@@ -24,7 +24,7 @@ from atoll.testing.faults import HOME_ENTRIES, damage_of_repository
 
 Portrait = dict[str, Any]
 
-_POOL_ENTRIES = {"carried.json", "commits", "inside", "latest", "layers", "pins"}
+_POOL_ENTRIES = {"carried.json", "commits", "history", "inside", "latest", "layers", "pins"}
 _PROGRAMS = (b"atoll.keeper.nursery", b"atoll.engine.upkeep", b"atoll.engine.exports")
 _ENDED_S = 20.0
 

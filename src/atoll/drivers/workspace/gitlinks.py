@@ -8,12 +8,16 @@ from pathlib import Path
 from atoll.drivers.workspace.survey import GITLINK
 from atoll.host import git
 from atoll.host.intake import comparison
+from atoll.host.intake.content import blob_id
+from atoll.host.intake.refs import load_refs
 from atoll.host.intake.store import Store
-from atoll.host.merged import PlainTree
+from atoll.host.merged import MergedTree, PlainTree
 from atoll.model.plan import WorkspacePlan
-from atoll.model.untrusted import InsidePath
+from atoll.model.untrusted import InsidePath, ObjectId, as_content
 
 _POINTER_BYTES = 1 << 16
+_FILE_BYTES = 1 << 28
+_SHA1 = 40
 
 
 def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
@@ -33,21 +37,79 @@ def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[I
         ]
 
 
-def _owner_has(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath, commit: str) -> bool:
-    """Whether the owner's own submodule at a path that the base records has a commit.
+def is_changed(
+    plan: WorkspacePlan,
+    tree: MergedTree,
+    module: InsidePath,
+    commit: ObjectId,
+    *,
+    modules: Path | None,
+) -> bool:
+    """Whether a submodule holds anything but the files of its recorded commit, or refs to commits
+    that the owner's own copy of it does not have. `modules` is where its repository is kept.
+    """
+    with PlainTree(Path(plan.checkout)) as checkout:
+        owner = _find_module(plan, checkout, module)
+    if owner is None or modules is None or not modules.is_dir():
+        return True
+    with PlainTree(modules) as kept:
+        name = os.path.relpath(owner, os.path.join(os.path.realpath(plan.repository), "modules"))
+        refs = load_refs(kept, InsidePath(os.fsencode(name)))
+    if refs is None or refs.head != commit or refs.refused:
+        return True
+    tips = {*refs.refs.values(), *refs.stashes, *refs.worktrees, commit}
+    if not all(_has(owner, tip) for tip in tips):
+        return True
+    listed = git.git(
+        "ls-tree", "-r", "-z", "--full-tree", commit, cwd=owner, env={"GIT_DIR": owner}
+    )
+    expected = {}
+    for line in listed.stdout.split(b"\0")[:-1]:
+        head, _, raw = line.partition(b"\t")
+        expected[module.raw + b"/" + raw] = head.split(b" ")[-1].decode()
+    return _blobs(tree, module, "sha1" if len(commit) == _SHA1 else "sha256") != expected
 
-    Its git directory is found by the owner's files, without following a link, and has to be one
-    below the owner's repository.
+
+def _blobs(tree: MergedTree, module: InsidePath, algorithm: str) -> dict[bytes, str | None]:
+    """All files below a directory with the ids of their contents as they are."""
+
+    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
+        del is_directory
+        inside = path.is_below(module) or module.is_below(path)
+        return not inside or path.name == b".git"
+
+    changes = tree.changes(skip=skip)
+    found: dict[bytes, str | None] = {
+        path.raw: None for path in (*changes.closed, *changes.special) if path.is_below(module)
+    }
+    for path, entry in changes.entries.items():
+        if path.is_below(module):
+            target = entry.target
+            content = (
+                tree.read(path, limit_bytes=_FILE_BYTES) if target is None else as_content(target)
+            )
+            found[path.raw] = None if content is None else blob_id(content, algorithm)
+    return found
+
+
+def _has(git_dir: str, name: str) -> bool:
+    env = {"GIT_DIR": git_dir}
+    return git.git("cat-file", "-e", name, cwd=git_dir, env=env, allowed=(0, 1, 128)).code == 0
+
+
+def _owner_has(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath, commit: str) -> bool:
+    """Whether the owner's own submodule at a path that the base records has a commit."""
+    place = _find_module(plan, checkout, path)
+    return place is not None and _has(place, f"{commit}^{{commit}}")
+
+
+def _find_module(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath) -> str | None:
+    """The git directory of the owner's own submodule: found by the owner's files, without
+    following a link, and only below the owner's repository.
     """
     pointer = checkout.read(path.child(b".git"), limit_bytes=_POINTER_BYTES)
     if pointer is None or not pointer.startswith(b"gitdir: "):
-        return False
+        return None
     named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
     place = os.path.realpath(os.path.join(plan.checkout, os.fsdecode(path.raw), named))
-    if not place.startswith(os.path.realpath(plan.repository) + "/modules/"):
-        return False
-    answer = git.git(
-        "cat-file", "-e", f"{commit}^{{commit}}", cwd=place, env={"GIT_DIR": place},
-        allowed=(0, 1, 128),
-    )  # fmt: skip
-    return answer.code == 0
+    return place if place.startswith(os.path.realpath(plan.repository) + "/modules/") else None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from atoll.drivers.workspace import gitlinks
 from atoll.drivers.workspace.recovery import Taken
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
@@ -102,6 +103,11 @@ class LinkedSite:
             return []
         tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
         return [] if tip is None else [tip]
+
+    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
+        record = self._record()
+        modules = None if record is None else record / "modules"
+        return gitlinks.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
 
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         # A worktree has copies of its submodules: those that changed are nested repositories.

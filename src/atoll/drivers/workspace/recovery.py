@@ -71,6 +71,9 @@ class Site(Protocol):
     def committed(self) -> list[str]:
         """The commits that are the capsule's and in the owner's repository already."""
 
+    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
+        """Whether a submodule holds something that the owner's copy of it does not have."""
+
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         """Submodules that HEAD records at a commit which only the capsule has."""
 
@@ -114,7 +117,10 @@ def examined(site: Site) -> Iterator[Examined]:
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
         absent = _left_out(site, workspace)
-        seen = survey(store, workspace, site.plan.base_commit, also=taken.head, absent=absent)
+        seen = survey(
+            store, workspace, site.plan.base_commit,
+            also=taken.head, absent=absent, is_changed=site.is_changed_module,
+        )  # fmt: skip
         against = compare(store, seen, taken.head)
         nested = dict.fromkeys(seen.left_out())
         if taken.head is not None:

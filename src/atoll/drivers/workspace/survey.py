@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
@@ -39,6 +39,10 @@ class Workspace(NamedTuple):
     """What the workspace was made of, where that is known file by file."""
     is_whole: bool
     """Whether all files are the capsule's own, because no layer lies below them."""
+
+
+ModuleCheck = Callable[[Workspace, InsidePath, ObjectId], bool]
+"""(workspace, where the submodule is, the commit that is recorded for it)"""
 
 
 class Survey(NamedTuple):
@@ -74,7 +78,10 @@ class Survey(NamedTuple):
 
     def left_out(self) -> tuple[str, ...]:
         """What no tree of the workspace can hold, for people; a repository ends with `/`."""
-        repositories = (f"{path.shown()}/" for path in self.repositories)
+        repositories = (
+            path.shown() if path in self.tracked else f"{path.shown()}/"
+            for path in self.repositories
+        )
         return (*repositories, *(path.shown() for path in self.closed))
 
     def changed(self) -> dict[InsidePath, int]:
@@ -100,9 +107,11 @@ def survey(
     *,
     also: str | None = None,
     absent: frozenset[InsidePath] = frozenset(),
+    is_changed: ModuleCheck | None = None,
 ) -> Survey:
     """Looks at everything that can differ from `commit`. `also` is a second commit that the result
-    will be compared with. What is `absent` was never there.
+    will be compared with. What is `absent` was never there. `is_changed` says whether a submodule
+    holds something of its own, where no layer below tells that.
     """
     second = comparison.difference(store, commit, also or commit)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
@@ -127,7 +136,7 @@ def survey(
     compared = [path for path in found if path in known]
     ids = trees.blob_ids(store, commit, workspace.tree, compared, links=links)
     gone = _removed(workspace, changes, tracked, found)
-    repositories = _nested(workspace, walk.nested, tracked)
+    repositories = _nested(workspace, walk.nested, tracked, is_changed)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     unread = {path for path in found if path in known and path not in ids}
     unread |= {
@@ -270,13 +279,20 @@ def _removed(
 
 
 def _nested(
-    workspace: Workspace, repositories: list[InsidePath], tracked: dict[InsidePath, TreeEntry]
+    workspace: Workspace,
+    repositories: list[InsidePath],
+    tracked: dict[InsidePath, TreeEntry],
+    is_changed: ModuleCheck | None,
 ) -> set[InsidePath]:
     """Repositories in the workspace that hold something that the owner does not have."""
     found = set()
     for path in repositories:
         entry = tracked.get(path)
-        if entry is None or entry.mode != GITLINK or _has_changed(workspace, path):
+        if entry is None or entry.mode != GITLINK:
+            found.add(path)
+        elif is_changed is not None and workspace.below is None:
+            found |= {path} if is_changed(workspace, path, entry.object_id) else set()
+        elif _has_changed(workspace, path):
             found.add(path)
     return found
 
