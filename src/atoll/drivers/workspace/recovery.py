@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git, points
 from atoll.host.intake import commits, comparison, trees
-from atoll.host.intake.content import TreeEntry
+from atoll.host.intake.content import TreeEntry, tracked_below
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store, open_store
 from atoll.host.points import PREFIX, Shelf
@@ -170,7 +170,7 @@ def _staged_only(
     staged = site.staged(workspace)
     if staged is None:
         return ()
-    held = comparison.tracked_below(store, head, None)
+    held = tracked_below(store, head, None)
     return tuple(
         entry.path.shown()
         for entry in staged
@@ -281,7 +281,7 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
     staged = None if it.taken is None or it.taken.head is None else site.staged(it.workspace)
     if staged is None or it.taken is None or it.taken.head is None:
         return None
-    held = comparison.tracked_below(it.store, it.taken.head, None)
+    held = tracked_below(it.store, it.taken.head, None)
     if held == {entry.path: TreeEntry(entry.mode, entry.object_id) for entry in staged}:
         return None
     tree = comparison.write_index(it.store, it.workspace.tree, staged)

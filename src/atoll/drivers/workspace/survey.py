@@ -16,7 +16,7 @@ from typing import NamedTuple
 from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import TreeEntry
+from atoll.host.intake.content import TreeEntry, tracked_below
 from atoll.host.intake.ignore import Ignore
 from atoll.host.intake.store import Store
 from atoll.host.merged import MergedTree, TreeChanges
@@ -118,15 +118,13 @@ def survey(
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
         places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
-        tracked = comparison.tracked_below(store, commit, None if workspace.is_whole else places)
+        tracked = tracked_below(store, commit, None if workspace.is_whole else places)
         known = {*tracked, *(path for path, moved in second.items() if moved.after is not None)}
         # Something tracked lies in an ignored directory: then that has to be looked into.
         if walk.descend_into(known):
             changes = walk.look()
             places = [*changes.entries, *changes.hidden, *changes.special, *walk.nested]
-            tracked = comparison.tracked_below(
-                store, commit, None if workspace.is_whole else places
-            )
+            tracked = tracked_below(store, commit, None if workspace.is_whole else places)
         found = {path: git_mode(entry.mode) for path, entry in changes.entries.items()}
         loose = [(path, False) for path in found if path not in known]
         ignored = ignore.ignored(loose)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from io import FileIO
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
 _ABSENT = 0
-_FEW_PATHS = 500
 _PACK_BYTES = 1 << 31
 
 
@@ -48,32 +47,6 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
 def _entry(mode: bytes, raw: bytes) -> TreeEntry | None:
     number, object_id = int(mode, 8), find_object_id(Untrusted(raw))
     return None if number == _ABSENT or object_id is None else TreeEntry(number, object_id)
-
-
-def tracked_below(
-    store: Store, commit: str, places: Collection[InsidePath] | None
-) -> dict[InsidePath, TreeEntry]:
-    """What a commit tracks at these places and below them; all of it for None.
-
-    Raises StateError when the tree has a path that no file can have.
-    """
-    require_ids(commit)
-    if places is not None and not places:
-        return {}
-    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
-    wanted = None if places is None else set(places)
-    if wanted is not None and len(wanted) <= _FEW_PATHS:
-        args += ["--", *(place.raw.decode(errors="surrogateescape") for place in sorted(wanted))]
-    found = {}
-    for line in store.look(*args).split(b"\0")[:-1]:
-        head, _, raw = line.partition(b"\t")
-        words = head.split(b" ")
-        path, entry = find_path(Untrusted(raw)), _entry(words[0], words[-1])
-        if path is None or entry is None:
-            raise StateError(f"commit `{commit}` has a path that no file can have")
-        if wanted is None or path in wanted or any(above in wanted for above in path.parents()):
-            found[path] = entry
-    return found
 
 
 def tree_of(store: Store, commit: str) -> ObjectId:

@@ -53,23 +53,32 @@ def tracked(
 
     Raises StateError when the tree has a path that cannot be a file's, or far too many.
     """
-    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
-    if paths is not None:
-        if not paths:
-            return {}
-        if len(paths) <= _MOST_PATHS and sum(len(p.raw) for p in paths) <= _MOST_PATHS_BYTES:
-            args += ["--", *(os.fsdecode(path.raw) for path in sorted(paths))]
+    found = tracked_below(store, commit, paths)
     wanted = None if paths is None else set(paths)
+    return {path: entry for path, entry in found.items() if wanted is None or path in wanted}
+
+
+def tracked_below(
+    store: Store, commit: str, places: Collection[InsidePath] | None
+) -> dict[InsidePath, TreeEntry]:
+    """What a commit or tree tracks at these places and below them; all of it for None."""
+    require_ids(commit)
+    if places is not None and not places:
+        return {}
+    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
+    wanted = None if places is None else set(places)
+    if wanted is not None and len(wanted) <= _MOST_PATHS:
+        if sum(len(place.raw) for place in wanted) <= _MOST_PATHS_BYTES:
+            args += ["--", *(os.fsdecode(place.raw) for place in sorted(wanted))]
     found = {}
     for line in store.look(*args).split(b"\0")[:-1]:
         head, _, raw = line.partition(b"\t")
-        fields = head.split(b" ")
-        path = find_path(Untrusted(raw))
-        object_id = find_object_id(Untrusted(fields[-1]))
+        words = head.split(b" ")
+        path, object_id = find_path(Untrusted(raw)), find_object_id(Untrusted(words[-1]))
         if path is None or object_id is None:
             raise StateError(f"commit `{commit}` has a path that no file can have")
-        if wanted is None or path in wanted:
-            found[path] = TreeEntry(int(fields[0], 8), object_id)
+        if wanted is None or path in wanted or any(above in wanted for above in path.parents()):
+            found[path] = TreeEntry(int(words[0], 8), object_id)
     return found
 
 
