@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.store import OwnerSettings, Store, personal_files
+from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
@@ -67,9 +68,9 @@ def tracked_below(
         return {}
     args = ["ls-tree", "-r", "-z", "--full-tree", commit]
     wanted = None if places is None else set(places)
-    if wanted is not None and len(wanted) <= _MOST_PATHS:
-        if sum(len(place.raw) for place in wanted) <= _MOST_PATHS_BYTES:
-            args += ["--", *(os.fsdecode(place.raw) for place in sorted(wanted))]
+    size = sum(len(place.raw) for place in wanted or ())
+    if wanted is not None and len(wanted) <= _MOST_PATHS and size <= _MOST_PATHS_BYTES:
+        args += ["--", *(os.fsdecode(place.raw) for place in sorted(wanted))]
     found = {}
     for line in store.look(*args).split(b"\0")[:-1]:
         head, _, raw = line.partition(b"\t")
