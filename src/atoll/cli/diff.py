@@ -36,11 +36,14 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> Non
             "concealed": list(patch.concealed),
             "left_out": list(patch.left_out),
             "refused": patch.refused,
+            "ignored": patch.ignored,
         }
         frame.output.answer("diff", data, "")
     elif stdout_is_terminal():
         # What a file holds must not steer the terminal; in a pipe a patch stays exact.
-        frame.output.answer("diff", None, "\n".join(map(_painted, clean(text).splitlines())))
+        frame.output.answer(
+            "diff", None, "\n".join(map(_painted, clean(text).rstrip("\n").split("\n")))
+        )
     else:
         frame.output.raw("out", text)
 
@@ -54,10 +57,14 @@ def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:
             f"not shown: {_some(patch.left_out)}, which git cannot store: a repository of its own, "
             "or closed to you"
         )
+    if patch.ignored:
+        frame.output.note(
+            f"a `.gitignore` was changed: {patch.ignored} ignored entries are not shown"
+        )
     if patch.concealed:
         base = capsule.record.base_commit[:12]
         frame.output.note(
-            f"commits change {_some(patch.concealed)}, which the files do not show\n"
+            f"commits hold another version of {_some(patch.concealed)} than the files\n"
             f"hint: git diff {base} {capsule.record.branch}"
         )
 

@@ -11,7 +11,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"  # two-character escapes
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b\x9c]{0,4096}\x1b?|[ -/]*)?\Z")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Cleaner:

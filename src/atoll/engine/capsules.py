@@ -383,4 +383,7 @@ class Capsule:
                 f'atoll commit {self.name} -m "…", or atoll rm {self.name} --force '
                 "(stores it; atoll recover brings it back)"
             )
-        return f"git merge {self.record.branch}, or atoll rm {self.name} --keep-branch"
+        return (
+            f"git merge {self.record.branch} if that branch holds them, or atoll rm {self.name} "
+            "--force (stores all of them; atoll recover brings them back)"
+        )

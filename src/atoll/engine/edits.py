@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from atoll.drivers.layers import history
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files, git, programs
@@ -123,12 +124,24 @@ def _git_variables(
     }
 
 
+def _fetch(plan: WorkspacePlan, store: Path, commit: str) -> None:
+    """Copies what the branch has beyond the history that the capsule was made with."""
+    env = {"GIT_DIR": str(store)}
+    if git.git("cat-file", "-e", commit, cwd=str(store), env=env, allowed=(0, 1, 128)).code == 0:
+        return
+    asked = f"{commit}\n^{plan.base_commit}\n".encode()
+    words = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q")
+    pack = git.git(*words, cwd=plan.repository, stdin=asked).stdout
+    git.git("index-pack", "--stdin", cwd=str(store), env=env, stdin=pack)
+
+
 def _prepare_store(session: Session, capsule: Capsule, plan: WorkspacePlan) -> Path:
     """A repository of the host's at the capsule's branch, or at its base before an export."""
     store = Path(capsule.directory, _STORE)
     if not store.is_dir():
         made = Path(f"{store}.{os.urandom(6).hex()}")
-        git.make_store(str(made), like=plan.repository)
+        # Not the owner's objects: where those are, the view shows the capsule's.
+        git.make_store(str(made), like=plan.repository, objects=str(history.require_store(plan)))
         (made / "hooks").mkdir()
         (made / "hooks" / "reference-transaction").write_text(_HOOK)
         (made / "hooks" / "reference-transaction").chmod(0o700)
@@ -140,6 +153,7 @@ def _prepare_store(session: Session, capsule: Capsule, plan: WorkspacePlan) -> P
     ref = f"refs/heads/{capsule.branch}"
     commit = git.find_ref(ref, cwd=plan.repository) or capsule.base_commit
     env = {"GIT_DIR": str(store), "GIT_WORK_TREE": str(store)}
+    _fetch(plan, store, commit)
     git.git("update-ref", ref, commit, cwd=str(store), env=env)
     git.git("symbolic-ref", "HEAD", ref, cwd=str(store), env=env)
     git.git("read-tree", "--reset", commit, cwd=str(store), env=env)

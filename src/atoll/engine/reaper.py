@@ -7,7 +7,9 @@ runs without a keeper are swept.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +24,10 @@ from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, RecoveryPoint, RunState
 
+_FAILED = "unsettled"
+"""A file in a capsule's directory: when it was last tried in vain to put it right."""
+_AGAIN_S = 600.0
+
 
 class Collected(NamedTuple):
     """What a collection found and put right."""
@@ -32,8 +38,10 @@ class Collected(NamedTuple):
     recovered: tuple[str, ...] = ()
 
 
-def settle(session: Session) -> Collected:
-    """Cheap when all is well: two queries."""
+def settle(session: Session, *, patient: bool = False) -> Collected:
+    """Cheap when all is well: two queries. What could not be put right a moment ago is left for
+    later, unless `patient`: else one capsule would make every command wait.
+    """
     ended = [
         run.label
         for run in session.store.unfinished_runs()
@@ -41,9 +49,13 @@ def settle(session: Session) -> Collected:
     ]
     finished, saved = [], []
     for capsule in session.store.unsettled():
+        if not patient and _has_just_failed(capsule):
+            session.warn(f"`{capsule.name}` is still {capsule.state}\nhint: atoll gc")
+            continue
         try:
             done, point = _finish(session, capsule)
         except (AtollError, OSError) as error:
+            _note_failure(capsule)
             # One that cannot be put right (its disk is away, its repository is broken) must not
             # keep anyone from the others; it stays as it is, and the next command tries again.
             session.warn(f"`{capsule.name}` is still {capsule.state}: {error}")
@@ -51,6 +63,19 @@ def settle(session: Session) -> Collected:
         finished += [capsule.name] if done else []
         saved += [point.id] if point is not None else []
     return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
+
+
+def _note_failure(capsule: Capsule) -> None:
+    with contextlib.suppress(OSError):
+        Path(capsule.directory, _FAILED).touch(mode=0o600)
+
+
+def _has_just_failed(capsule: Capsule) -> bool:
+    try:
+        noted = os.stat(Path(capsule.directory, _FAILED)).st_mtime
+    except OSError:
+        return False
+    return 0 <= time.time() - noted < _AGAIN_S
 
 
 def _finish(session: Session, capsule: Capsule) -> tuple[bool, RecoveryPoint | None]:
@@ -72,7 +97,7 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
     With `gone` also the capsules whose repository is missing: only their owner knows whether it
     was deleted or lies on a disk that is not mounted.
     """
-    settled = _unsettled(session) if dry_run else settle(session)
+    settled = _unsettled(session) if dry_run else settle(session, patient=True)
     removed, recovered = _collect_orphans(session, dry_run=dry_run) if gone else ([], [])
     for directory in _unclaimed(session):
         removed.append(str(directory))

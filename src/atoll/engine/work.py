@@ -21,6 +21,13 @@ from atoll.model.state import Patch, Snapshot
 _HOOK_S = 3600.0
 _PLACE_S = 600.0
 _SAID_BYTES = 4000
+_HOOK = (
+    'test -x "$(git rev-parse --git-path "hooks/$1")" || exit 0; i=$(mktemp) && '
+    'cp "$(git rev-parse --git-path index)" "$i" 2>/dev/null; export GIT_INDEX_FILE="$i"; '
+    'git add --all . && git hook run --ignore-missing "$1"; code=$?; rm -f "$i" "$i.lock"; '
+    "exit $code"
+)
+"""Hooks look at what is staged: everything, in an index of their own."""
 _MESSAGE = (
     'f=$(mktemp) && cat >"$f" && git hook run --ignore-missing commit-msg -- "$f" >&2 && '
     'cat "$f"; code=$?; rm -f "$f"; exit $code'
@@ -52,6 +59,8 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
             f"`{capsule.name}` is the checkout itself and has no branch of its own",
             hint="git commit",
         )
+    if not message.strip():
+        raise StateError("the message of a commit cannot be empty", hint='-m "what was done"')
     plan = workspace_plan(capsule.session, capsule.record)
     author = _require_author(capsule)
     if not plan.pool:
@@ -78,8 +87,9 @@ def _run_hook(capsule: Capsule, name: str) -> None:
     done = inside.ask(
         capsule.session,
         capsule.record,
-        ("git", "hook", "run", "--ignore-missing", name),
+        ("/bin/sh", "-c", _HOOK, "sh", name),
         timeout_s=_HOOK_S,
+        also_write=(".git/**",),
     )
     if done.code != 0:
         said = _tail(done.stdout + done.stderr)
@@ -95,7 +105,7 @@ def _checked_message(capsule: Capsule, message: str) -> str:
         capsule.session,
         capsule.record,
         ("/bin/sh", "-c", _MESSAGE),
-        stdin=os.fsencode(message),
+        stdin=os.fsencode(message.rstrip("\n") + "\n"),
         timeout_s=_HOOK_S,
     )
     if done.code != 0:

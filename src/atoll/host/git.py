@@ -222,16 +222,16 @@ def is_ancestor(commit: str, of: str, *, cwd: str) -> bool:
     return answer.code == 0
 
 
-def make_store(path: str, *, like: str) -> str:
-    """A bare repository that sees the objects of another one, has none of its settings and can
-    be thrown away.
+def make_store(path: str, *, like: str, objects: str) -> str:
+    """A bare repository in the format of another one that sees the object directory `objects`, has
+    no settings of the other's and can be thrown away.
     """
     kind = git("rev-parse", "--show-object-format", cwd=like).text.strip()
     os.makedirs(path)
     git("init", "--quiet", "--bare", f"--object-format={kind}", "--template=", path, cwd=path)
     alternates = Path(path, "objects", "info", "alternates")
     alternates.parent.mkdir(exist_ok=True)
-    alternates.write_bytes(os.fsencode(os.path.realpath(os.path.join(like, "objects"))) + b"\n")
+    alternates.write_bytes(os.fsencode(os.path.realpath(objects)) + b"\n")
     return path
 
 

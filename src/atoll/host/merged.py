@@ -177,8 +177,11 @@ class MergedTree:
     def _find_top(self, at: str) -> tuple[Place, ...]:
         places = self._stack.top
         for name in at.encode().split(b"/") if at else ():
-            with self._stack.opened(places) as parts:
-                look = _look_at(self._stack, parts, name, self._first_own)
+            try:
+                with self._stack.opened(places) as parts:
+                    look = _look_at(self._stack, parts, name, self._first_own)
+            except OSError as error:
+                raise StateError(f"`{at}` cannot be read: {error.strerror}") from error
             if look.hides:
                 raise StateError(f"the capsule replaced the directory `{at}` as a whole")
             shown = look.shown

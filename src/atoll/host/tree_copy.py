@@ -51,8 +51,8 @@ class CopyOutcome(NamedTuple):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """The examples if something vanished or changed: then the copy is of no one moment."""
-        return self.examples if self.vanished or self.changed else ()
+        """The examples if something vanished, changed or was left out: the copy is not exact."""
+        return self.examples if self.vanished or self.changed or self.left_out else ()
 
 
 def copy_tree(source: Path, target: Path, *, as_files: bool = False) -> CopyOutcome:

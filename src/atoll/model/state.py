@@ -214,6 +214,8 @@ class Patch(NamedTuple):
     """What the text cannot hold: repositories in the workspace, and what cannot be read."""
     refused: str = ""
     """Why the commits could not be looked at."""
+    ignored: int = 0
+    """How many entries are not shown because they are ignored, if ignore rules were changed."""
 
 
 class RecoveryPoint(NamedTuple):

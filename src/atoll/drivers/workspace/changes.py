@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from atoll.drivers.contracts import Author, Committed
-from atoll.drivers.workspace import recovery
+from atoll.drivers.workspace import gitlinks, recovery
 from atoll.drivers.workspace.recovery import Site
-from atoll.drivers.workspace.survey import Workspace, survey
+from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
-from atoll.model.errors import StateError
+from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch
 from atoll.model.untrusted import ObjectId
@@ -24,30 +24,39 @@ _WAY_OUT = "atoll rm --force keeps its files as they are"
 def diff(site: Site, *, base: str, stat: bool) -> Patch:
     """From `base` to the files as they are. Also says what commits change and the files do not."""
     with site.opened() as (workspace, store):
-        seen = survey(store, workspace, site.plan.base_commit)
+        taken, refused = _taken(site, workspace)
+        head = None if taken is None else taken.head
+        staged = recovery.staged_paths(site, workspace)
+        seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
         left_out = seen.left_out()
-        tree = recovery.write_survey(store, workspace, seen)
+        tree = _write(store, workspace, seen, head)
         before = comparison.tree_of(store, base)
         shown = comparison.difference(store, before, tree)
         text = commits.diff(
             store, before, tree, stat=stat, limit_bytes=_PATCH_BYTES, paths=list(shown)
         )
-        try:
-            taken = site.take(workspace, everything=False)
-        except StateError as error:
-            return Patch(text, left_out=left_out, refused=error.message)
-        if taken is None:
-            return Patch(text, left_out=left_out, refused=_NO_REPOSITORY)
-        tips = dict.fromkeys([taken.branch, *site.committed()])
+        branch = None if taken is None else taken.branch
         concealed = {
             path
-            for tip in tips
+            for tip in dict.fromkeys([branch, *site.committed()])
             if tip is not None
-            for path in comparison.difference(store, base, tip)
-            if path not in shown
+            for path, moved in comparison.difference(store, base, tip).items()
+            if path not in shown or shown[path].after != moved.after
         }
         names = tuple(path.shown() for path in sorted(concealed))
-        return Patch(text, concealed=names, left_out=left_out)
+        ignoring = any(path.name == b".gitignore" for path in shown)
+        return Patch(
+            text, names, left_out, refused=refused, ignored=seen.ignored if ignoring else 0
+        )
+
+
+def _taken(site: Site, workspace: Workspace) -> tuple[recovery.Taken | None, str]:
+    """What is committed, or why that cannot be looked at."""
+    try:
+        taken = site.take(workspace, everything=False)
+    except (StateError, DriverError) as error:
+        return None, error.message
+    return taken, "" if taken is not None else _NO_REPOSITORY
 
 
 def diff_between(
@@ -59,13 +68,35 @@ def diff_between(
     stat: bool,
 ) -> Patch:
     """From one state of a workspace to another."""
-    before, after = (_files(plan, workspace, store) for workspace in (then, now))
+    before, after = (
+        _write(store, workspace, survey(store, workspace, plan.base_commit), None)
+        for workspace in (then, now)
+    )
     return Patch(commits.diff(store, before, after, stat=stat, limit_bytes=_PATCH_BYTES))
 
 
-def _files(plan: WorkspacePlan, workspace: Workspace, store: Store) -> ObjectId:
-    seen = survey(store, workspace, plan.base_commit)
-    return recovery.write_survey(store, workspace, seen)
+def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> ObjectId:
+    staged = recovery.staged_paths(site, workspace)
+    seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
+    return _write(store, workspace, seen, head)
+
+
+def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -> ObjectId:
+    """The files as a tree, with the submodules that HEAD records or that were moved since."""
+    moved = {} if head is None else comparison.difference(store, seen.commit, head)
+    recorded = {
+        path: after.object_id
+        for path, (_, after) in moved.items()
+        if after is not None and after.mode == GITLINK
+    }
+    places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
+    links = {
+        path: gitlinks.find_head(workspace.tree, path) or recorded.get(path)
+        for path in places
+        if workspace.tree.kind(path) == "directory"
+    }
+    known = {path: commit for path, commit in links.items() if commit is not None}
+    return recovery.write_survey(store, seen, gitlinks=known)
 
 
 def bring(site: Site, *, everything: bool) -> str | None:
@@ -80,7 +111,7 @@ def bring(site: Site, *, everything: bool) -> str | None:
         if not everything:
             return taken.branch
         author = Author(recovery.NAME, recovery.ADDRESS)
-        tree = _files(site.plan, workspace, store)
+        tree = _files(site, workspace, store, taken.head)
         return _commit_files(site, store, taken.branch, tree, _REST, author) or taken.branch
 
 
@@ -95,7 +126,7 @@ def commit(site: Site, message: str, author: Author) -> Committed:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
         if taken.head_ref != f"refs/heads/{branch}":
             raise StateError(f"the workspace is not on its branch `{branch}`")
-        tree = _files(site.plan, workspace, store)
+        tree = _files(site, workspace, store, taken.head)
         text = message.encode(errors="surrogateescape").rstrip(b"\n") + b"\n"
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:

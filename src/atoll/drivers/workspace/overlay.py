@@ -86,7 +86,9 @@ class OverlayWorkspace(LayeredWorkspace):
             # More than a new one has, or what cannot be read and may hold anything.
             return False
         odd = {*found.hidden, *found.closed, *found.special} - expected.keys()
-        return not odd and all(held[path] == expected.get(path) for path in held)
+        return not odd and all(
+            path in expected and content == expected[path] for path, content in held.items()
+        )
 
     def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
         return layers

@@ -87,7 +87,23 @@ class PrivateSite:
             head_ref=refs.head_ref,
             branch=branch,
             tips=tuple(tips),
+            is_whole=not refs.refused and self._can_be_read(workspace),
         )
+
+    def _can_be_read(self, workspace: Workspace) -> bool:
+        """Whether all that says what is committed or staged can be read."""
+        content, _ = self._indexes(workspace)
+        if content is None and workspace.tree.kind(_INDEX) is not None:
+            return False
+        if content is not None and self._parsed(content) is None:
+            return False
+        objects = GIT.child(b"objects")
+
+        def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
+            del is_directory
+            return not (path == GIT or path.is_below(GIT)) or path == objects
+
+        return not workspace.tree.changes(skip=skip).closed
 
     def _tips(self, refs: AgentRefs) -> list[ObjectId]:
         """HEAD first, then where refs stand that are not as they were when the capsule was made."""
@@ -111,13 +127,17 @@ class PrivateSite:
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
-        trees_of = (workspace.tree, workspace.below)
-        content, before = (
-            None if tree is None else tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
-            for tree in trees_of
-        )
-        if content is None or content == before:
-            return None
+        content, before = self._indexes(workspace)
+        return None if content is None or content == before else self._parsed(content)
+
+    @staticmethod
+    def _indexes(workspace: Workspace) -> tuple[bytes | None, bytes | None]:
+        """The index, and that which the workspace was made with."""
+        now = workspace.tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
+        below = workspace.below
+        return now, None if below is None else below.read(_INDEX, limit_bytes=_INDEX_BYTES)
+
+    def _parsed(self, content: bytes) -> tuple[Staged, ...] | None:
         found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
         return None if found is None else tuple(found)
 

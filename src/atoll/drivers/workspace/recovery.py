@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,6 +31,7 @@ from atoll.model.state import RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, ObjectId
 
 NAME, ADDRESS = "Atoll", "atoll@localhost"
+_UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
 ALL = (".",)
 """In the place of paths: the whole workspace."""
 
@@ -45,6 +46,8 @@ class Taken(NamedTuple):
     """Where the capsule's own branch stands."""
     tips: tuple[ObjectId, ...]
     """HEAD first, then whatever else commits of the capsule hang on."""
+    is_whole: bool = True
+    """False when a ref or the index cannot be read: it may name anything."""
 
 
 class Site(Protocol):
@@ -101,13 +104,25 @@ def find_work(site: Site) -> Work:
         return Work(nested=ALL if site.is_there() else ())
     if not site.is_there():
         return Work(commits=_lonely_commits(site, site.committed()))
-    with examined(site) as it:
-        return it.work
+    try:
+        with examined(site) as it:
+            return it.work
+    except _UNREADABLE:
+        return _unexamined(site)
+
+
+def _unexamined(site: Site) -> Work:
+    """What cannot be looked at may hold anything."""
+    return Work(commits=_lonely_commits(site, site.committed()), nested=ALL)
 
 
 @contextmanager
 def examined(site: Site) -> Iterator[Examined]:
-    """Looks at a workspace that is there, and whose owner's repository is."""
+    """Looks at a workspace that is there, and whose owner's repository is.
+
+    Whatever the capsule did to its files and commits, an answer comes: at worst that all of it has
+    to be kept as files. Raises one of `_UNREADABLE` when not even its top can be opened.
+    """
     with site.opened() as (workspace, store):
         taken, refused = _take(site, workspace)
         if taken is None:
@@ -116,28 +131,40 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
-        absent = _left_out(site, workspace)
-        seen = survey(
-            store, workspace, site.plan.base_commit,
-            also=taken.head, absent=absent, is_changed=site.is_changed_module,
-        )  # fmt: skip
-        against = compare(store, seen, taken.head)
-        nested = dict.fromkeys(seen.left_out())
-        if taken.head is not None:
-            lost = site.lost_submodules(store, taken.head)
-            nested |= dict.fromkeys(path.shown() for path in lost)
-        nested |= dict.fromkeys(ALL) if refused else {}
-        work = Work(
-            uncommitted=_shown(against.uncommitted),
-            untracked=_shown(against.untracked),
-            commits=lonely,
-            nested=tuple(nested),
-            ignored=seen.ignored,
-        )
+        try:
+            work, seen = _look(site, workspace, store, taken)
+        except _UNREADABLE:
+            yield Examined(Work(commits=lonely, nested=ALL), workspace, store, taken)
+            return
+        if refused or not taken.is_whole:
+            work = work._replace(nested=(*work.nested, *ALL))
+        work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = _staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)
         yield Examined(work, workspace, store, taken, seen)
+
+
+def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple[Work, Survey]:
+    """The files, compared with HEAD."""
+    absent = _left_out(site, workspace)
+    seen = survey(
+        store, workspace, site.plan.base_commit,
+        also=taken.head, staged=staged_paths(site, workspace),
+        absent=absent, is_changed=site.is_changed_module,
+    )  # fmt: skip
+    against = compare(store, seen, taken.head)
+    nested = dict.fromkeys(seen.left_out())
+    if taken.head is not None:
+        lost = site.lost_submodules(store, taken.head)
+        nested |= dict.fromkeys(path.shown() for path in lost)
+    work = Work(
+        uncommitted=_shown(against.uncommitted),
+        untracked=_shown(against.untracked),
+        nested=tuple(nested),
+        ignored=seen.ignored,
+    )
+    return work, seen
 
 
 def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
@@ -150,6 +177,11 @@ def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
         except (StateError, DriverError):
             continue
     return None, True
+
+
+def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:
+    """What the index names, where it is not as the workspace was made with."""
+    return [entry.path for entry in site.staged(workspace) or ()]
 
 
 def _left_out(site: Site, workspace: Workspace) -> frozenset[InsidePath]:
@@ -208,12 +240,26 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
         if not work.any:
             return points.find_point(shelf, point)
         return _note(site, shelf, _Kept(point, base, site.committed()))
+    try:
+        return _save_examined(site, shelf, point, base)
+    except _UNREADABLE:
+        # Not even its top can be opened: all of it is kept as files.
+        kept = _Kept(point, base, site.committed() or [plan.base_commit])
+        made = _note(site, shelf, kept, has_files=True)
+        site.set_aside(shelf.files_of(point))
+        return made
+
+
+def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint | None:
+    plan = site.plan
     with examined(site) as it:
         if not it.work.any:
             return points.find_point(shelf, point)
         tree = _find_tree(it)
         changed = it.work.uncommitted or it.work.untracked
-        lost_to_git = it.work.nested or (tree is None and changed)
+        staged = None if tree is None else _find_staged(site, it, tree)
+        is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
+        lost_to_git = it.work.nested or is_staged_lost or (tree is None and changed)
         tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
         kept = _Kept(
             point=point,
@@ -221,7 +267,7 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
             tips=list(dict.fromkeys(tips)) or [plan.base_commit],
             tree=tree,
             store=it.store,
-            staged=None if tree is None else _find_staged(site, it, tree),
+            staged=staged,
         )
         made = _note(site, shelf, kept, has_files=bool(lost_to_git))
         if lost_to_git:
@@ -256,16 +302,21 @@ def write_files(it: Examined) -> ObjectId:
     seen = it.survey
     if seen is None:
         raise StateError("the repository in the workspace is not the one that it was made with")
-    return write_survey(it.store, it.workspace, seen)
+    return write_survey(it.store, seen)
 
 
-def write_survey(store: Store, workspace: Workspace, seen: Survey) -> ObjectId:
+def write_survey(
+    store: Store,
+    seen: Survey,
+    *,
+    gitlinks: Mapping[InsidePath, ObjectId] | None = None,
+) -> ObjectId:
     """All files that a survey found, as a tree in the store. Raises StateError when one cannot be
     read any more: a tree without it would be taken for the whole.
     """
     missed: list[InsidePath] = []
     tree = trees.write_tree(
-        store, seen.commit, workspace.tree, seen.changed(), seen.removed,
+        store, seen.commit, seen.reader, seen.changed(), seen.removed, gitlinks or {},
         links=seen.links, missed=missed,
     )  # fmt: skip
     if missed:
@@ -276,15 +327,27 @@ def write_survey(store: Store, workspace: Workspace, seen: Survey) -> ObjectId:
     return tree
 
 
+def _has_staged(site: Site, it: Examined) -> bool:
+    """Whether the index holds something that neither HEAD nor the files do."""
+    taken, seen = it.taken, it.survey
+    if taken is None or seen is None or taken.head is None:
+        return False
+    return bool(_staged_only(site, it.workspace, it.store, seen, taken.head))
+
+
 def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | None:
-    """The index as a tree, if that is neither HEAD nor all files."""
-    staged = None if it.taken is None or it.taken.head is None else site.staged(it.workspace)
-    if staged is None or it.taken is None or it.taken.head is None:
+    """The index as a tree, if that is neither HEAD nor all files and can be written."""
+    taken, seen = it.taken, it.survey
+    staged = None if taken is None else site.staged(it.workspace)
+    if staged is None or taken is None or taken.head is None or seen is None:
         return None
-    held = tracked_below(it.store, it.taken.head, None)
+    held = tracked_below(it.store, taken.head, None)
     if held == {entry.path: TreeEntry(entry.mode, entry.object_id) for entry in staged}:
         return None
-    tree = comparison.write_index(it.store, it.workspace.tree, staged)
+    # Of what the owner has, only what HEAD and the files name: an id alone is no right to a blob.
+    given = {entry.object_id for entry in held.values()} | set(seen.ids.values())
+    given |= {entry.object_id for entry in tracked_below(it.store, seen.commit, None).values()}
+    tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
     return None if tree == everything else tree
 
 

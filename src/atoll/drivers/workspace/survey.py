@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.host.beneath import TreeReader
+from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
 from atoll.host.intake.content import TreeEntry, tracked_below
-from atoll.host.intake.ignore import Ignore
+from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
-from atoll.host.merged import MergedTree, TreeChanges
+from atoll.host.merged import Entry, MergedTree, TreeChanges
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
 
 GIT = InsidePath(b".git")
@@ -27,7 +27,9 @@ GITLINK = 0o160000
 _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
 _COMPARED_BYTES = 64 << 20
-_AHEAD = 1000
+_LARGEST_BYTES = 1 << 30
+"""Of a file that is stored as a blob; a larger one is kept as a file."""
+_AHEAD = 10_000
 """How many directories are looked into before it is asked whether they are ignored."""
 
 
@@ -45,6 +47,32 @@ ModuleCheck = Callable[[Workspace, InsidePath, ObjectId], bool]
 """(workspace, where the submodule is, the commit that is recorded for it)"""
 
 
+class Found:
+    """A `TreeReader` that opens what a walk has found without another look through all layers."""
+
+    def __init__(self, tree: MergedTree, entries: Mapping[InsidePath, Entry]) -> None:
+        self._tree = tree
+        self._entries = entries
+
+    def kind(self, path: InsidePath) -> EntryKind | None:
+        return self._tree.kind(path)
+
+    def names(self, directory: InsidePath | None) -> list[InsidePath]:
+        return self._tree.names(directory)
+
+    def find_file(self, path: InsidePath) -> int | None:
+        entry = self._entries.get(path)
+        return self._tree.find_file(path) if entry is None else self._tree.find_entry(entry)
+
+    def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
+        handle = self.find_file(path)
+        if handle is None:
+            return None
+        with open(handle, "rb") as stream:
+            content = stream.read(limit_bytes + 1)
+        return content if len(content) <= limit_bytes else None
+
+
 class Survey(NamedTuple):
     """The workspace, as far as it can differ from `commit`, which it was made of."""
 
@@ -57,6 +85,7 @@ class Survey(NamedTuple):
     """What the commit tracks and is not there."""
     links: dict[InsidePath, Untrusted]
     """Where links point to."""
+    reader: Found
     tracked: dict[InsidePath, TreeEntry]
     """What the commit tracks at these places."""
     repositories: tuple[InsidePath, ...]
@@ -100,18 +129,21 @@ class Against(NamedTuple):
     untracked: tuple[InsidePath, ...]
 
 
-def survey(
+def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     store: Store,
     workspace: Workspace,
     commit: str,
     *,
     also: str | None = None,
+    staged: Collection[InsidePath] = (),
     absent: frozenset[InsidePath] = frozenset(),
     is_changed: ModuleCheck | None = None,
 ) -> Survey:
-    """Looks at everything that can differ from `commit`. `also` is a second commit that the result
-    will be compared with. What is `absent` was never there. `is_changed` says whether a submodule
-    holds something of its own, where no layer below tells that.
+    """Looks at everything that can differ from `commit`.
+
+    `also` is a second commit that the result will be compared with; neither what that tracks nor
+    what is `staged` is ignored. What is `absent` was never there. `is_changed` says whether a
+    submodule holds something of its own, where no layer below tells that.
     """
     second = comparison.difference(store, commit, also or commit)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
@@ -120,19 +152,30 @@ def survey(
         places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
         tracked = tracked_below(store, commit, None if workspace.is_whole else places)
         known = {*tracked, *(path for path, moved in second.items() if moved.after is not None)}
+        known |= set(staged)
         # Something tracked lies in an ignored directory: then that has to be looked into.
         if walk.descend_into(known):
             changes = walk.look()
             places = [*changes.entries, *changes.hidden, *changes.special, *walk.nested]
             tracked = tracked_below(store, commit, None if workspace.is_whole else places)
         found = {path: git_mode(entry.mode) for path, entry in changes.entries.items()}
-        loose = [(path, False) for path in found if path not in known]
-        ignored = ignore.ignored(loose)
-        closed = {path for path in changes.closed if not ignore.is_ignored(path, is_directory=True)}
+        if not store.settings.file_mode:
+            found = {path: _as_tracked(mode, tracked.get(path)) for path, mode in found.items()}
+        # Rules that were changed are never hidden by themselves.
+        loose = [
+            (path, False) for path in found if path not in known and path.name != b".gitignore"
+        ]
+        shut = [(path, True) for path in changes.closed]
+        hidden = ignore.ignored([*loose, *shut])
+        ignored = {path for path, _ in loose if path in hidden}
+        closed = {path for path in changes.closed if path not in hidden}
+    closed |= {path for path in found if path not in ignored and _is_unstorable(changes, path)}
+    found = {path: mode for path, mode in found.items() if path not in closed}
     found = {path: mode for path, mode in found.items() if path not in ignored}
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     compared = [path for path in found if path in known]
-    ids = trees.blob_ids(store, commit, workspace.tree, compared, links=links)
+    reader = Found(workspace.tree, changes.entries)
+    ids = trees.blob_ids(store, commit, reader, compared, links=links)
     gone = _removed(workspace, changes, tracked, found)
     repositories = _nested(workspace, walk.nested, tracked, is_changed)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
@@ -140,13 +183,14 @@ def survey(
     unread |= {
         path
         for path in found
-        if path not in known and path not in links and not _can_read(workspace.tree, path)
+        if path not in known and path not in links and not _can_read(reader, path)
     }
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
         ids=dict(ids),
         links={path: links[path] for path in found if path in links},
+        reader=reader,
         removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
         tracked=tracked,
         repositories=tuple(sorted(repositories)),
@@ -179,6 +223,18 @@ def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> Tree
         return seen.entry(path)
     # Untouched: as in the commit that the workspace was made of.
     return moved[path].before
+
+
+def _as_tracked(mode: int, entry: TreeEntry | None) -> int:
+    """Where the owner's git does not look at the executable bit."""
+    if mode == _LINK:
+        return mode
+    return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
+
+
+def _is_unstorable(changes: TreeChanges, path: InsidePath) -> bool:
+    """Whether git refuses its name, or Atoll its size."""
+    return changes.entries[path].size > _LARGEST_BYTES or any(map(is_git_name, path.parts))
 
 
 def _can_read(tree: TreeReader, path: InsidePath) -> bool:
@@ -265,7 +321,7 @@ def _removed(
     hidden = set(changes.hidden) | set(changes.special) | set(found)
     gone = set()
     for path, entry in tracked.items():
-        if path in found or entry.mode == GITLINK:
+        if path in found or (entry.mode == GITLINK and workspace.tree.kind(path) is not None):
             continue
         if workspace.is_whole:
             # A sparse checkout leaves out what was never there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import FileIO
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
 _ABSENT = 0
+_GITLINK = 0o160000
 _PACK_BYTES = 1 << 31
 
 
@@ -69,15 +70,17 @@ def pack(store: Store, commit: str, *, known: Sequence[str]) -> bytes:
     )  # fmt: skip
 
 
-def write_index(store: Store, reader: TreeReader, staged: Sequence[Staged]) -> ObjectId | None:
+def write_index(
+    store: Store, reader: TreeReader, staged: Sequence[Staged], *, given: Collection[str]
+) -> ObjectId | None:
     """The tree that an agent's index describes; None when that cannot be written: in the middle of
-    a merge, or when an object is missing.
+    a merge, or when an object is neither one of those `given` nor the agent's own.
     """
     entries = [entry for entry in staged if not entry.intent_to_add]
     if any(entry.stage for entry in entries):
         return None
     try:
-        if not _fetch_missing(store, reader, entries):
+        if not _fetch_missing(store, reader, entries, given):
             return None
         lines = b"".join(
             f"{entry.mode:06o} {entry.object_id} 0\t".encode() + entry.path.raw + b"\0"
@@ -91,14 +94,12 @@ def write_index(store: Store, reader: TreeReader, staged: Sequence[Staged]) -> O
     return find_object_id(Untrusted(answer.strip()))
 
 
-def _fetch_missing(store: Store, reader: TreeReader, entries: Sequence[Staged]) -> bool:
+def _fetch_missing(
+    store: Store, reader: TreeReader, entries: Sequence[Staged], given: Collection[str]
+) -> bool:
     """Copies the blobs that only the agent's repository has; False when one cannot be had."""
-    names = dict.fromkeys(entry.object_id for entry in entries if entry.mode != 0o160000)
-    asked = "".join(f"{name}\n" for name in names).encode()
-    answer = store.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked)
-    rows = [line.split(b" ") for line in answer.splitlines()]
-    held = {words[0].decode() for words in rows if words[1:] == [b"blob"]}
-    missing = [name for name in names if name not in held]
+    names = dict.fromkeys(entry.object_id for entry in entries if entry.mode != _GITLINK)
+    missing = [name for name in names if name not in given]
     if not missing:
         return True
     transfer = Transfer.start(missing, LIMITS)

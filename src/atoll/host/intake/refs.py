@@ -22,8 +22,9 @@ from atoll.model.untrusted import (
 
 GIT_DIRECTORY = InsidePath(b".git")
 STASH = RefName("refs/stash")
-_TREES = (b"refs/heads", b"refs/tags")
-_PREFIXES = ("refs/heads/", "refs/tags/")
+_FOREIGN = ("refs/remotes/", "refs/prefetch/")
+"""Of what others have: not the agent's work."""
+_AUTOSTASHES = (b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH")
 _OTHER_FORMATS = (b"commondir", b"reftable")
 _REF_BYTES = 4096
 _PACKED_BYTES = 64 << 20
@@ -45,9 +46,9 @@ class AgentRefs(NamedTuple):
     head: ObjectId | None
     """None when HEAD is unusable or its branch has no commit yet."""
     refs: dict[RefName, ObjectId]
-    """Branches, tags and `refs/stash`. A tag may name a tag object."""
+    """All but those of remotes. A tag may name a tag object."""
     stashes: tuple[ObjectId, ...]
-    """All entries of the stash's log, newest first."""
+    """All entries of the stash's log, newest first, and what a rebase or merge has put aside."""
     worktrees: tuple[ObjectId, ...]
     """Where the HEADs of linked worktrees stand."""
     refused: tuple[str, ...]
@@ -85,9 +86,7 @@ class _Loader:
     def load(self) -> AgentRefs:
         self._packed = self._load_packed()
         refs = {
-            name: found
-            for name, found in self._packed.items()
-            if name == STASH or name.startswith(_PREFIXES)
+            name: found for name, found in self._packed.items() if not name.startswith(_FOREIGN)
         }
         for name in self._loose_names():
             found = self._resolve(name)
@@ -161,24 +160,23 @@ class _Loader:
         return found
 
     def _loose_names(self) -> list[RefName]:
-        """The loose branches and tags, and the stash."""
+        """The loose refs, but for those of remotes."""
         found: list[RefName] = []
-        ahead = [self._below(tree) for tree in _TREES]
+        ahead = [self._below(b"refs")]
         while ahead and len(found) < _MOST_REFS:
             place = ahead.pop()
             for path in self._names(place):
                 kind = self._reader.kind(path)
                 name = find_ref_name(Untrusted(path.raw[len(self._at.raw) + 1 :]))
                 if kind == "directory":
-                    ahead.append(path)
+                    below = path.raw[len(self._at.raw) + 1 :].decode(errors="replace") + "/"
+                    ahead += [] if below in _FOREIGN else [path]
                 elif kind != "file" or name is None:
                     self._refuse(path.raw, "not a ref")
                 else:
                     found.append(name)
         if ahead:
             self._refuse(ahead[-1].raw, "too many refs")
-        if self._reader.kind(self._below(STASH.encode())) is not None:
-            found.append(STASH)
         return sorted(found[:_MOST_REFS])
 
     def _resolve(self, name: RefName | None) -> ObjectId | None:
@@ -216,6 +214,11 @@ class _Loader:
                 found[object_id] = None
             elif line:
                 self._refuse(path.raw, "has a line that is no entry, or too many")
+        for raw in _AUTOSTASHES:
+            content = self._read(self._below(raw), _REF_BYTES)
+            object_id = None if content is None else _find_id(content.strip())
+            if object_id is not None:
+                found[object_id] = None
         return tuple(found)
 
     def _load_worktrees(self) -> tuple[ObjectId, ...]:

@@ -31,7 +31,7 @@ _SAFE = (
 )  # fmt: skip
 _TRUE = ("", "true", "yes", "on", "1")
 _TIMEOUT_S = 600.0
-_MEMORY_BYTES = 4 << 30
+_MEMORY_BYTES = 1 << 30
 _OUTPUT_BYTES = 256 << 20
 _OWN_FILE_BYTES = 1 << 20
 
