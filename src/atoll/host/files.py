@@ -157,6 +157,29 @@ def _open_to_write(root: int, path: bytes) -> int:
         os.close(parent)
 
 
+def remove_beneath(root: Path, relative: str, *, whiteout: bool = False) -> None:
+    """Removes a file below `root`, which somebody hostile may have written to before; fine when
+    there is none. With `whiteout` an overlay shows nothing there any more, whatever lies below.
+
+    Raises StateError where a link is in the way: nothing outside of `root` is touched.
+    """
+    *parents, name = relative.split("/")
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        above = open_by_parts(handle, os.fsencode("/".join(parents)), os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        raise StateError(f"`{root / relative}` cannot be removed: {error.strerror}") from error
+    finally:
+        os.close(handle)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=above)
+        if whiteout:
+            os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=above)
+    finally:
+        os.close(above)
+
+
 def require_own_directory(path: Path) -> None:
     """Makes Atoll's home if it is missing, and refuses one that others control."""
     try:

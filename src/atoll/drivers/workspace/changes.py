@@ -6,7 +6,7 @@ import time
 
 from atoll.drivers.contracts import Author, Committed
 from atoll.drivers.workspace import gitlinks, recovery
-from atoll.drivers.workspace.recovery import Site
+from atoll.drivers.workspace.examination import Site, Taken, staged_paths
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
@@ -26,7 +26,7 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
     with site.opened() as (workspace, store):
         taken, refused = _taken(site, workspace)
         head = None if taken is None else taken.head
-        staged = recovery.staged_paths(site, workspace)
+        staged = staged_paths(site, workspace)
         seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
         left_out = seen.left_out()
         tree = _write(store, workspace, seen, head)
@@ -50,7 +50,7 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         )
 
 
-def _taken(site: Site, workspace: Workspace) -> tuple[recovery.Taken | None, str]:
+def _taken(site: Site, workspace: Workspace) -> tuple[Taken | None, str]:
     """What is committed, or why that cannot be looked at."""
     try:
         taken = site.take(workspace, everything=False)
@@ -76,7 +76,7 @@ def diff_between(
 
 
 def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> ObjectId:
-    staged = recovery.staged_paths(site, workspace)
+    staged = staged_paths(site, workspace)
     seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
     return _write(store, workspace, seen, head)
 

@@ -17,7 +17,7 @@ from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
 from atoll.drivers.layers import history, repair
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
-from atoll.drivers.workspace import changes, recovery
+from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.private import PrivateSite, open_workspace
 from atoll.drivers.workspace.survey import Workspace
@@ -28,12 +28,13 @@ from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import View, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
-from atoll.model.untrusted import Untrusted, find_object_id
+from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
 _OWN = "xus"
 """How the layers begin that hold what is not in the commit: of the owner's changes, and of the
 capsule itself."""
 _REF_BYTES = 100
+_PACKED_BYTES = 64 << 20
 
 
 class LayeredWorkspace:
@@ -179,8 +180,12 @@ class LayeredWorkspace:
 
     def rename(self, plan: WorkspacePlan, *, former: str) -> None:
         """Writes the refs into the upper layer, which no view has shown yet."""
+        packed_refs = InsidePath(b".git/packed-refs")
         with self._opened(plan, (*plan.layers, plan.upper)) as workspace:
             refs = load_refs(workspace.tree)
+            packed = workspace.tree.read(packed_refs, limit_bytes=_PACKED_BYTES) or b""
+            loose = InsidePath(f".git/refs/heads/{former}".encode())
+            is_loose = workspace.tree.kind(loose) == "file"
         if refs is None:
             raise StateError(
                 "the repository in the workspace is not the one that it was made with",
@@ -193,6 +198,16 @@ class LayeredWorkspace:
             files.write_beneath(tree, f"{WORKSPACE}/.git/{after}", f"{stands}\n".encode())
         if refs.head_ref == before:
             files.write_beneath(tree, f"{WORKSPACE}/.git/HEAD", f"ref: {after}\n".encode())
+        mark = f" {before}".encode()
+        lines = [line for line in packed.split(b"\n") if not line.endswith(mark)]
+        if len(lines) != packed.count(b"\n") + 1:
+            files.write_beneath(tree, f"{WORKSPACE}/.git/packed-refs", b"\n".join(lines))
+        if is_loose:
+            self._hide(tree, f"{WORKSPACE}/.git/{before}")
+
+    def _hide(self, tree: Path, relative: str) -> None:
+        """Takes a file away from what the upper layer shows."""
+        files.remove_beneath(tree, relative)
 
     def _site(self, plan: WorkspacePlan) -> PrivateSite:
         return PrivateSite(
@@ -224,7 +239,7 @@ class LayeredWorkspace:
         return False
 
     def work(self, plan: WorkspacePlan) -> Work:
-        return recovery.find_work(self._site(plan))
+        return examination.find_work(self._site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path

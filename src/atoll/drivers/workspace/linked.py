@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.workspace import gitlinks
-from atoll.drivers.workspace.recovery import Taken
+from atoll.drivers.workspace.examination import Taken
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index

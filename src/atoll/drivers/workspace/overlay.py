@@ -90,6 +90,9 @@ class OverlayWorkspace(LayeredWorkspace):
             path in expected and content == expected[path] for path, content in held.items()
         )
 
+    def _hide(self, tree: Path, relative: str) -> None:
+        files.remove_beneath(tree, relative, whiteout=True)
+
     def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
         return layers
 

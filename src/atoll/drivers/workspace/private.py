@@ -12,8 +12,8 @@ from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.drivers.workspace.examination import Taken
 from atoll.drivers.workspace.gitlinks import find_lost_submodules
-from atoll.drivers.workspace.recovery import Taken
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -41,7 +41,12 @@ def open_workspace(
         shown = [pool.tree(layer) for layer in layers]
         tree = stack.enter_context(MergedTree(shown, own=own, namespace=namespace, at=WORKSPACE))
         lower = [pool.tree(layer) for layer in below]
-        base = stack.enter_context(MergedTree(lower, own=1, namespace=namespace, at=WORKSPACE))
+        # A copy that went back in time lies on its snapshot alone.
+        base = (
+            stack.enter_context(MergedTree(lower, own=1, namespace=namespace, at=WORKSPACE))
+            if lower
+            else None
+        )
         yield Workspace(tree, base, is_whole=own == len(layers))
 
 
@@ -143,12 +148,10 @@ class PrivateSite:
 
     def _first_refs(self) -> set[str]:
         """From the frozen layer, which no capsule can write."""
-        for layer in self.plan.layers:
-            if layer.startswith("g"):
-                path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
-                content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
-                return set((content or b"").decode(errors="surrogateescape").splitlines())
-        return set()
+        layer = history.layer_of(self.plan)
+        path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
+        content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
+        return set((content or b"").decode(errors="surrogateescape").splitlines())
 
     def committed(self) -> list[str]:
         """What was brought out before under the capsule's branch."""

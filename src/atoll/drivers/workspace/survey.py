@@ -146,45 +146,32 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     submodule holds something of its own, where no layer below tells that.
     """
     second = comparison.difference(store, commit, also or commit)
+    known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
-        places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
-        tracked = tracked_below(store, commit, None if workspace.is_whole else places)
-        known = {*tracked, *(path for path, moved in second.items() if moved.after is not None)}
-        known |= set(staged)
+        tracked = _tracked(store, commit, workspace, changes, walk)
         # Something tracked lies in an ignored directory: then that has to be looked into.
-        if walk.descend_into(known):
+        if walk.descend_into({*tracked, *known}):
             changes = walk.look()
-            places = [*changes.entries, *changes.hidden, *changes.special, *walk.nested]
-            tracked = tracked_below(store, commit, None if workspace.is_whole else places)
-        found = {path: git_mode(entry.mode) for path, entry in changes.entries.items()}
-        if not store.settings.file_mode:
-            found = {path: _as_tracked(mode, tracked.get(path)) for path, mode in found.items()}
-        # Rules that were changed are never hidden by themselves.
-        loose = [
-            (path, False) for path in found if path not in known and path.name != b".gitignore"
-        ]
-        shut = [(path, True) for path in changes.closed]
-        hidden = ignore.ignored([*loose, *shut])
-        ignored = {path for path, _ in loose if path in hidden}
-        closed = {path for path in changes.closed if path not in hidden}
-    closed |= {path for path in found if path not in ignored and _is_unstorable(changes, path)}
-    found = {path: mode for path, mode in found.items() if path not in closed}
-    found = {path: mode for path, mode in found.items() if path not in ignored}
-    links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
-    compared = [path for path in found if path in known]
-    reader = Found(workspace.tree, changes.entries)
-    ids = trees.blob_ids(store, commit, reader, compared, links=links)
-    gone = _removed(workspace, changes, tracked, found)
-    repositories = _nested(workspace, walk.nested, tracked, is_changed)
-    # Nothing is hashed for the others yet, but what cannot be opened has to be told.
-    unread = {path for path in found if path in known and path not in ids}
-    unread |= {
-        path
-        for path in found
-        if path not in known and path not in links and not _can_read(reader, path)
+            tracked = _tracked(store, commit, workspace, changes, walk)
+        known |= tracked.keys()
+        ignored, closed = _hidden(ignore, changes, known)
+    closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
+    found = {
+        path: _mode(store, entry.mode, tracked.get(path))
+        for path, entry in changes.entries.items()
+        if path not in ignored and path not in closed
     }
+    links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
+    reader = Found(workspace.tree, changes.entries)
+    compared = [path for path in found if path in known]
+    ids = trees.blob_ids(store, commit, reader, compared, links=links)
+    # Nothing is hashed for the others yet, but what cannot be opened has to be told.
+    loose = [path for path in found if path not in known and path not in links]
+    unread = {path for path in compared if path not in ids}
+    unread |= {path for path in loose if not _can_read(reader, path)}
+    gone = _removed(workspace, changes, tracked, found)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -193,14 +180,36 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
         tracked=tracked,
-        repositories=tuple(sorted(repositories)),
+        repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed))),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
     )
 
 
-def compare(store: Store, seen: Survey, commit: str | None) -> Against:
-    """What of the workspace a commit does not hold."""
+def _tracked(
+    store: Store, commit: str, workspace: Workspace, changes: TreeChanges, walk: _Walk
+) -> dict[InsidePath, TreeEntry]:
+    """What the commit tracks at all places that were changed."""
+    places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
+    return tracked_below(store, commit, None if workspace.is_whole else places)
+
+
+def _hidden(
+    ignore: Ignore, changes: TreeChanges, known: Collection[InsidePath]
+) -> tuple[set[InsidePath], set[InsidePath]]:
+    """The files that are ignored, and the closed directories that are not."""
+    # Rules that were changed are never hidden by themselves.
+    loose = [p for p in changes.entries if p not in known and p.name != b".gitignore"]
+    asked = [*((path, False) for path in loose), *((path, True) for path in changes.closed)]
+    hidden = ignore.ignored(asked)
+    return hidden.intersection(loose), set(changes.closed) - hidden
+
+
+def compare(
+    store: Store, seen: Survey, commit: str | None, *, staged: Collection[InsidePath] = ()
+) -> Against:
+    """What of the workspace a commit does not hold; what is `staged` is not untracked."""
+    added = set(staged)
     if commit is None:
         return Against((), tuple(sorted(seen.found)))
     moved = comparison.difference(store, seen.commit, commit)
@@ -208,11 +217,13 @@ def compare(store: Store, seen: Survey, commit: str | None) -> Against:
     def held(path: InsidePath) -> TreeEntry | None:
         return moved[path].after if path in moved else seen.tracked.get(path)
 
-    uncommitted, untracked = [], []
+    uncommitted: list[InsidePath] = []
+    untracked: list[InsidePath] = []
     for path in sorted({*seen.found, *seen.removed, *moved}):
         before = held(path)
         if before is None:
-            untracked += [path] if path in seen.found else []
+            into = uncommitted if path in added else untracked
+            into += [path] if path in seen.found else []
         elif before.mode != GITLINK and before != _now(seen, moved, path):
             uncommitted.append(path)
     return Against(tuple(uncommitted), tuple(untracked))
@@ -223,13 +234,6 @@ def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> Tree
         return seen.entry(path)
     # Untouched: as in the commit that the workspace was made of.
     return moved[path].before
-
-
-def _as_tracked(mode: int, entry: TreeEntry | None) -> int:
-    """Where the owner's git does not look at the executable bit."""
-    if mode == _LINK:
-        return mode
-    return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
 
 
 def _is_unstorable(changes: TreeChanges, path: InsidePath) -> bool:
@@ -244,10 +248,14 @@ def _can_read(tree: TreeReader, path: InsidePath) -> bool:
     return handle is not None
 
 
-def git_mode(mode: int) -> int:
+def _mode(store: Store, mode: int, entry: TreeEntry | None) -> int:
+    """As git writes it."""
     if stat.S_ISLNK(mode):
         return _LINK
-    return _EXECUTABLE if mode & 0o100 else _PLAIN
+    if store.settings.file_mode:
+        return _EXECUTABLE if mode & 0o100 else _PLAIN
+    # The owner's git does not look at the executable bit.
+    return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
 
 
 class _Walk:

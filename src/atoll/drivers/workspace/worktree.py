@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
-from atoll.drivers.workspace import changes, recovery
+from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.linked import LinkedSite
 from atoll.host import files, git, programs
@@ -84,7 +84,7 @@ class WorktreeWorkspace:
             forget_branch(plan.repository, _branch(plan))
 
     def work(self, plan: WorkspacePlan) -> Work:
-        return recovery.find_work(_site(plan))
+        return examination.find_work(_site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
