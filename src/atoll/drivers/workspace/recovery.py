@@ -151,9 +151,12 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
     held = tracked_below(it.store, taken.head, None)
     if held == {entry.path: TreeEntry(entry.mode, entry.object_id) for entry in staged}:
         return None
-    # Of what the owner has, only what HEAD and the files name: an id alone is no right to a blob.
-    given = {entry.object_id for entry in held.values()} | set(seen.ids.values())
-    given |= {entry.object_id for entry in tracked_below(it.store, seen.commit, None).values()}
+    given = None
+    if site.plan.pool:
+        # Of what the owner has, only what HEAD and the files name: an id alone gives no right.
+        base = tracked_below(it.store, seen.commit, None)
+        given = {entry.object_id for entry in (*held.values(), *base.values())}
+        given |= set(seen.ids.values())
     tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
     return None if tree == everything else tree
 

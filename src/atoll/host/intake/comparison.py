@@ -71,16 +71,17 @@ def pack(store: Store, commit: str, *, known: Sequence[str]) -> bytes:
 
 
 def write_index(
-    store: Store, reader: TreeReader, staged: Sequence[Staged], *, given: Collection[str]
+    store: Store, reader: TreeReader, staged: Sequence[Staged], *, given: Collection[str] | None
 ) -> ObjectId | None:
     """The tree that an agent's index describes; None when that cannot be written: in the middle of
-    a merge, or when an object is neither one of those `given` nor the agent's own.
+    a merge, or when an object is neither one of those `given` nor the agent's own. Where the agent
+    shares the owner's repository nothing has to be given.
     """
     entries = [entry for entry in staged if not entry.intent_to_add]
     if any(entry.stage for entry in entries):
         return None
     try:
-        if not _fetch_missing(store, reader, entries, given):
+        if given is not None and not _fetch_missing(store, reader, entries, given):
             return None
         lines = b"".join(
             f"{entry.mode:06o} {entry.object_id} 0\t".encode() + entry.path.raw + b"\0"

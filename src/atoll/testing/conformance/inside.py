@@ -207,7 +207,7 @@ class FilesSuite(BenchSuite):
                 refused(errno.EACCES, write, "deps/modes/private")
             write("secret-program", b"#!/bin/true\\n")
             for path in ("secret-program", "data/moded"):
-                for wanted in (0o400, 0o111, 0o000, 0o7777, 0o644):
+                for wanted in (0o400, 0o111, 0o000, 0o3777, 0o644):
                     os.chmod(path, wanted)
                     assert mode(path) == oct(wanted), (path, mode(path))
             os.mkdir("shared"); os.chmod("shared", 0o3770); os.mkdir("shared/below")
