@@ -150,7 +150,8 @@ def test_hooks_do_not_reach_their_first_process_either(owner):
 def test_nothing_outlives_stop_pause_and_removal(owner):
     """F6: daemons that a filter, a hook or a run starts, with a word in their command lines."""
     word = f"{owner.token}daemon"
-    daemon = f"(setsid sleep 1000 {word} >/dev/null 2>&1 &)"
+    # `tail` complains about the word and goes on with the other file.
+    daemon = f"(setsid tail -f /dev/null {word} >/dev/null 2>&1 &)"
     owner.atoll("new", "x")
     hooks = PLANTS["hooks"][0].replace("RECORD", daemon)
     owner.inside(FILTER.format(command=f"{daemon}; cat") + hooks + "echo new >new.txt")
@@ -158,7 +159,7 @@ def test_nothing_outlives_stop_pause_and_removal(owner):
     assert hostile.wait_for(lambda: not owner.with_token(word)), "after a look"
     owner.look(("commit", "x", "-m", "y"))
     assert hostile.wait_for(lambda: not owner.with_token(word)), "after a commit"
-    owner.atoll("run", "-d", "x", "--", "sh", "-c", f"{daemon}; exec sleep 1000 {word}")
+    owner.atoll("run", "-d", "x", "--", "sh", "-c", f"{daemon}; exec tail -f /dev/null {word}")
     # Control: the word is found while the run lives.
     assert hostile.wait_for(lambda: owner.with_token(word))
     owner.atoll("stop", "x", "--grace", "0")
