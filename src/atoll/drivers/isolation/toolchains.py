@@ -41,6 +41,7 @@ class _Toolchain(NamedTuple):
 
 
 _CONDA = (*_PREFIX, "condabin", "conda-meta", "envs", "ssl", "compiler_compat", "*-linux-gnu")
+_PIPX = ("venvs", "py", "shared/bin", "shared/lib", "shared/pyvenv.cfg")
 _TOOLCHAINS = (
     _Toolchain(".pyenv", "PYENV_ROOT"),
     _Toolchain(".nvm", "NVM_DIR", ("versions", "alias", "*.sh", "nvm-exec", "bash_completion")),
@@ -70,8 +71,8 @@ _TOOLCHAINS = (
     _Toolchain(".local/share/uv/python", "UV_PYTHON_INSTALL_DIR"),
     _Toolchain(".local/share/uv/tools", "UV_TOOL_DIR"),
     _Toolchain(".local/share/mise", "MISE_DATA_DIR", ("installs", "shims", "plugins")),
-    _Toolchain(".local/share/pipx", "PIPX_HOME", ("venvs", "py", "shared")),
-    _Toolchain(".local/pipx", "", ("venvs", "py", "shared")),
+    _Toolchain(".local/share/pipx", "PIPX_HOME", _PIPX),
+    _Toolchain(".local/pipx", "", _PIPX),
     _Toolchain(".local/share/pypoetry/venv"),
     _Toolchain(
         ".local/share/pnpm", "PNPM_HOME", ("pnpm", "pnpx", "bin", "global", "nodejs", ".tools")
