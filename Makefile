@@ -30,9 +30,10 @@ test: lint ## lint, then every test; ARGS="-k name -x" goes to pytest
 	@$(PYTEST) $(ARGS)
 
 check: lint ## lint, then the quick tests
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not soak" $(ARGS)
 
-soak: dev ## fuzz the host side for SECONDS=600; ARGS="E1 17" repeats cases, ARGS="--seed 7" starts there
+soak: dev ## the long attacks, then fuzz the host side for SECONDS=600; ARGS="E1 17" repeats cases
+	@$(PYTEST) -m soak --timeout=1800
 	@$(BIN)/python tests/boundary/fuzz.py --known --seconds $(SECONDS) $(ARGS)
 
 lint: dev ## format, lint rules, types, layers

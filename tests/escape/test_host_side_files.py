@@ -111,7 +111,7 @@ def test_odd_trees_lead_nowhere(owner, tree):
     check_tree(owner, tree)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("tree", [name for name in TREES if name not in QUICK])
 def test_more_odd_trees_lead_nowhere(owner, tree):
     check_tree(owner, tree)

@@ -119,7 +119,7 @@ def test_a_copy_of_a_live_capsule_follows_no_exchanged_directory(owner, verb):
     assert not files_with(owner.home, owner.token)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @as_both
 def test_copies_of_a_capsule_that_never_rests(owner):
     """A sibling of F1: the two change places all the time, in every verb that reads files."""

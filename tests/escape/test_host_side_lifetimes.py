@@ -73,7 +73,7 @@ def test_a_flood_does_not_fill_the_hosts_memory(owner):
     check_flood(owner, "stderr")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("flood", ["stdout", "git"])
 def test_other_floods_do_not_either(owner, flood):
     """Siblings of F5: as the file's new content, and into the output of git itself."""
@@ -87,7 +87,7 @@ def check_flood(owner, flood):
         assert owner.peak_bytes(*words) < LIMIT_BYTES, words
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("giant", GIANTS)
 def test_giants_do_not_fill_the_hosts_memory(owner, giant):
     """Siblings of F5: sizes that are only said, or only written down."""

@@ -65,7 +65,7 @@ def test_a_point_is_described_by_atoll_alone(owner, kind):
     check_points(owner, kind)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["header", "utf-16", "utf-7", "output"])
 def test_other_encodings_change_nothing(owner, kind):
     """Siblings of F3 and F4."""
