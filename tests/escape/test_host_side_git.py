@@ -76,8 +76,7 @@ def test_commit_runs_hooks_inside_only_and_as_a_run(owner):
     owner.atoll("new", "x")
     word = f"{owner.token}hook"
     owner.inside(
-        lines(owner, "hooks")
-        + f"printf '(setsid tail -f /dev/null {word} >/dev/null 2>&1 &)\\n' "
+        lines(owner, "hooks") + f"printf '(setsid tail -f /dev/null {word} >/dev/null 2>&1 &)\\n' "
         ">>.git/hooks/pre-commit\n"
         "printf 'exec -a %s sleep 1000 &\\n' "
         f"{word} >>.git/hooks/pre-commit; sed -i 1s,/bin/sh,/bin/bash, .git/hooks/pre-commit\n"

@@ -25,7 +25,7 @@ from atoll.keeper import held, wire
 from atoll.model.errors import IsolationError, StateError
 from atoll.model.state import Capsule, Run, RunState
 
-_ANSWER_S = 30.0
+_ANSWER_S = 60.0
 _ENDED_S = 10.0
 _ROUNDS = 5
 

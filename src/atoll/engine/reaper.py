@@ -27,6 +27,7 @@ from atoll.model.state import Capsule, RecoveryPoint, RunState
 _FAILED = "unsettled"
 """A file in a capsule's directory: when it was last tried in vain to put it right."""
 _AGAIN_S = 600.0
+_LONG_S = 2.0
 
 
 class Collected(NamedTuple):
@@ -39,7 +40,7 @@ class Collected(NamedTuple):
 
 
 def settle(session: Session, *, patient: bool = False) -> Collected:
-    """Cheap when all is well: two queries. What could not be put right a moment ago is left for
+    """Cheap when all is well: two queries. What took long and could not be put right is left for
     later, unless `patient`: else one capsule would make every command wait.
     """
     ended = [
@@ -52,10 +53,12 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
         if not patient and _has_just_failed(capsule):
             session.warn(f"`{capsule.name}` is still {capsule.state}\nhint: atoll gc")
             continue
+        started = time.monotonic()
         try:
             done, point = _finish(session, capsule)
         except (AtollError, OSError) as error:
-            _note_failure(capsule)
+            if time.monotonic() - started > _LONG_S:
+                _note_failure(capsule)
             # One that cannot be put right (its disk is away, its repository is broken) must not
             # keep anyone from the others; it stays as it is, and the next command tries again.
             session.warn(f"`{capsule.name}` is still {capsule.state}: {error}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atoll.keeper.groups import Group
 
 _FREEZE_S = 2.0
-_TRACE_S = 5.0
+_TRACE_S = 20.0
 
 
 class Hold:

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from atoll.keeper import tree
-from atoll.keeper.held import NOTHING, PTRACE
+from atoll.keeper.held import NOTHING, PTRACE, UNVERIFIED
 from atoll.keeper.wire import Kind
 from busy import FORKS, HEAD, PROGRAMS, TIMERS, Counter
 
@@ -19,6 +19,15 @@ def ask(client, kind, **value):
     client.send_json(kind, value)
     client.read_until(lambda: len(client.errors) > known, "an answer")
     return client.errors[-1]
+
+
+def hold(client, **value):
+    """As whoever needs it does: a busy machine may need more than one try to verify it."""
+    for _ in range(20):
+        answer = ask(client, Kind.HOLD, **value)
+        if answer["how"] != UNVERIFIED:
+            break
+    return answer
 
 
 def grow(keep, counter, by=200):
@@ -44,7 +53,7 @@ def test_nothing_moves_while_held(keep, python, tmp_path, control, name):
     grow(keeper, counter, 5)
     grow(keeper, clock)
     client = keeper.client("control")
-    answer = ask(client, Kind.HOLD)
+    answer = hold(client)
     assert answer["how"] == PTRACE, answer
     held = counter.value
     # The control: stopped by a signal, the same timers let it go on.
@@ -52,7 +61,7 @@ def test_nothing_moves_while_held(keep, python, tmp_path, control, name):
         process.send_signal(signal.SIGSTOP)
         grow(keeper, clock, 20)
     assert counter.value == held
-    assert ask(client, Kind.HOLD)["how"] == PTRACE
+    assert hold(client)["how"] == PTRACE
     assert counter.value == held
     client.sock.close()
     grow(keeper, counter, 5)
@@ -66,7 +75,7 @@ def test_signals_that_arrive_meanwhile_are_not_lost(keep, python, tmp_path):
     watcher = keeper.client("attach")
     watcher.read_until(lambda: b"up" in watcher.out, "up")
     client = keeper.client("control")
-    assert ask(client, Kind.HOLD)["how"] == PTRACE
+    assert hold(client)["how"] == PTRACE
     os.kill(main, signal.SIGUSR1)
     assert counter.value == 0
     client.sock.close()
@@ -79,7 +88,7 @@ def test_a_pause_lasts_until_it_is_ended(keep, python, tmp_path, control):
     keeper = keep(python, "-c", TIMERS, str(counter.path))
     grow(keeper, counter, 5)
     client = keeper.client("control")
-    assert ask(client, Kind.HOLD, stays=True)["how"] == PTRACE
+    assert hold(client, stays=True)["how"] == PTRACE
     client.sock.close()
     held = counter.value
     grow(keeper, clock, 1000)
@@ -96,13 +105,13 @@ def test_a_held_run_can_be_stopped(keep, python, tmp_path, stays):
     grow(keeper, counter, 5)
     below = tree.processes_under(keeper.minder)
     client = keeper.client("control")
-    assert ask(client, Kind.HOLD, stays=stays)["how"] == PTRACE
+    assert hold(client, stays=stays)["how"] == PTRACE
     other = keeper.client("control")
     other.send_json(Kind.STOP, {"grace_s": 0})
     if not stays:
         # What a snapshot relies on goes on only when that is over.
         held = counter.value
-        assert ask(client, Kind.HOLD)["how"] == PTRACE
+        assert hold(client)["how"] == PTRACE
         assert counter.value == held
         client.sock.close()
     other.read_until(lambda: other.ended, "the end")
@@ -114,9 +123,9 @@ def test_a_held_run_can_be_stopped(keep, python, tmp_path, stays):
 def test_a_run_that_waits_for_its_client_does_not_start_while_held(keep, python, tmp_path):
     keeper = keep(python, "-c", "print('ran')", foreground=True)
     client = keeper.client("control")
-    assert ask(client, Kind.HOLD)["how"] == NOTHING
+    assert hold(client)["how"] == NOTHING
     foreground = keeper.client("foreground")
-    assert ask(client, Kind.HOLD)["how"] == NOTHING
+    assert hold(client)["how"] == NOTHING
     assert keeper.status() is None or keeper.status().pid is None
     client.sock.close()
     foreground.read_until(lambda: foreground.ended, "the end")
