@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
+from pathlib import Path
 
+import playwright
 import pytest
 
 import webapp
@@ -14,6 +15,7 @@ from persons import as_both, require
 
 pytestmark = pytest.mark.slow
 
+SYSTEM_PYTHON = "/usr/bin/python3"
 APP = "http://localhost:3000/"
 
 
@@ -170,15 +172,18 @@ with sync_playwright() as playwright:
 
 @as_both
 def test_agent_inside_drives_its_browser_against_its_application(person):
-    # Toolchains of the owner's, which are visible inside: this test's own Playwright.
-    person.env |= {"JAVA_HOME": sys.prefix, "PYENV_ROOT": sys.base_prefix}
+    # A toolchain of the owner's, which is visible inside: this test's own Playwright. Its
+    # interpreter may be root's, whose home no other user's capsule sees: that of the system does.
+    packages = Path(playwright.__file__).parents[1]
+    person.env |= {"JAVA_HOME": str(packages)}
     person.write({"agent.py": AGENT})
     person.commit("agent")
     make_two(person)
     for name in ("one", "two"):
         serve(person, name)
         person.atoll("open", name, "--headless")
-    said = person.atoll("run", "one", "--", sys.executable, "agent.py").stdout
+    program = ("env", f"PYTHONPATH={packages}", SYSTEM_PYTHON, "agent.py")
+    said = person.atoll("run", "one", "--", *program).stdout
     assert said == "app mango\n"
     assert recall(person, "one") == webapp.remembered("mango")
     assert recall(person, "two") == webapp.NOTHING
