@@ -13,7 +13,7 @@ from atoll.engine import exports, inside
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.host import git
-from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch, Snapshot
@@ -93,7 +93,7 @@ def _run_hook(capsule: Capsule, name: str) -> None:
     )
     if done.code != 0:
         said = _tail(done.stdout + done.stderr)
-        raise StateError(
+        raise DriverError(
             f"the hook `{name}` of `{capsule.name}` said no (exit code {done.code}){said}",
             hint=f"atoll run {capsule.name} -- git hook run {name}, or say --no-verify",
         )
@@ -109,7 +109,7 @@ def _checked_message(capsule: Capsule, message: str) -> str:
         timeout_s=_HOOK_S,
     )
     if done.code != 0:
-        raise StateError(
+        raise DriverError(
             f"the hook `commit-msg` of `{capsule.name}` said no{_tail(done.stderr)}",
             hint="write another message, or say --no-verify",
         )
@@ -159,7 +159,7 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
     ):
         done = inside.ask(capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S)
         if done.code != 0:
-            raise StateError(
+            raise DriverError(
                 f"git refuses to commit in `{capsule.name}`{_tail(done.stdout + done.stderr)}",
                 hint=f"atoll run {capsule.name} -- git status",
             )
