@@ -6,13 +6,15 @@ Only hooks run inside, because a commit was asked for, and they run as a run of 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import Author, Committed
-from atoll.engine import exports, inside
+from atoll.engine import exports, inside, ports
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.host import git
+from atoll.host.process import Completed
 from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
@@ -83,10 +85,30 @@ def _made(capsule: Capsule, plan: WorkspacePlan, message: str, author: Author) -
         raise StateError(f"`{name}`: {error.message}", hint=hint) from error
 
 
+def _ask(
+    capsule: Capsule,
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float,
+    also_write: Sequence[str] = (),
+) -> Completed:
+    """Runs a program inside, with the capsule's own variables."""
+    session, record = capsule.session, capsule.record
+    own = {
+        "ATOLL_CAPSULE": capsule.name,
+        "ATOLL_PROJECT_NAME": session.store.project_name(record.project_id),
+        **ports.variables_of(session, record),
+    }
+    return inside.ask(
+        session, record, argv,
+        stdin=stdin, env=own, timeout_s=timeout_s, also_write=also_write,
+    )  # fmt: skip
+
+
 def _run_hook(capsule: Capsule, name: str) -> None:
-    done = inside.ask(
-        capsule.session,
-        capsule.record,
+    done = _ask(
+        capsule,
         ("/bin/sh", "-c", _HOOK, "sh", name),
         timeout_s=_HOOK_S,
         also_write=(".git/**",),
@@ -101,9 +123,8 @@ def _run_hook(capsule: Capsule, name: str) -> None:
 
 def _checked_message(capsule: Capsule, message: str) -> str:
     """The message as the hook `commit-msg` leaves it."""
-    done = inside.ask(
-        capsule.session,
-        capsule.record,
+    done = _ask(
+        capsule,
         ("/bin/sh", "-c", _MESSAGE),
         stdin=os.fsencode(message.rstrip("\n") + "\n"),
         timeout_s=_HOOK_S,
@@ -127,9 +148,8 @@ def _give(capsule: Capsule, made: Committed) -> None:
     """
     before = made.parent or "0" * len(made.commit)
     branch = str(capsule.record.branch)
-    done = inside.ask(
-        capsule.session,
-        capsule.record,
+    done = _ask(
+        capsule,
         ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
         stdin=made.pack,
         timeout_s=_PLACE_S,
@@ -157,7 +177,7 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
         (("git", "add", "--all", "--", "."), b""),
         (("git", "commit", "--quiet", *flags, "--file=-"), os.fsencode(message)),
     ):
-        done = inside.ask(capsule.session, capsule.record, argv, stdin=given, timeout_s=_HOOK_S)
+        done = _ask(capsule, argv, stdin=given, timeout_s=_HOOK_S)
         if done.code != 0:
             raise DriverError(
                 f"git refuses to commit in `{capsule.name}`{_tail(done.stdout + done.stderr)}",
