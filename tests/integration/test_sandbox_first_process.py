@@ -51,7 +51,9 @@ def test_memory_of_the_first_process_cannot_be_written(person):
 def test_tools_that_list_processes_work(person):
     person.atoll("new", "x")
     script = (
-        "sleep 1000 & ps -eo comm=; pgrep -x sleep > /dev/null; top -bn1 | grep -c sleep; kill $!"
+        # Until it has become what it is.
+        "sleep 1000 & until pgrep -x sleep > /dev/null; do :; done; "
+        "ps -eo comm=; top -bn1 | grep -c sleep; kill $!"
     )
     said = person.sh("x", script).split()
     assert "sleep" in said
