@@ -1,4 +1,4 @@
-"""An agent that makes Atoll's own git wait inside: told soon, and nothing is lost."""
+"""Pipes and slow filters in the place of git's files: nothing waits for them, nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PLANTS = {
     "a filter": "echo '* filter=slow' > .gitattributes; git config filter.slow.clean 'sleep 999'; "
     "echo changed >> README.md",
 }
-PROMPT_S = 40.0
-"""Three questions or so, each given up after three seconds; on a machine that others use, too."""
+PROMPT_S = 60.0
+"""Where a command that waits would never end; on a machine that others use, too."""
 
 
 def prompt(person, *words):
@@ -75,31 +75,19 @@ def test_every_verb_is_prompt(person):
         "x",
         "echo mine > work; git add work; git commit -qm mine; rm .git/config; mkfifo .git/config",
     )
-    for words in (
-        ("show", "x"),
-        ("export", "x"),
-        ("commit", "x", "-m", "y"),
-        ("diff", "x", "--stat"),
+    for words, code in (
+        (("show", "x"), 0),
+        (("export", "x"), 0),
+        # Only this would have git run inside.
+        (("commit", "x", "-m", "y"), 4),
+        (("diff", "x", "--stat"), 0),
     ):
         done = prompt(person, *words)
-        assert done.returncode == (0 if words[0] == "show" else 5), done
+        assert done.returncode == code, done
     assert prompt(person, "run", "x", "--", "true").returncode == 0
     assert prompt(person, "rm", "x", "--force").returncode == 0
-    require_kept(person)
-
-
-def test_control_work_that_takes_its_time(person):
-    """What takes longer than a wait may last, but works, is waited for."""
-    person.atoll("new", "x")
-    busy = "python3 -c 'import time; t = time.time()\nwhile time.time() < t + 6: pass'"
-    person.sh("x", f"""
-        printf '%s\\n' '#!/bin/sh' "{busy}; cat" > /tmp/filter; chmod +x /tmp/filter
-        echo '*.md filter=busy' > .gitattributes; git config filter.busy.clean /tmp/filter
-        echo changed >> README.md
-    """)  # fmt: skip
-    began = time.monotonic()
-    assert "+changed" in person.atoll("diff", "x").stdout
-    assert time.monotonic() - began > 6
+    [point] = person.answer("recover")
+    assert person.git("show", f"{point['commit']}:work") == "mine\n"
 
 
 def test_control_hooks_may_wait(person):

@@ -168,7 +168,8 @@ def test_new_run_and_rm_without_a_project_file_are_light(loaded):
         ("rm", "x"),
     ):
         modules, _ = loaded(*args)
-        check_light(modules)
+        # What looks at a capsule's files opens them with `openat2`, which takes libc.
+        check_light(modules - {"ctypes"} if args[0] in ("show", "rm") else modules)
 
 
 def test_keeper_is_standard_library_only():

@@ -195,6 +195,9 @@ class LayeredDriver(WorkspaceDriver, Protocol):
         ref. Raises StateError when HEAD is not on the branch or nothing has changed.
         """
 
+    def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
+        """Whether a commit in the workspace would run the hook `name`, as far as files say."""
+
     def diff_since(self, plan: WorkspacePlan, layers: tuple[str, ...], *, stat: bool) -> Patch:
         """What differs from an earlier state of the workspace, which `layers` hold."""
 

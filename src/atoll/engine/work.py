@@ -21,7 +21,7 @@ from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch, Snapshot
 
 _HOOK_S = 3600.0
-_PLACE_S = 600.0
+_PLACE_S = 60.0
 _SAID_BYTES = 4000
 _HOOK = (
     'test -x "$(git rev-parse --git-path "hooks/$1")" || exit 0; i=$(mktemp) && '
@@ -67,8 +67,10 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
     author = _require_author(capsule)
     if not plan.pool:
         return _commit_in_worktree(capsule, message, verify=verify)
-    if verify:
+    driver = registry.layered_driver(plan.driver)
+    if verify and driver.has_hook(plan, "pre-commit"):
         _run_hook(capsule, "pre-commit")
+    if verify and driver.has_hook(plan, "commit-msg"):
         message = _checked_message(capsule, message)
     made = _made(capsule, plan, message, author)
     exports.place(capsule.session, capsule.record, plan, made.commit)

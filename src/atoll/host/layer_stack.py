@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from atoll.host.kernel import open_beneath
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 from atoll.model.untrusted import Untrusted, find_path
@@ -161,6 +160,8 @@ class LayerStack:
             self._search_layer(search, Part(Place(lower, b""), self._roots[lower]))
 
     def _open(self, place: Place, flags: int) -> int:
+        from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
+
         return open_beneath(self._roots[place.layer], place.path, flags)
 
     def _search_layer(self, search: _Search, part: Part) -> None:

@@ -7,7 +7,7 @@ import time
 from atoll.drivers.contracts import Author, Committed
 from atoll.drivers.workspace import gitlinks, recovery
 from atoll.drivers.workspace.examination import Site, Taken, staged_paths
-from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace, survey
+from atoll.drivers.workspace.survey import GIT, GITLINK, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
 from atoll.model.errors import DriverError, StateError
@@ -16,6 +16,7 @@ from atoll.model.state import Patch
 from atoll.model.untrusted import ObjectId
 
 _PATCH_BYTES = 512 << 20
+_CONFIG_BYTES = 1 << 20
 _REST = b"atoll: what was not committed\n"
 _NO_REPOSITORY = "the repository in the workspace is not the one that it was made with"
 _WAY_OUT = "atoll rm --force keeps its files as they are"
@@ -124,6 +125,10 @@ def commit(site: Site, message: str, author: Author) -> Committed:
         taken = site.take(workspace, everything=False)
         if taken is None:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
+        for name in (b"config", b"HEAD"):
+            # Git inside would wait for a pipe.
+            if workspace.tree.kind(GIT.child(name)) != "file":
+                raise StateError(f"`.git/{name.decode()}` in the workspace is not a file")
         if taken.head_ref != f"refs/heads/{branch}":
             raise StateError(f"the workspace is not on its branch `{branch}`")
         tree = _files(site, workspace, store, taken.head)
@@ -133,6 +138,14 @@ def commit(site: Site, message: str, author: Author) -> Committed:
             raise StateError("there is nothing to commit")
         known = [taken.head] if taken.head is not None else []
         return Committed(made, taken.head, comparison.pack(store, made, known=known))
+
+
+def has_hook(site: Site, name: str) -> bool:
+    """Whether a commit in the workspace would run a hook, as far as its files say."""
+    with site.opened() as (workspace, _):
+        hook = GIT.child(b"hooks").child(name.encode())
+        settings = workspace.tree.read(GIT.child(b"config"), limit_bytes=_CONFIG_BYTES) or b""
+        return workspace.tree.kind(hook) == "file" or b"hookspath" in settings.lower()
 
 
 def _commit_files(

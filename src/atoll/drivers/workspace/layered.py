@@ -168,6 +168,9 @@ class LayeredWorkspace:
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:
         return changes.commit(self._site(plan), message, author)
 
+    def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
+        return changes.has_hook(self._site(plan), name)
+
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(self._site(plan), base=base, stat=stat)
 

@@ -29,6 +29,7 @@ class LinkedSite:
     def __init__(self, plan: WorkspacePlan, scratch: Path) -> None:
         self.plan = plan
         self.scratch = scratch
+        self._committed: list[str] | None = None
 
     def is_there(self) -> bool:
         return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
@@ -91,7 +92,12 @@ class LinkedSite:
         ref = find_ref_name(Untrusted(said.removeprefix(b"ref: ").strip()))
         if ref is None:
             return None, None
-        found = git.find_ref(ref, cwd=self.plan.repository)
+        is_own = ref == f"refs/heads/{self.plan.branch}"
+        found = (
+            next(iter(self.committed()), None)
+            if is_own
+            else git.find_ref(ref, cwd=self.plan.repository)
+        )
         return (None if found is None else ObjectId(found)), ref
 
     def _branch(self) -> ObjectId | None:
@@ -99,10 +105,12 @@ class LinkedSite:
         return ObjectId(found[0]) if found else None
 
     def committed(self) -> list[str]:
-        if self.plan.branch is None:
-            return []
-        tip = git.find_ref(f"refs/heads/{self.plan.branch}", cwd=self.plan.repository)
-        return [] if tip is None else [tip]
+        if self._committed is None:
+            ref = f"refs/heads/{self.plan.branch}"
+            is_one = self.plan.branch is not None
+            tip = git.find_ref(ref, cwd=self.plan.repository) if is_one else None
+            self._committed = [] if tip is None else [tip]
+        return self._committed
 
     def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
         record = self._record()
