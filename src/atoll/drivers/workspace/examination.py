@@ -6,7 +6,7 @@ them come to the owner's repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -61,6 +61,9 @@ class Site(Protocol):
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         """The index; None when it cannot be read, or is as the workspace was made with."""
+
+    def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
+        """Those of the blobs that the capsule can read in the history that it was given."""
 
     def committed(self) -> list[str]:
         """The commits that are the capsule's and in the owner's repository already."""

@@ -7,7 +7,7 @@ repository's own record of the worktree; no git runs in the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,6 +103,10 @@ class LinkedSite:
     def _branch(self) -> ObjectId | None:
         found = self.committed()
         return ObjectId(found[0]) if found else None
+
+    def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
+        # It shares the owner's repository.
+        return set(names)
 
     def committed(self) -> list[str]:
         if self._committed is None:

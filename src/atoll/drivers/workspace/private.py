@@ -6,7 +6,7 @@ the host. Refs and the index are parsed here, objects pass a quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -152,6 +152,18 @@ class PrivateSite:
         path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
         content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
         return set((content or b"").decode(errors="surrogateescape").splitlines())
+
+    def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
+        env = {
+            "GIT_DIR": self.plan.repository,
+            "GIT_OBJECT_DIRECTORY": str(history.require_store(self.plan)),
+        }
+        answer = git.git(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            cwd=self.plan.repository, env=env, stdin="".join(f"{n}\n" for n in names).encode(),
+        )  # fmt: skip
+        found = {line.removesuffix(" blob") for line in answer.text.splitlines()}
+        return {name for name in names if name in found}
 
     def committed(self) -> list[str]:
         """What was brought out before under the capsule's branch."""

@@ -157,6 +157,7 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
         base = tracked_below(it.store, seen.commit, None)
         given = {entry.object_id for entry in (*held.values(), *base.values())}
         given |= set(seen.ids.values())
+        given |= site.visible({entry.object_id for entry in staged} - given)
     tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
     return None if tree == everything else tree
 
