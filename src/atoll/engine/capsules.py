@@ -384,6 +384,6 @@ class Capsule:
                 "(stores it; atoll recover brings it back)"
             )
         return (
-            f"git merge {self.record.branch} if that branch holds them, or atoll rm {self.name} "
-            "--force (stores all of them; atoll recover brings them back)"
+            f"git merge {self.record.branch}, or atoll rm {self.name} --keep-branch, or "
+            f"atoll rm {self.name} --force (stores all of them; atoll recover brings them back)"
         )

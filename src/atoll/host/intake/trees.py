@@ -44,7 +44,6 @@ _LINK_MODE = 0o120000
 _FILE_MODES = (0o100644, 0o100755)
 _SIZE_DIGITS = 20
 _POINTER_BYTES = 1024
-_SCRATCH = "a scratch directory"
 _REF = "refs/heads/written"
 _NO_LINKS: Mapping[InsidePath, Untrusted] = MappingProxyType({})
 _NO_GITLINKS: Mapping[InsidePath, ObjectId] = MappingProxyType({})
@@ -146,6 +145,11 @@ def _pointer_id(store: Store, reader: TreeReader, path: InsidePath, read: _Read)
     return blob_id(pointer_to(read.sha256, read.size_bytes), store.settings.algorithm)
 
 
+def _scratch(store: Store) -> str:
+    """For errors."""
+    return f"the scratch directory `{store.place}`"
+
+
 class _Converter:
     """Has git convert copies of files."""
 
@@ -161,7 +165,7 @@ class _Converter:
         handle = stage(self._store, path)
         if handle is None:
             return
-        with writing(_SCRATCH), open(handle, "wb", buffering=0) as file:
+        with writing(_scratch(self._store)), open(handle, "wb", buffering=0) as file:
             _write(file, content)
         self._staged.append(path)
         if is_attributes(path):
@@ -204,7 +208,8 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
             raise StateError(f"`{path.shown()}` cannot be in a tree: git reserves the name")
     regular = [path for path, mode in changed.items() if mode != _LINK_MODE]
     conversions = find_conversions(store, base, regular)
-    with writing(_SCRATCH), FileIO(store.place / f"import-{os.urandom(6).hex()}", "x+") as file:
+    place = store.place / f"import-{os.urandom(6).hex()}"
+    with writing(_scratch(store)), FileIO(place, "x+") as file:
         stream = _ImportStream(store, file)
         for path in sorted(changed):
             if changed[path] == _LINK_MODE:
