@@ -223,11 +223,11 @@ class Owner:
 
     def leaks(self) -> list[str]:
         """Where a canary lies that should not: in Atoll's home, or in an object of the project."""
-        found = [
-            f"{path.relative_to(self.place)} holds a canary"
-            for path in walk(self.atoll_home)
-            if self._holds_canary(read_small(path))
-        ]
+        # By descriptors: the capsule may exchange directories and links while they are searched.
+        found = []
+        for place, _, names, handle in os.fwalk(self.atoll_home, onerror=lambda _: None):
+            held = [name for name in names if self._holds_canary(read_small(name, handle))]
+            found += [f"{Path(place, n).relative_to(self.place)} holds a canary" for n in held]
         words = ["git", "cat-file", "--batch-all-objects", "--buffer"]
         asked = {"cwd": self.project, "env": self.env, "capture_output": True}
         listed = subprocess.run([*words, "--batch-check"], check=False, **asked).stdout.splitlines()
@@ -286,12 +286,14 @@ class Owner:
         return f"{zlib.crc32(os.fsencode(self.atoll_home)):08x}"
 
 
-def read_small(path: Path) -> bytes:
+def read_small(name: str, directory: int) -> bytes:
     """The content of a regular file that is not large; nothing of any other."""
     try:
-        status = path.lstat()
-        is_searched = stat.S_ISREG(status.st_mode) and status.st_size < MAX_SEARCHED_BYTES
-        return path.read_bytes() if is_searched else b""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(name, flags, dir_fd=directory), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            is_searched = stat.S_ISREG(status.st_mode) and status.st_size < MAX_SEARCHED_BYTES
+            return stream.read() if is_searched else b""
     except OSError:
         return b""
 
