@@ -171,6 +171,9 @@ class _Loader:
                 if kind == "directory":
                     below = path.raw[len(self._at.raw) + 1 :].decode(errors="replace") + "/"
                     ahead += [] if below in _FOREIGN else [path]
+                elif path.name.endswith(b".lock"):
+                    # Of a git that is at work, or was killed: it holds nothing yet.
+                    continue
                 elif kind != "file" or name is None:
                     self._refuse(path.raw, "not a ref")
                 else:
