@@ -135,18 +135,14 @@ class Trial:
         """A paused capsule's processes use no processor time."""
         done = self._atoll("pause", "pause", "x")
         if done.code == 0:
-            samples = []
-            for _ in range(3):
-                samples.append(self._work_done())
-                time.sleep(0.5)
-            # Whoever goes on does so all the time; a tick may be counted late.
+            before = self._work_done()
+            time.sleep(0.5)
             moved = [
-                pid
-                for pid, ticks in samples[2].items()
-                if ticks > samples[1].get(pid, ticks) > samples[0].get(pid, ticks)
+                pid for pid, ticks in self._work_done().items() if ticks > before.get(pid, ticks)
             ]
             if moved:
-                self._add("not paused", "pause", f"{len(moved)} processes went on")
+                commands = [self.owner.processes().get(pid, "gone")[:200] for pid in moved]
+                self._add("not paused", "pause", f"{len(moved)} processes went on: {commands}")
         self._atoll("resume", "resume", "x")
 
     def _work_done(self) -> dict[int, int]:

@@ -11,8 +11,8 @@ from boundary.watch import MAX_OUTPUT_BYTES, Event, Watched
 
 MAX_MEMORY_BYTES = 350 << 20
 _BUILDS_LAYER = re.compile(
-    r'"(read-tree", "(-m", "-u"|--reset", "-u"|--empty")|update-index", "-q", "--refresh"'
-    r'|checkout-index|update-index", "-z")'
+    r'"(read-tree", "(-m", "-u|--reset)", "|update-index", "-q", "--refresh"\]'
+    r'|checkout-index", "-q", "-z", "--stdin"\])'
 )
 """Git makes a commit's layer by delta in a view of its own, in which nothing of a capsule is."""
 PROGRAMS = re.compile(
