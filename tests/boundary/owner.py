@@ -225,7 +225,9 @@ class Owner:
         """Where a canary lies that should not: in Atoll's home, or in an object of the project."""
         # By descriptors: the capsule may exchange directories and links while they are searched.
         found = []
-        for place, _, names, handle in os.fwalk(self.atoll_home, onerror=lambda _: None):
+        searched = os.fwalk(self.atoll_home, onerror=lambda _: None)
+        # There is no home before the first command.
+        for place, _, names, handle in searched if self.atoll_home.is_dir() else ():
             held = [name for name in names if self._holds_canary(read_small(name, handle))]
             found += [f"{Path(place, n).relative_to(self.place)} holds a canary" for n in held]
         words = ["git", "cat-file", "--batch-all-objects", "--buffer"]
