@@ -92,6 +92,17 @@ if os.fork() == 0:
 forever()
 """
 )
+DEBUGGED = (
+    HEAD
+    + """
+# The child is traced by its parent, so that no other can trace it.
+if os.fork() == 0:
+    libc.ptrace(0, 0, None, None)
+    forever()
+while True:
+    signal.pause()
+"""
+)
 ZOMBIES = (
     HEAD
     + """

@@ -120,6 +120,10 @@ class Owner:
     def _install(self) -> tuple[str, ...]:
         command = os.environ.get(UNDER_TEST)
         python = str(Path(command).parent / "python") if command else sys.executable
+        # Once: what runs isolated from the environment would write its modules' caches when first
+        # used, and so outside of the owner's place.
+        ask = "import atoll, compileall; compileall.compile_dir(*atoll.__path__, quiet=2)"
+        subprocess.run([python, "-P", "-c", ask], check=True, cwd="/", capture_output=True)
         if not self.case.tool:
             return (python, "-m", "atoll")
         ask = "import atoll, click, sys; print(*(m.__file__ for m in (atoll, click)), sep='\\n')"

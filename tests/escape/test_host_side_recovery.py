@@ -226,7 +226,10 @@ def privileged(root):
     for top, _, names in os.walk(root):
         bits = stat.S_ISUID if "/pools/" in top else stat.S_ISUID | stat.S_ISGID
         for name in names:
-            mode = os.lstat(os.path.join(top, name)).st_mode
+            try:
+                mode = os.lstat(os.path.join(top, name)).st_mode
+            except FileNotFoundError:  # what lies in the trash is removed meanwhile
+                continue
             if stat.S_ISREG(mode) and mode & bits:
                 found.append((os.path.join(top, name), oct(mode)))
     return found

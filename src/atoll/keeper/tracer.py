@@ -33,11 +33,13 @@ _FORKING = {
 class Tracer:
     """Holds every thread of every process below `root`, which is the calling process."""
 
-    __slots__ = ("_forking", "_is_holding", "_root", "_signals")
+    __slots__ = ("_forking", "_is_holding", "_rival", "_root", "_signals")
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._is_holding = False
+        self._rival: str | None = None
+        """Which process has another tracer, a debugger say, that may let it go on."""
         self._signals: dict[int, int] = {}
         """Signals that were on their way to threads when these stopped."""
         self._forking = _FORKING.get(os.uname().machine, frozenset())
@@ -66,8 +68,8 @@ class Tracer:
             if clean and (_count_forks() == forks or clean >= _CLEAN_ROUNDS):
                 return None
             if reason is not None:
-                if time.monotonic() >= deadline:
-                    return reason
+                if self._rival is not None or time.monotonic() >= deadline:
+                    return self._rival or reason
                 select.select((), (), (), pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -94,6 +96,7 @@ class Tracer:
 
         Adds all threads to `seen`, dead ones, too.
         """
+        self._rival = None
         processes, is_consistent = tree.survey(self._root)
         reason = None if is_consistent else "processes come and go faster than they can be listed"
         for process in processes:
@@ -112,13 +115,10 @@ class Tracer:
                 self._take_stop(tid)
                 return None
             return None if self._is_in_fork(pid, tid, state) else f"process {pid} does not stop"
-        try:
-            calls.seize_thread(tid)
-        except OSError as error:
-            if error.errno == errno.ESRCH:
-                return "a process has just ended"
-            return f"process {pid} cannot be traced: {os.strerror(error.errno or 0)}"
-        return f"process {pid} has just been told to stop"
+        if tracer:
+            self._rival = f"process {pid} is traced by another"
+            return self._rival
+        return _seize(pid, tid)
 
     def _is_in_fork(self, pid: int, tid: int, state: str) -> bool:
         """Whether a thread waits in `vfork` for a child, which cannot go on either.
@@ -162,6 +162,17 @@ class Tracer:
             calls.detach_thread(tid, self._signals.pop(tid, 0))
         except OSError:  # it has ended, or was let go before
             return
+
+
+def _seize(pid: int, tid: int) -> str:
+    """Tell a thread to stop; returns why it is not known yet that it does."""
+    try:
+        calls.seize_thread(tid)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return "a process has just ended"
+        return f"process {pid} cannot be traced: {os.strerror(error.errno or 0)}"
+    return f"process {pid} has just been told to stop"
 
 
 def _threads(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from atoll.keeper import tree
 from atoll.keeper.held import NOTHING, PTRACE, UNVERIFIED
 from atoll.keeper.wire import Kind
-from busy import FORKS, HEAD, PROGRAMS, TIMERS, Counter
+from busy import DEBUGGED, FORKS, HEAD, PROGRAMS, TIMERS, Counter
 
 
 def ask(client, kind, **value):
@@ -63,6 +63,18 @@ def test_nothing_moves_while_held(keep, python, tmp_path, control, name):
     assert counter.value == held
     assert hold(client)["how"] == PTRACE
     assert counter.value == held
+    client.sock.close()
+    grow(keeper, counter, 5)
+
+
+def test_a_process_with_another_tracer_is_not_said_to_be_held(keep, python, tmp_path):
+    counter = Counter(tmp_path / "counter")
+    keeper = keep(python, "-c", DEBUGGED, str(counter.path))
+    grow(keeper, counter, 5)
+    client = keeper.client("control")
+    answer = ask(client, Kind.HOLD)
+    assert answer["how"] == UNVERIFIED
+    assert "is traced by another" in answer["reason"]
     client.sock.close()
     grow(keeper, counter, 5)
 

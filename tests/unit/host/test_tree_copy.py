@@ -215,7 +215,7 @@ def test_exchanged_directories_lead_nowhere(tmp_path):
     os.symlink(outside, source / "q")
     seen, control, vanished = set(), set(), 0
     with exchanging(source / "p", source / "q"):
-        while b"secret" not in control or not vanished:
+        while b"secret" not in control or not vanished or not seen:
             shutil.rmtree(tmp_path / "target", ignore_errors=True)
             found = copy_tree(source, tmp_path / "target")
             vanished += found.vanished
