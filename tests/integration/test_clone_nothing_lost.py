@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from atoll.engine import work
 from atoll.engine.projects import open_project
 from atoll.model.errors import StateError
 
@@ -92,3 +94,88 @@ def test_nothing_is_written_through_a_link(driver, project, tmp_path, monkeypatc
     assert outside.read_text() == "mine\n"
     capsule.remove(force=True)
     assert outside.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("script", ["git -C lib checkout -q HEAD~1; git add lib", "git rm -q lib"])
+def test_a_moved_or_removed_submodule_is_a_change(script, project, repo, make_repo, git):
+    library = make_repo({"lib.py": "pass\n"}, name="library")
+    first = git("rev-parse", "HEAD", cwd=library).strip()
+    git("commit", "--quiet", "--allow-empty", "--message", "second", cwd=library)
+    second = git("rev-parse", "HEAD", cwd=library).strip()
+    allow = ("-c", "protocol.file.allow=always")
+    git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
+    git("commit", "--quiet", "--message", "submodule", cwd=repo)
+    capsule = project.new("x")
+    assert capsule.run(["sh", "-c", script]).exit_code == 0
+    told = work.diff(capsule).text.decode()
+    assert f"-Subproject commit {second}" in told
+    assert (f"+Subproject commit {first}" in told) == ("checkout" in script)
+    with pytest.raises(StateError, match="exists nowhere else"):
+        capsule.remove()
+    work.commit(capsule, "moved")
+    assert git("diff", "--submodule=short", "main", "atoll/x", cwd=repo) == told
+
+
+HIDDEN_IN_SUBMODULES = {
+    "on a branch": "git checkout -qb wip; echo w > w; git add w; git commit -qm w; "
+    "git checkout -q -",
+    "without a change": "git commit -q --allow-empty -m w",
+    "under a tag": "git commit -q --allow-empty -m w; git tag w; git checkout -q HEAD~1",
+    "in a stash": "echo w > lib.py; git stash -q",
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN_IN_SUBMODULES)
+def test_commits_of_submodules_are_found_and_kept(where, project, repo, make_repo, git):
+    library = make_repo({"lib.py": "pass\n"}, name="library")
+    allow = ("-c", "protocol.file.allow=always")
+    git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
+    git("commit", "--quiet", "--message", "submodule", cwd=repo)
+    capsule = project.new("x")
+    assert not capsule.work().any
+    # Looking leaves no trace that would be taken for work.
+    assert capsule.run(["sh", "-c", "cd lib; git status; git fetch; git gc -q"]).exit_code == 0
+    assert not capsule.work().any
+    assert capsule.run(["sh", "-c", f"cd lib; {HIDDEN_IN_SUBMODULES[where]}"]).exit_code == 0
+    with pytest.raises(StateError, match="`lib`"):
+        capsule.remove()
+    point = capsule.remove(force=True)
+    assert point is not None
+    kept = Path(point.files)
+    commits = [path for path in kept.rglob("modules/lib/objects/*/*") if path.is_file()]
+    assert commits
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_modes_count_as_the_owner_says(counts, project, repo, git):
+    git("config", "core.fileMode", str(counts).lower(), cwd=repo)
+    capsule = project.new("x")
+    assert capsule.run(["chmod", "+x", "README.md"]).exit_code == 0
+    assert (b"new mode 100755" in work.diff(capsule).text) is counts
+    if counts:
+        with pytest.raises(StateError, match="exists nowhere else"):
+            capsule.remove()
+    else:
+        assert capsule.remove() is None
+
+
+SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c"
+"""Characters that end a line for Python and not for git."""
+
+
+def test_odd_separators_are_characters_like_any_other(project, repo, git, tmp_path):
+    named = f"wip{SEPARATORS[:3]}end"
+    git("branch", named, cwd=repo)
+    git("tag", "--annotate", "--message", "t", f"v{named}", cwd=repo)
+    capsule = project.new("x")
+    script = 'printf %s "$0" > "$1"; git branch "$2"'
+    names = (f"a{SEPARATORS}b\nc", f"file {SEPARATORS}", f"of-{named}")
+    assert capsule.run(["sh", "-c", script, *names]).exit_code == 0
+    (tmp_path / "patch").write_bytes(work.diff(capsule).text)
+    work.commit(capsule, "done")
+    assert git("show", f"atoll/x:{names[1]}", cwd=repo) == names[0]
+    git("clone", "--quiet", str(repo), str(tmp_path / "fresh"), cwd=tmp_path)
+    git("apply", str(tmp_path / "patch"), cwd=tmp_path / "fresh")
+    assert (tmp_path / "fresh" / names[1]).read_bytes() == names[0].encode()
+    git("merge", "--quiet", "atoll/x", cwd=repo)
+    assert capsule.remove() is None

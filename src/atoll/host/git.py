@@ -259,7 +259,7 @@ def _unescaped(escape: re.Match[bytes]) -> bytes:
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:
     """(ref, commit) for all refs below a prefix."""
     answer = git("for-each-ref", "--format=%(objectname) %(refname)", prefix, cwd=cwd)
-    pairs = [line.split(" ", 1) for line in answer.text.splitlines()]
+    pairs = [line.split(" ", 1) for line in answer.lines]
     return [(ref, commit) for commit, ref in pairs]
 
 

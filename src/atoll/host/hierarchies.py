@@ -29,11 +29,11 @@ class Hierarchy(NamedTuple):
 def parse_hierarchies(mountinfo: str, cgroup: str) -> list[Hierarchy]:
     """From the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
     ours: dict[frozenset[str], str] = {}
-    for line in cgroup.splitlines():
+    for line in filter(None, cgroup.split("\n")):
         _, listed, path = line.split(":", 2)
         ours[frozenset(listed.split(",")) - {""}] = path
     found = []
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         left, _, right = line.partition(" - ")
         kind = right.partition(" ")[0]
         if kind not in ("cgroup", "cgroup2"):

@@ -50,6 +50,11 @@ class Completed(NamedTuple):
     def text(self) -> str:
         return os.fsdecode(self.stdout)
 
+    @property
+    def lines(self) -> list[str]:
+        """As a newline ends them, and nothing else: names hold other separators, too."""
+        return self.text.removesuffix("\n").split("\n") if self.stdout else []
+
 
 class Program(NamedTuple):
     """What `stream` starts."""

@@ -109,7 +109,7 @@ class OwnerStore(NamedTuple):
             cwd=self.repository, env=self.env(), stdin=lines_of(names), keep_fds=self.keep_fds,
         )  # fmt: skip
         # An id of the other format can be the beginning of one of this: that one was not asked for.
-        found = dict(line.split(" ", 1) for line in answer.text.splitlines())
+        found = dict(line.split(" ", 1) for line in answer.lines)
         return {name: found.get(name, "missing") for name in names}
 
     def peeled(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -119,7 +119,7 @@ class OwnerStore(NamedTuple):
             "cat-file", "--batch-check=%(objectname) %(objecttype)",
             cwd=self.repository, env=self.env(), stdin=lines_of(asked), keep_fds=self.keep_fds,
         )  # fmt: skip
-        rows = [line.rpartition(" ")[::2] for line in answer.text.splitlines()]
+        rows = [line.rpartition(" ")[::2] for line in answer.lines]
         pairs = zip(names, rows[::2], rows[1::2], strict=True)
         # An id of the other format can be the beginning of one of this: that one was not asked for.
         return {name: row if own[0] == name else (name, "missing") for name, own, row in pairs}

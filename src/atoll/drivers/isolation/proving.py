@@ -70,7 +70,7 @@ def try_walls(driver: IsolationDriver, place: Path) -> tuple[str | None, str]:
         complaint = os.fsdecode(answer.stderr).strip().splitlines() or ["bwrap said nothing"]
         return None, complaint[-1]
     if answer.text:
-        return None, "missing: " + ", ".join(answer.text.splitlines())
+        return None, "missing: " + ", ".join(answer.lines)
     return "walls", "built and leaned against: " + ", ".join(wall for wall, _ in _QUESTIONS)
 
 

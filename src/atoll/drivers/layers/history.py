@@ -56,7 +56,7 @@ def reachable_refs(repository: str, commit: str) -> Listed:
         "for-each-ref", f"--merged={commit}", "--format=%(objectname) %(objecttype) %(refname)",
         cwd=repository, env=packs.CONSTANT,
     )  # fmt: skip
-    rows = [line.split(" ", 2) for line in answer.text.splitlines()]
+    rows = [line.split(" ", 2) for line in answer.lines]
     seen = [row for row in rows if is_visible(row[2])]
     tags = dict.fromkeys(name for name, kind, _ in seen if kind == "tag")
     return Listed(pairs=[(name, ref) for name, _, ref in seen], tags=tuple(tags))
@@ -340,7 +340,7 @@ def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Re
         # A copy that was rolled back: an agent may have written the refs in it.
         refs = git.refs_below("refs/", cwd=plan.repository)
     else:
-        rows = [line.partition(" ") for line in os.fsdecode(content).splitlines()]
+        rows = [line.partition(" ") for line in os.fsdecode(content).split("\n") if line]
         refs = [(ref, name) for name, _, ref in rows]
     named = [name for ref, name in refs if is_visible(ref)]
     words = [word for name in (*named, *extra) for word in (name, f"{name}^{{}}")]

@@ -45,7 +45,7 @@ def pack(repository: str, directory: Path, wanted: Sequence[str]) -> list[str]:
     }
     answer = git.git(*_PACK, str(directory / "pack"), cwd=repository, env=env, stdin=_lines(wanted))
     files.remove_tree(directory / "scratch", within=directory)
-    return [f"pack-{line}" for line in answer.text.splitlines()]
+    return [f"pack-{line}" for line in answer.lines]
 
 
 def contains(repository: str, commits: Sequence[str], parts: Sequence[str]) -> bool:
@@ -66,7 +66,7 @@ def kinds(repository: str, names: Sequence[str]) -> dict[str, str]:
         "cat-file", "--batch-check=%(objectname) %(objecttype)",
         cwd=repository, env=CONSTANT, stdin=_lines(names),
     )  # fmt: skip
-    rows = [line.split(" ") for line in answer.text.splitlines()]
+    rows = [line.split(" ") for line in answer.lines]
     return {row[0]: row[1] for row in rows if len(row) == _FIELDS and row[1] in _KINDS}
 
 
@@ -77,7 +77,7 @@ def first_parents(repository: str, commits: Sequence[str]) -> dict[str, str]:
         "rev-list", "--no-walk=unsorted", "--parents", "--stdin",
         cwd=repository, env=CONSTANT, stdin=_lines(commits),
     )  # fmt: skip
-    rows = [line.split(" ") for line in answer.text.splitlines()]
+    rows = [line.split(" ") for line in answer.lines]
     return {row[0]: row[1] for row in rows if len(row) > 1}
 
 

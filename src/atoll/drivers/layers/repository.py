@@ -49,7 +49,7 @@ the owner's, but for git-lfs, without which such a project cannot be checked out
 def load_refs(checkout: str) -> Refs:
     """One git process. HEAD is None when it is detached, or has no commit yet."""
     answer = git.git("for-each-ref", "--format=%(objectname) %(refname) %(HEAD)", cwd=checkout)
-    rows = [line.split(" ", 2) for line in answer.text.splitlines()]
+    rows = [line.split(" ", 2) for line in answer.lines]
     head = next(((ref, commit) for commit, ref, mark in rows if mark == "*"), (None, None))
     pairs = tuple((commit, ref) for commit, ref, _ in rows)
     return Refs(pairs=pairs, head_ref=head[0], head_commit=head[1])

@@ -7,19 +7,17 @@ from pathlib import Path
 
 from atoll.drivers.workspace.survey import GITLINK
 from atoll.host import git
-from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison
 from atoll.host.intake.content import blob_id
 from atoll.host.intake.refs import load_refs
 from atoll.host.intake.store import Store
 from atoll.host.merged import MergedTree, PlainTree
 from atoll.model.plan import WorkspacePlan
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, as_content, find_path
+from atoll.model.untrusted import InsidePath, ObjectId, as_content
 
 _POINTER_BYTES = 1 << 16
 _FILE_BYTES = 1 << 28
 _SHA1 = 40
-_MODULES = InsidePath(b".git/modules")
 
 
 def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
@@ -115,15 +113,3 @@ def _find_module(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath) -> 
     named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
     place = os.path.realpath(os.path.join(plan.checkout, os.fsdecode(path.raw), named))
     return place if place.startswith(os.path.realpath(plan.repository) + "/modules/") else None
-
-
-def find_head(tree: TreeReader, module: InsidePath) -> ObjectId | None:
-    """The commit that a submodule of a private repository has checked out, read as data."""
-    pointer = tree.read(module.child(b".git"), limit_bytes=_POINTER_BYTES) or b""
-    named = pointer.removeprefix(b"gitdir: ").rstrip(b"\n")
-    place = os.path.normpath(module.raw + b"/" + named)
-    path = find_path(Untrusted(place)) if named and not named.startswith(b"/") else None
-    if path is None or not path.is_below(_MODULES):
-        return None
-    refs = load_refs(tree, path)
-    return None if refs is None else refs.head

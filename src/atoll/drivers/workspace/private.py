@@ -151,7 +151,7 @@ class PrivateSite:
         layer = history.layer_of(self.plan)
         path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
         content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
-        return set((content or b"").decode(errors="surrogateescape").splitlines())
+        return set((content or b"").decode(errors="surrogateescape").split("\n"))
 
     def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
         env = {
@@ -162,7 +162,7 @@ class PrivateSite:
             "cat-file", "--batch-check=%(objectname) %(objecttype)",
             cwd=self.plan.repository, env=env, stdin="".join(f"{n}\n" for n in names).encode(),
         )  # fmt: skip
-        found = {line.removesuffix(" blob") for line in answer.text.splitlines()}
+        found = {line.removesuffix(" blob") for line in answer.lines}
         return {name for name in names if name in found}
 
     def committed(self) -> list[str]:

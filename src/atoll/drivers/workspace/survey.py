@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from atoll.drivers.workspace.modules import find_moved
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
@@ -147,14 +148,15 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     """
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
+    modules = find_moved(workspace.tree, workspace.below)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
-        tracked = _tracked(store, commit, workspace, changes, walk)
+        tracked = _tracked(store, commit, workspace, changes, walk, modules)
         # Something tracked lies in an ignored directory: then that has to be looked into.
         if walk.descend_into({*tracked, *known}):
             changes = walk.look()
-            tracked = _tracked(store, commit, workspace, changes, walk)
+            tracked = _tracked(store, commit, workspace, changes, walk, modules)
         known |= tracked.keys()
         ignored, closed = _hidden(ignore, changes, known)
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
@@ -180,17 +182,23 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
         tracked=tracked,
-        repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed))),
+        repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
     )
 
 
 def _tracked(
-    store: Store, commit: str, workspace: Workspace, changes: TreeChanges, walk: _Walk
+    store: Store,
+    commit: str,
+    workspace: Workspace,
+    changes: TreeChanges,
+    walk: _Walk,
+    modules: Collection[InsidePath],
 ) -> dict[InsidePath, TreeEntry]:
     """What the commit tracks at all places that were changed."""
     places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
+    places += modules
     return tracked_below(store, commit, None if workspace.is_whole else places)
 
 
