@@ -19,6 +19,8 @@ from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_i
 _ABSENT = 0
 _GITLINK = 0o160000
 _PACK_BYTES = 1 << 31
+_LISTED_BYTES = 128 << 20
+"""Of the names of all files in a tree: millions."""
 
 
 class Moved(NamedTuple):
@@ -33,6 +35,8 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
     require_ids(old, new)
     if old == new:
         return {}
+    for name in (old, new):
+        _require_bounded(store, name)
     answer = store.look("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
     fields = answer.split(b"\0")
     found = {}
@@ -43,6 +47,16 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
             raise StateError(f"commit `{new}` has a path that no file can have")
         found[path] = Moved(_entry(words[0], words[2]), _entry(words[1], words[3]))
     return found
+
+
+def _require_bounded(store: Store, tree: str) -> None:
+    """A few trees that name each other many times unfold to more files than there are atoms. Git
+    lists them one by one, which can be ended, but compares them only when it has all of them.
+    """
+    store.require(
+        "ls-tree", "-r", "-z", "--name-only", tree,
+        limit_bytes=_LISTED_BYTES, reason=f"commit `{tree}` unfolds to too many files",
+    )  # fmt: skip
 
 
 def _entry(mode: bytes, raw: bytes) -> TreeEntry | None:

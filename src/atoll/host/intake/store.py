@@ -160,6 +160,19 @@ class Store(NamedTuple):
             self.answers[args] = self.run(*args)
         return self.answers[args]
 
+    def require(self, *args: str, limit_bytes: int, reason: str) -> None:
+        """Git answers no more than that, asked once. Raises StateError with the reason else."""
+        key = (*args, str(limit_bytes))
+        if key not in self.answers:
+            program = self.program(*args)
+            done = stream(program, len, limit_bytes=limit_bytes, timeout_s=_TIMEOUT_S)
+            is_bounded = done.ended == "whole"
+            if is_bounded and done.completed.code:
+                raise failure_of(done.completed, args[0], str(self.git_dir))
+            self.answers[key] = b"bounded" if is_bounded else b""
+        if not self.answers[key]:
+            raise StateError(reason)
+
     def run(
         self,
         *args: str,
