@@ -29,12 +29,17 @@ TRIED = [
 ]
 
 
-def stages(cases, quick):
-    """Each has a process of its own; those that are not `quick` wait for the whole test run."""
-    made = [
-        pytest.param(case, id="-".join(case), marks=() if quick(case) else pytest.mark.slow)
-        for case in cases
-    ]
+def stages(cases, *, quick=lambda _: True, common=lambda _: True):
+    """Each has a process of its own; those that are not `quick` wait for the whole test run, and
+    those that are not `common` for a soak.
+    """
+
+    def marks(case):
+        if not common(case):
+            return pytest.mark.soak
+        return () if quick(case) else pytest.mark.slow
+
+    made = [pytest.param(case, id="-".join(case), marks=marks(case)) for case in cases]
     return pytest.mark.parametrize("stage", made, indirect=True, scope="class")
 
 
@@ -42,13 +47,14 @@ def stages(cases, quick):
 @stages(
     TRIED,
     quick=lambda case: case in [("ext4", who, "overlay") for who in USERS],
+    common=lambda case: case[0] == "ext4",
 )
 class TestLayered(LayeredSuite):
     """Performed on a stage: see `conftest.py`."""
 
 
 @pytest.mark.usefixtures("stage")
-@stages(((kind, who) for kind in WORKS for who in USERS), quick=lambda _: True)
+@stages((kind, who) for kind in WORKS for who in USERS)
 class TestChecks(BenchSuite):
     """A driver says of itself where it cannot work, after trying."""
 

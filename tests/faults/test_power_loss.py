@@ -256,8 +256,12 @@ def require_points(story: Story, moment: Moment, capsule: Capsule, said: list[st
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_eager", "stride"), [("ext4", True, 1), ("ext4", False, 4), ("xfs", True, 5)],
-    ids=["ext4-eager", "ext4-lazy", "xfs-eager"],
+    ("kind", "is_eager", "stride"),
+    [
+        pytest.param("ext4", True, 1, id="ext4-eager"),
+        pytest.param("ext4", False, 4, id="ext4-lazy"),
+        pytest.param("xfs", True, 5, id="xfs-eager", marks=pytest.mark.soak),
+    ],
 )  # fmt: skip
 def test_power_is_cut(
     kind: str,
