@@ -47,7 +47,7 @@ def stages(cases, *, quick=lambda _: True, common=lambda _: True):
 @stages(
     TRIED,
     quick=lambda case: case in [("ext4", who, "overlay") for who in USERS],
-    common=lambda case: case[0] == "ext4",
+    common=lambda case: case[0] == "ext4" and case != ("ext4", "root", "copy"),
 )
 class TestLayered(LayeredSuite):
     """Performed on a stage: see `conftest.py`."""

@@ -340,6 +340,7 @@ def test_killed_at_every_step(clones: Clones, name: str) -> None:
     clones.clear()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "numbers"), INSIDE.items())
 def test_killed_between_steps(clones: Clones, name: str, numbers: tuple[int, ...]) -> None:
     """While layers are frozen, moved and let go: around single tools and acts."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 DAEMON = "setsid sleep 1000 & exec sleep 1000"
 SETUP = '[capsule]\nsetup = ["echo made > build-stamp; echo build-stamp >> .gitignore"]\n'
+# After one is mostly as before the next.
+KINDS = ["command", pytest.param("after-command", marks=pytest.mark.soak)]
 SHARDS = 3
 SEEDS = 3
 ITERATIONS = 5
@@ -335,14 +337,14 @@ def test_killed_at_step(world: World, name: str, point: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("kind", ["command", "after-command"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "recover"])
 def test_killed_around_every_command(world: World, name: str, kind: str, shard: int) -> None:
     try_every_command(world, name, f"{kind}:", itertools.count(2 * shard + 1, 2 * SHARDS))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["command", "after-command"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_recovery_killed_around_every_command(world: World, kind: str) -> None:
     try_every_command(world, "recover", f"{kind}:", itertools.count(1, 2))
 
