@@ -69,6 +69,17 @@ def test_git_tells_the_truth_and_runs_nothing_planted(planted):
 
 
 @as_both
+def test_git_reads_no_object_that_only_the_agent_has(planted):
+    planted.sh("x", "echo mine > mine; git hash-object -w mine > id")
+    asked = ("git", "cat-file", "-p", planted.sh("x", "cat id").strip())
+    assert planted.atoll("edit", "x", "--", *asked, check=False).returncode == 128
+    assert planted.atoll("edit", "x", "--", "git", "log", "--format=%s").stdout.startswith("with")
+    # As a control: the agent's own repository has it.
+    words = ("env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", *asked)
+    assert planted.atoll("edit", "x", "--", *words, check=False).stdout == "mine\n"
+
+
+@as_both
 def test_a_commit_is_refused_rather_than_lost(planted):
     words = ("git", "commit", "-a", "-m", "mine")
     done = planted.atoll("edit", "x", "--", *words, check=False)
