@@ -56,6 +56,20 @@ while True:
         os._exit(0)
 """
 )
+LEAVING = (
+    HEAD
+    + """
+# As FORKS, and each leaves the group and the session that it was born in.
+if os.fork():
+    while True:
+        signal.pause()
+while True:
+    os.setsid()
+    count()
+    if os.fork():
+        os._exit(0)
+"""
+)
 SPAWNS = (
     HEAD
     + """
@@ -113,8 +127,8 @@ forever()
 """
 )
 PROGRAMS = {
-    "timers": TIMERS, "threads": THREADS, "forks": FORKS, "spawns": SPAWNS, "vforked": VFORKED,
-    "dead leader": DEAD_LEADER, "stopped": STOPPED, "zombies": ZOMBIES,
+    "timers": TIMERS, "threads": THREADS, "forks": FORKS, "leaving": LEAVING, "spawns": SPAWNS,
+    "vforked": VFORKED, "dead leader": DEAD_LEADER, "stopped": STOPPED, "zombies": ZOMBIES,
 }  # fmt: skip
 
 

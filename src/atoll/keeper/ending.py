@@ -1,15 +1,20 @@
 """How a tree is brought to its end: signals that ask, with a wait after each, then SIGKILL.
 
-`Ending` never blocks and never reaps. Its owner calls `advance` when `deadline` has come and
-stops when `tree.reap` says that no child is left, or when `is_given_up` says that none of this
-helped (another user's process, or one that hangs in the kernel).
+SIGKILL goes to whole process groups, and to what ptrace holds if that does not help: a process
+that forks and exits, again and again, is gone before a signal can be sent to it alone.
+
+`Ending` blocks for no longer than half a second and never reaps. Its owner calls `advance` when
+`deadline` has come and stops when `tree.reap` says that no child is left, or when `is_given_up`
+says that none of this helped (another user's process, or one that hangs in the kernel).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
 from atoll.keeper import tree
+from atoll.keeper.tracer import Tracer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +24,7 @@ GIVE_UP_S = 10.0
 _ROUND_S = 0.01
 _LONGEST_ROUND_S = 0.25
 _FREEZE_ROUNDS = 50
+_TRACE_S = 0.5
 
 
 class Ending:
@@ -37,6 +43,7 @@ class Ending:
         "_shell",
         "_spared",
         "_steps",
+        "_tracer",
         "deadline",
         "is_given_up",
     )
@@ -58,6 +65,7 @@ class Ending:
         self._give_up: float | None = None
         self._latest = float("inf")
         self._leftover: set[tuple[int, int]] = set()
+        self._tracer: Tracer | None = None
         self.deadline = now
         self.is_given_up = False
 
@@ -65,6 +73,11 @@ class Ending:
     def leftover(self) -> int:
         """How many processes got a signal after the main one was gone."""
         return len(self._leftover)
+
+    @property
+    def is_tracing(self) -> bool:
+        """Then what stops must not go on: it is about to be killed."""
+        return self._tracer is not None
 
     def hasten(self, latest: float) -> None:
         """Send SIGKILL no later than `latest`, whatever steps would still have been to come."""
@@ -96,7 +109,14 @@ class Ending:
             return []
         self.deadline = min(now + self._pause_s, self._give_up)
         self._pause_s = min(self._pause_s * 2, _LONGEST_ROUND_S)
-        return self._send(self._freeze(), signal.SIGKILL)
+        if self._pause_s == _LONGEST_ROUND_S and self._root == os.getpid():
+            # They fork faster than they can be listed, and leave their groups.
+            if self._tracer is None:
+                self._tracer = Tracer(self._root, self._spared)
+            self._tracer.hold(_TRACE_S)
+        processes = self._freeze()
+        tree.kill_groups(processes, self._spared)
+        return self._send(processes, signal.SIGKILL)
 
     def _freeze(self) -> list[tree.Process]:
         """Stop everything before the kill: a stopped process cannot fork away from it."""

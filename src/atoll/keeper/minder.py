@@ -180,7 +180,8 @@ class Minder:
         self._loop.children_changed = False
         stops: list[tree.Stop] = []
         exits, self._has_children = tree.reap(stops)
-        self._hold.note_stops(stops)
+        if self._ending is None or not self._ending.is_tracing:
+            self._hold.note_stops(stops)
         for child in exits:
             self._status.cpu_s += child.cpu_s
             self._status.max_rss_bytes = max(self._status.max_rss_bytes, child.max_rss_bytes)

@@ -15,6 +15,10 @@ import time
 
 from atoll.keeper import calls, tree
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _DEAD = ("Z", "X")
 _TRACED = "t"
 _UNINTERRUPTIBLE = "D"
@@ -23,6 +27,7 @@ _CLEAN_ROUNDS = 3
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
 _RELEASE_ROUNDS = 5
+_CATCH_ROUNDS = 200
 _STATUS_BYTES = 8192
 _FORKING = {
     "x86_64": frozenset({56, 57, 58, 435}),  # clone, fork, vfork, clone3
@@ -31,12 +36,16 @@ _FORKING = {
 
 
 class Tracer:
-    """Holds every thread of every process below `root`, which is the calling process."""
+    """Holds every thread of every process below `root`, which is the calling process.
 
-    __slots__ = ("_forking", "_is_holding", "_rival", "_root", "_signals")
+    Not those in `spared`, and what is below them.
+    """
 
-    def __init__(self, root: int) -> None:
+    __slots__ = ("_forking", "_is_holding", "_rival", "_root", "_signals", "_spared")
+
+    def __init__(self, root: int, spared: Collection[int] = ()) -> None:
         self._root = root
+        self._spared = spared
         self._is_holding = False
         self._rival: str | None = None
         """Which process has another tracer, a debugger say, that may let it go on."""
@@ -55,6 +64,7 @@ class Tracer:
         pause_s, clean = _FIRST_PAUSE_S, 0
         before: set[tuple[int, int, int]] = set()
         while True:
+            self._catch_children()
             forks = _count_forks()
             seen: set[tuple[int, int, int]] = set()
             reason = self._find_loose(seen)
@@ -91,13 +101,27 @@ class Tracer:
         if not self._is_holding:
             self._detach(stop.tid)
 
+    def _catch_children(self) -> None:
+        """Stop the children, as long as new ones come. A process that forks and exits, again and
+        again, is always one of them, and gone before all processes have been listed.
+        """
+        caught: set[bytes] = set()
+        for _ in range(_CATCH_ROUNDS):
+            listed = _read(f"/proc/{self._root}/task/{self._root}/children").split()
+            fresh = [pid for pid in listed if pid not in caught and int(pid) not in self._spared]
+            if not fresh:
+                return
+            for pid in fresh:
+                caught.add(pid)
+                _seize(int(pid), int(pid))
+
     def _find_loose(self, seen: set[tuple[int, int, int]]) -> str | None:
         """Stop all that runs; why the tree is not still, or None if it has been since before.
 
         Adds all threads to `seen`, dead ones, too.
         """
         self._rival = None
-        processes, is_consistent = tree.survey(self._root)
+        processes, is_consistent = tree.survey(self._root, self._spared)
         reason = None if is_consistent else "processes come and go faster than they can be listed"
         for process in processes:
             for tid in _threads(process.pid):
@@ -134,7 +158,7 @@ class Tracer:
     def _traced(self) -> list[tuple[int, str]]:
         """All threads that are traced by us, with their states."""
         found = []
-        for process in tree.processes_under(self._root):
+        for process in tree.processes_under(self._root, self._spared):
             for tid in _threads(process.pid):
                 status = _status(process.pid, tid)
                 if status is not None and status[1] == self._root:

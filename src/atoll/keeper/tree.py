@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 class Process:
     """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
 
-    __slots__ = ("pid", "ppid", "start", "state")
+    __slots__ = ("group", "pid", "ppid", "session", "start", "state")
 
-    def __init__(self, pid: int, ppid: int, start: int, state: str) -> None:
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        """`fields` are those of /proc/PID/stat behind the name."""
         self.pid = pid
-        self.ppid = ppid
-        self.start = start
-        self.state = state
+        self.state = fields[0].decode("ascii")
+        self.ppid = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.start = int(fields[19])
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -73,7 +76,7 @@ def find_process(pid: int) -> Process | None:
     fields = line.rpartition(b")")[2].split()
     if len(fields) < 20:
         return None
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0].decode("ascii"))
+    return Process(pid, fields)
 
 
 def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
@@ -147,6 +150,21 @@ def send_signal(process: Process, *numbers: int) -> bool:
         if fd >= 0:
             os.close(fd)
     return True
+
+
+def kill_groups(processes: list[Process], spared: Collection[int] = ()) -> None:
+    """Kill the process groups of these processes, each as a whole: no member can fork away from
+    that. Not those of this process's own session, or of the sessions of those in `spared`.
+
+    All members of a session descend from the process that made it, and so from the same root.
+    """
+    known = (find_process(pid) for pid in (os.getpid(), *spared))
+    sessions = {process.session for process in known if process is not None}
+    for group in {p.group for p in processes if p.group > 1 and p.session not in sessions}:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 def reap(stops: list[Stop] | None = None) -> tuple[list[Exit], bool]:

@@ -226,6 +226,9 @@ def keep(tmp_path: Path) -> Iterator[Callable[..., Keeper]]:
         if not keeper.is_unlocked():
             os.kill(keeper.minder, signal.SIGTERM)
             eventually(keeper.is_unlocked, "the end of the keeper after the test")
+            # What it gave up on may be gone whenever somebody looks for it.
+            found = keeper.status()
+            assert found is None or "could not be ended" not in str(found.message)
         left = keeper.processes()
         for process in left:
             tree.send_signal(process, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from atoll.keeper import ending, tree
 from atoll.keeper.wire import Kind
+from busy import FORKS, LEAVING, Counter
 
 # Double fork, own session, no descriptors, no environment, deaf to everything that can be ignored.
 DAEMON = """
@@ -106,6 +108,23 @@ def test_process_that_never_stays(keep, python):
     assert keeper.stop(grace_s=0.2).reason == "stopped"
 
 
+@pytest.mark.parametrize("program", [FORKS, LEAVING], ids=["one group", "many"])
+def test_chain_of_forks_is_ended(keep, python, tmp_path, program):
+    """Each process is gone before a signal can be sent to it alone."""
+    counter = Counter(tmp_path / "counter")
+    keeper = keep(python, "-c", program, str(counter.path))
+    keeper.until(lambda: counter.value > 20, "forks")
+    ended = keeper.stop(grace_s=0)
+    assert (ended.reason, ended.message) == ("stopped", None)
+    last = counter.value
+    # As long as it took before, and more.
+    other = Counter(tmp_path / "other")
+    clock = keep(python, "-c", program, str(other.path))
+    clock.until(lambda: other.value > 40, "forks")
+    clock.stop(grace_s=0)
+    assert counter.value == last
+
+
 def test_stopped_processes_are_ended(keep, python):
     keeper = keep("sh", "-c", "sleep 1000 & kill -STOP $! $$; wait")
     pid = keeper.wait_started()
@@ -169,7 +188,8 @@ def test_signals_go_only_to_the_process_that_was_seen(keep):
     keeper = keep("sleep", "1000")
     pid = keeper.wait_started()
     seen = tree.find_process(pid)
-    namesake = tree.Process(pid, seen.ppid, seen.start - 1, seen.state)
+    namesake = copy.copy(seen)
+    namesake.start -= 1
     assert tree.send_signal(namesake, signal.SIGKILL) is False
     assert tree.send_signal(seen, signal.SIGKILL) is True
     assert keeper.wait_ended().signal == signal.SIGKILL
@@ -181,6 +201,7 @@ def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):
     pid = keeper.wait_started()
     monkeypatch.setattr(ending, "GIVE_UP_S", 0.3)
     monkeypatch.setattr(tree, "send_signal", lambda *_: False)
+    monkeypatch.setattr(tree, "kill_groups", lambda *_: None)
     stuck = ending.Ending(keeper.minder, [(signal.SIGTERM, 0.1)], time.monotonic())
 
     def is_given_up() -> bool:
