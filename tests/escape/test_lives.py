@@ -165,6 +165,7 @@ def counts():
     }
 
 
+@pytest.mark.soak
 def test_many_rounds_leave_nothing(project, repo, git, wait_for):
     """F10, R21: a hundred starts, ten of which are killed; views built anew among them."""
     capsule = project.new("x")

@@ -335,9 +335,9 @@ def test_killed_at_step(world: World, name: str, point: str) -> None:
     world.clear(point)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["command", "after-command"])
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "recover"])
 def test_killed_around_every_command(world: World, name: str, kind: str, shard: int) -> None:
     try_every_command(world, name, f"{kind}:", itertools.count(2 * shard + 1, 2 * SHARDS))
@@ -383,7 +383,7 @@ def test_removal_killed_twice(world: World, point: str) -> None:
     world.clear(point)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_foreground_run_without_its_client_ends_by_itself(
     world: World, wait_for: Callable[..., Any]
 ) -> None:
@@ -538,7 +538,7 @@ def test_stuck_removal_stops_nobody_else(world: World) -> None:
     assert set(world.check("stuck")) == {"y"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_killed_at_any_time(world: World, seed: int) -> None:
     """The whole process group at once, tools in the middle of their work included."""

@@ -259,7 +259,7 @@ def require_points(story: Story, moment: Moment, capsule: Capsule, said: list[st
     ("kind", "is_eager", "stride"),
     [
         pytest.param("ext4", True, 1, id="ext4-eager"),
-        pytest.param("ext4", False, 4, id="ext4-lazy"),
+        pytest.param("ext4", False, 4, id="ext4-lazy", marks=pytest.mark.soak),
         pytest.param("xfs", True, 5, id="xfs-eager", marks=pytest.mark.soak),
     ],
 )  # fmt: skip
