@@ -80,12 +80,14 @@ def test_a_closed_workspace_can_be_removed(owner):
 
 
 @as_both
-def test_trees_that_unfold_hold_nothing_up(owner):
+@pytest.mark.parametrize(
+    "leaf", ["printf '100644 blob %s\\tf\\n' $b", "true"], ids=["file", "none"]
+)
+def test_trees_that_unfold_hold_nothing_up(owner, leaf):
     """The capsule goes, with its files, and other commands do not wait for it."""
     owner.atoll("new", "b")
     owner.inside(
-        IDENTITY
-        + "b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\\tf\\n' $b "
+        IDENTITY + f"b=$(echo x | git hash-object -w --stdin); t=$({leaf} "
         "| git mktree); for i in 1 2 3 4 5 6 7 8 9; do t=$(for n in 0 1 2 3 4 5 6 7 8 9; do "
         "printf '040000 tree %s\\t%s\\n' $t $n; done | git mktree); done; "
         "git update-ref HEAD $(git commit-tree -p HEAD -m bomb $t); echo keep >kept.txt",

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from atoll.drivers.workspace import modules
 from atoll.engine import work
 from atoll.engine.projects import open_project
+from atoll.host.intake import refs
 from atoll.model.errors import StateError
 
 
@@ -128,13 +130,15 @@ HIDDEN_IN_SUBMODULES = {
 @pytest.mark.parametrize("where", HIDDEN_IN_SUBMODULES)
 def test_commits_of_submodules_are_found_and_kept(where, project, repo, make_repo, git):
     library = make_repo({"lib.py": "pass\n"}, name="library")
+    git("commit", "--quiet", "--allow-empty", "--message", "second", cwd=library)
     allow = ("-c", "protocol.file.allow=always")
     git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
     git("commit", "--quiet", "--message", "submodule", cwd=repo)
     capsule = project.new("x")
     assert not capsule.work().any
-    # Looking leaves no trace that would be taken for work.
-    assert capsule.run(["sh", "-c", "cd lib; git status; git fetch; git gc -q"]).exit_code == 0
+    # Looking leaves no trace that would be taken for work, nor does a name for what is known.
+    script = "cd lib; git status; git fetch; git gc -q; git tag known HEAD~1; git branch too HEAD~1"
+    assert capsule.run(["sh", "-c", script]).exit_code == 0
     assert not capsule.work().any
     assert capsule.run(["sh", "-c", f"cd lib; {HIDDEN_IN_SUBMODULES[where]}"]).exit_code == 0
     with pytest.raises(StateError, match="`lib`"):
@@ -179,3 +183,45 @@ def test_odd_separators_are_characters_like_any_other(project, repo, git, tmp_pa
     assert (tmp_path / "fresh" / names[1]).read_bytes() == names[0].encode()
     git("merge", "--quiet", "atoll/x", cwd=repo)
     assert capsule.remove() is None
+
+
+FLOODS = {
+    "objects": "cd .git/modules/lib/objects; for d in $(seq 256); do mkdir d$d; "
+    "for n in $(seq 40); do : > d$d/$n; done; done",
+    "depth": "cd .git/modules; for n in $(seq 60); do mkdir a; cd a; done; "
+    "for n in $(seq 2000); do : > $n; done",
+    "refs": "cd .git/modules; mkdir -p m0/objects m0/refs; echo ref: refs/heads/x > m0/HEAD; "
+    'h=$(git rev-parse HEAD); seq -f "$h refs/heads/%g" 99000 > m0/packed-refs; '
+    "for n in $(seq 300); do mkdir -p m$n/objects m$n/refs; cp m0/HEAD m$n; "
+    "ln m0/packed-refs m$n; done",
+    "links": "cd .git/modules; ln -s / root; mkfifo lib/refs/heads/fifo; ln -s /etc/passwd "
+    "lib/refs/heads/passwd; mkdir none; ln -s .. none/refs",
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_odd_repositories_of_submodules_are_looked_at_within_bounds(
+    kind, project, repo, make_repo, git, monkeypatch
+):
+    """By the number of files and refs that are read."""
+    library = make_repo({"lib.py": "pass\n"}, name="library")
+    allow = ("-c", "protocol.file.allow=always")
+    git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
+    git("commit", "--quiet", "--message", "submodule", cwd=repo)
+    capsule = project.new("x")
+    assert capsule.run(["bash", "-c", FLOODS[kind]]).exit_code == 0
+    loaded = []
+    monkeypatch.setattr(
+        modules, "load_refs", lambda *given: loaded.append(given) or refs.load_refs(*given)
+    )
+    asked = []
+    repositories = modules._Walk._is_repository
+    monkeypatch.setattr(
+        modules._Walk,
+        "_is_repository",
+        lambda walk, path: asked.append(path) or repositories(walk, path),
+    )
+    # Objects that nothing names are no work; what cannot be told is.
+    assert capsule.work().any is (kind != "objects")
+    assert len(loaded) < 20
+    assert len(asked) < 2000

@@ -71,6 +71,9 @@ class Site(Protocol):
     def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
         """Whether a submodule holds something that the owner's copy of it does not have."""
 
+    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
+        """Whether the owner's copy of a submodule has a commit."""
+
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         """Submodules that HEAD records at a commit which only the capsule has."""
 
@@ -145,6 +148,7 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     seen = survey(
         store, workspace, site.plan.base_commit,
         also=taken.head, staged=staged, absent=absent, is_changed=site.is_changed_module,
+        knows=site.knows_of_module,
     )  # fmt: skip
     against = compare(store, seen, taken.head, staged=staged)
     nested = dict.fromkeys(seen.left_out())

@@ -23,18 +23,15 @@ _SHA1 = 40
 def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
     """Submodules that `head` records at a commit which the owner's copies of them do not have."""
     moved = comparison.difference(store, plan.base_commit, head)
-    with PlainTree(Path(plan.checkout)) as checkout:
-        return [
-            path
-            for path, (before, after) in moved.items()
-            if after is not None
-            and after.mode == GITLINK
-            and not (
-                before is not None
-                and before.mode == GITLINK
-                and _owner_has(plan, checkout, path, after.object_id)
-            )
-        ]
+    return [
+        path
+        for path, (before, after) in moved.items()
+        if after is not None
+        and after.mode == GITLINK
+        and not (
+            before is not None and before.mode == GITLINK and owner_has(plan, path, after.object_id)
+        )
+    ]
 
 
 def is_changed(
@@ -97,9 +94,10 @@ def _has(git_dir: str, name: str) -> bool:
     return git.git("cat-file", "-e", name, cwd=git_dir, env=env, allowed=(0, 1, 128)).code == 0
 
 
-def _owner_has(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath, commit: str) -> bool:
-    """Whether the owner's own submodule at a path that the base records has a commit."""
-    place = _find_module(plan, checkout, path)
+def owner_has(plan: WorkspacePlan, path: InsidePath, commit: str) -> bool:
+    """Whether the owner's own submodule at a path has a commit."""
+    with PlainTree(Path(plan.checkout)) as checkout:
+        place = _find_module(plan, checkout, path)
     return place is not None and _has(place, f"{commit}^{{commit}}")
 
 

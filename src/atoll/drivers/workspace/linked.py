@@ -121,6 +121,9 @@ class LinkedSite:
         modules = None if record is None else record / "modules"
         return gitlinks.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
 
+    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
+        return gitlinks.owner_has(self.plan, path, commit)
+
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         # A worktree has copies of its submodules: those that changed are nested repositories.
         del store, head

@@ -13,7 +13,7 @@ from pathlib import Path
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.examination import Taken
-from atoll.drivers.workspace.gitlinks import find_lost_submodules
+from atoll.drivers.workspace.gitlinks import find_lost_submodules, owner_has
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -178,6 +178,9 @@ class PrivateSite:
         # What lies below the workspace tells it.
         del workspace, path, commit
         return True
+
+    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
+        return owner_has(self.plan, path, commit)
 
     def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
         return find_lost_submodules(self.plan, store, head)

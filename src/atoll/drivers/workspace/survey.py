@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.drivers.workspace.modules import find_moved
+from atoll.drivers.workspace.modules import CommitCheck, find_moved
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
@@ -139,16 +139,16 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     staged: Collection[InsidePath] = (),
     absent: frozenset[InsidePath] = frozenset(),
     is_changed: ModuleCheck | None = None,
+    knows: CommitCheck | None = None,
 ) -> Survey:
-    """Looks at everything that can differ from `commit`.
+    """Looks at everything that can differ from `commit`, and from `also` if that is given.
 
-    `also` is a second commit that the result will be compared with; neither what that tracks nor
-    what is `staged` is ignored. What is `absent` was never there. `is_changed` says whether a
-    submodule holds something of its own, where no layer below tells that.
+    What is tracked or `staged` is not ignored; what is `absent` was never there. `is_changed` says
+    whether a submodule holds something of its own, `knows` whether the owner has a commit of it.
     """
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
-    modules = find_moved(workspace.tree, workspace.below)
+    modules = find_moved(workspace.tree, workspace.below, knows)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
@@ -171,8 +171,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     ids = trees.blob_ids(store, commit, reader, compared, links=links)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = [path for path in found if path not in known and path not in links]
-    unread = {path for path in compared if path not in ids}
-    unread |= {path for path in loose if not _can_read(reader, path)}
+    unread = {*compared} - {*ids} | {path for path in loose if not _can_read(reader, path)}
     gone = _removed(workspace, changes, tracked, found)
     return Survey(
         commit=commit,

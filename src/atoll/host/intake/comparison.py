@@ -54,7 +54,7 @@ def _require_bounded(store: Store, tree: str) -> None:
     lists them one by one, which can be ended, but compares them only when it has all of them.
     """
     store.require(
-        "ls-tree", "-r", "-z", "--name-only", tree,
+        "ls-tree", "-r", "-t", "-z", "--name-only", tree,
         limit_bytes=_LISTED_BYTES, reason=f"commit `{tree}` unfolds to too many files",
     )  # fmt: skip
 
