@@ -53,12 +53,13 @@ class Hold:
         else:
             self._clients.add(client)
         processes = len(tree.descendants(self._root))
-        reason = ""
+        reasons = []
         for way in ways:
             how, reason = way()
             if how:
                 return Answer(how, processes=processes)
-        return Answer(UNVERIFIED, reason, processes)
+            reasons.append(reason)
+        return Answer(UNVERIFIED, "; ".join(reasons), processes)
 
     def leave(self, client: Client) -> bool:
         """A client does not need it any more; True if nothing is held from now on."""

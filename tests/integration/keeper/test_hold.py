@@ -67,14 +67,17 @@ def test_nothing_moves_while_held(keep, python, tmp_path, control, name):
     grow(keeper, counter, 5)
 
 
-def test_a_process_with_another_tracer_is_not_said_to_be_held(keep, python, tmp_path):
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_process_with_another_tracer_is_not_said_to_be_held(keep, python, tmp_path, stays):
     counter = Counter(tmp_path / "counter")
     keeper = keep(python, "-c", DEBUGGED, str(counter.path))
     grow(keeper, counter, 5)
     client = keeper.client("control")
-    answer = ask(client, Kind.HOLD)
+    answer = ask(client, Kind.HOLD, stays=stays)
     assert answer["how"] == UNVERIFIED
     assert "is traced by another" in answer["reason"]
+    if stays:
+        ask(client, Kind.RESUME)
     client.sock.close()
     grow(keeper, counter, 5)
 
