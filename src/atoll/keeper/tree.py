@@ -160,7 +160,11 @@ def kill_groups(processes: list[Process], spared: Collection[int] = ()) -> None:
     """
     known = (find_process(pid) for pid in (os.getpid(), *spared))
     sessions = {process.session for process in known if process is not None}
-    for group in {p.group for p in processes if p.group > 1 and p.session not in sessions}:
+    found = {p.group: p.session for p in processes if p.group > 1 and p.session not in sessions}
+    for group, session in found.items():
+        leader = find_process(group)
+        if leader is not None and leader.session != session:
+            continue  # the group is gone, and its number has been given to a stranger
         try:
             os.killpg(group, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

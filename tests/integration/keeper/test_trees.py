@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -193,6 +194,18 @@ def test_signals_go_only_to_the_process_that_was_seen(keep):
     assert tree.send_signal(namesake, signal.SIGKILL) is False
     assert tree.send_signal(seen, signal.SIGKILL) is True
     assert keeper.wait_ended().signal == signal.SIGKILL
+
+
+def test_a_group_whose_number_was_given_to_a_stranger_is_left_alone():
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
+        seen = tree.find_process(stranger.pid)
+        gone = copy.copy(seen)
+        gone.session -= 1
+        tree.kill_groups([gone])
+        assert stranger.poll() is None
+        # As a control: by its own session it is found.
+        tree.kill_groups([seen])
+        assert stranger.wait(10) == -signal.SIGKILL
 
 
 def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):
