@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.workspace import modules
+from atoll.drivers.workspace import submodules
 from atoll.engine import work
 from atoll.engine.projects import open_project
 from atoll.host.intake import refs
@@ -212,12 +212,12 @@ def test_odd_repositories_of_submodules_are_looked_at_within_bounds(
     assert capsule.run(["bash", "-c", FLOODS[kind]]).exit_code == 0
     loaded = []
     monkeypatch.setattr(
-        modules, "load_refs", lambda *given: loaded.append(given) or refs.load_refs(*given)
+        submodules, "load_refs", lambda *given: loaded.append(given) or refs.load_refs(*given)
     )
     asked = []
-    repositories = modules._Walk._is_repository
+    repositories = submodules._Walk._is_repository
     monkeypatch.setattr(
-        modules._Walk,
+        submodules._Walk,
         "_is_repository",
         lambda walk, path: asked.append(path) or repositories(walk, path),
     )

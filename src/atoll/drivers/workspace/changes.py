@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from atoll.drivers.contracts import Author, Committed
-from atoll.drivers.workspace import modules, recovery
+from atoll.drivers.workspace import recovery, submodules
 from atoll.drivers.workspace.examination import Site, Taken, staged_paths
 from atoll.drivers.workspace.survey import GIT, GITLINK, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
@@ -92,7 +92,7 @@ def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -
     }
     places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
     links = {
-        path: modules.find_head(workspace.tree, path) or recorded.get(path)
+        path: submodules.find_head(workspace.tree, path) or recorded.get(path)
         for path in places
         if workspace.tree.kind(path) == "directory"
     }

@@ -96,6 +96,13 @@ class Examined(NamedTuple):
     """None when files and commits cannot be told apart: then all is kept as files."""
 
 
+def branch_commits(plan: WorkspacePlan) -> list[str]:
+    """Where the capsule's branch stands in the owner's repository, if it is there."""
+    ref = None if plan.branch is None else f"refs/heads/{plan.branch}"
+    tip = None if ref is None else git.find_ref(ref, cwd=plan.repository)
+    return [] if tip is None else [tip]
+
+
 def find_work(site: Site) -> Work:
     if not Path(site.plan.repository).is_dir():
         return Work(nested=ALL if site.is_there() else ())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.workspace import gitlinks
-from atoll.drivers.workspace.examination import Taken
+from atoll.drivers.workspace.examination import Taken, branch_commits
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -110,10 +110,7 @@ class LinkedSite:
 
     def committed(self) -> list[str]:
         if self._committed is None:
-            ref = f"refs/heads/{self.plan.branch}"
-            is_one = self.plan.branch is not None
-            tip = git.find_ref(ref, cwd=self.plan.repository) if is_one else None
-            self._committed = [] if tip is None else [tip]
+            self._committed = branch_commits(self.plan)
         return self._committed
 
     def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.drivers.workspace.examination import Taken
+from atoll.drivers.workspace.examination import Taken, branch_commits
 from atoll.drivers.workspace.gitlinks import find_lost_submodules, owner_has
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
@@ -168,10 +168,7 @@ class PrivateSite:
     def committed(self) -> list[str]:
         """What was brought out before under the capsule's branch."""
         if self._committed is None:
-            ref = f"refs/heads/{self.plan.branch}"
-            is_one = self.plan.branch is not None
-            tip = git.find_ref(ref, cwd=self.plan.repository) if is_one else None
-            self._committed = [] if tip is None else [tip]
+            self._committed = branch_commits(self.plan)
         return self._committed
 
     def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:

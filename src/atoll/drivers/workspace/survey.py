@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.drivers.workspace.modules import CommitCheck, find_moved
+from atoll.drivers.workspace.submodules import CommitCheck, find_moved
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
