@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.engine import views
 from atoll.testing.conformance.bench import survey
 
 SECRET = "hunter2"
@@ -42,8 +41,7 @@ def begun(git):
     yield begin
     for project in made:
         for capsule in project.capsules():
-            capsule.stop(grace_s=0)
-            views.end_view(project.session, capsule.record)
+            capsule.remove(force=True)
         project.session.nursery.close()
         project.session.store.close()
 
