@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from atoll.engine.session import Session
 from atoll.host import cgroups, strays
 from atoll.host.cgroups import Places
 from atoll.keeper.groups import Group
+from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 
@@ -73,12 +74,17 @@ def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) 
 
 
 def close_group(session: Session, capsule: Capsule) -> None:
-    """Removes the capsule's group, with whatever should still be in it; fine without one."""
+    """Removes the capsule's group, with whatever should still be in it; fine without one.
+
+    Raises StateError when processes are left in it that cannot be killed.
+    """
     places = find_places(session.home)
     name = _name(session, capsule)
     group = Group({use: f"{parent}/{name}" for use, parent in places.parents.items()})
     group.kill()
-    group.remove()
+    left = group.remove()
+    if left:
+        raise StateError(_stuck(capsule.name, left), hint="atoll gc")
     for parent in set(places.parents.values()):
         # Not empty: others have groups there.
         with suppress(OSError):
@@ -93,7 +99,14 @@ def sweep(session: Session) -> list[str]:
     living = {_name(session, capsule) for capsule in session.store.capsules()}
     places = find_places(session.home)
     strays.sweep(places.parents.values())
-    return cgroups.sweep(places, _prefix(session), lambda name: name in living).removed
+    swept = cgroups.sweep(places, _prefix(session), lambda name: name in living)
+    for name, left in swept.stuck.items():
+        session.warn(_stuck(name, left))
+    return swept.removed
+
+
+def _stuck(name: str, left: Collection[int]) -> str:
+    return f"processes of `{name}` cannot be killed: {', '.join(map(str, left))}"
 
 
 def _name(session: Session, capsule: Capsule) -> str:

@@ -9,6 +9,8 @@ import pytest
 from atoll.engine import confines, doctor
 from atoll.host import cgroups
 from atoll.host.cgroups import Made, Places
+from atoll.keeper.groups import Group
+from atoll.model.errors import StateError
 
 LIMITS = {
     "memory_bytes": 1 << 30, "cpus": 2.0, "pids": 100, "disk_bytes": 1 << 30, "files": 100,
@@ -66,3 +68,38 @@ def test_limit_that_the_kernel_refuses_is_left_to_the_keeper(tmp_path, monkeypat
     capsule = SimpleNamespace(id=1)
     group = confines.open_group(SimpleNamespace(home=tmp_path), capsule, LIMITS)
     assert set(group) == set(V2) - {use}
+
+
+@pytest.fixture
+def stuck(tmp_path, monkeypatch):
+    """A capsule with a process that does not end, which cannot be had on demand: nothing is sent
+    to it here, and a directory plays its group.
+    """
+    monkeypatch.setattr(confines, "find_places", lambda _: Places({"unified": str(tmp_path)}, {}))
+    monkeypatch.setattr(Group, "kill", lambda _: False)
+    said = []
+    store = SimpleNamespace(capsules=list)
+    session = SimpleNamespace(home=tmp_path / "home", store=store, warn=said.append)
+    capsule = SimpleNamespace(id=7, name="x")
+    group = tmp_path / confines._name(session, capsule)
+    group.mkdir()
+    (group / "cgroup.procs").write_text("4194300\n")
+    return session, capsule, group, said
+
+
+def test_a_capsule_is_not_gone_while_its_processes_are_there(stuck):
+    session, capsule, group, _ = stuck
+    with pytest.raises(StateError, match="`x` cannot be killed: 4194300"):
+        confines.close_group(session, capsule)
+    # As a control: once they have ended, it is.
+    (group / "cgroup.procs").unlink()
+    confines.close_group(session, capsule)
+    assert not group.exists()
+
+
+def test_processes_of_a_removed_capsule_are_told(stuck):
+    session, _, group, said = stuck
+    assert confines.sweep(session) == []
+    assert said == [f"processes of `{group.name}` cannot be killed: 4194300"]
+    (group / "cgroup.procs").unlink()
+    assert confines.sweep(session) == [group.name]

@@ -19,7 +19,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar, NamedTuple
 
-from atoll.engine import views
+from atoll.engine import confines, views
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.engine.runs import RunSpec
@@ -248,11 +248,12 @@ class Bench:
         return self.project.session
 
     def close(self) -> None:
-        """Ends all that runs, and whatever holds a view; files are for whoever gave the place."""
+        """Ends all that runs, with its groups and views; files are for whoever gave the place."""
         try:
             for record in self.session.store.capsules():
                 Capsule(session=self.session, record=record).stop()
                 views.end_view(self.session, record)
+                confines.close_group(self.session, record)
         finally:
             self.session.nursery.close()
             self.session.store.close()
