@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import inside
+from atoll.engine import inside, work
 from atoll.engine.levels import LEVELS, find_problems
 from atoll.engine.projects import open_project
 from atoll.engine.runs import RunSpec
@@ -45,8 +45,8 @@ def ask(capsule, *argv, **options):
     return inside.ask(capsule.session, capsule.record, argv, **options)
 
 
-def narrowed(capsule, **options):
-    run = capsule.start(RunSpec(argv=("true",), **options))
+def narrowed(capsule, argv=("true",), **options):
+    run = capsule.start(RunSpec(argv=argv, **options))
     assert capsule.follow(run).exit_code == 0
 
 
@@ -120,6 +120,34 @@ def test_no_more_files_than_the_narrowest_run(capsule):
     narrowed(capsule, write=("src/**",))
     with pytest.raises(StateError, match="different patterns"):
         can_write("docs/newest")
+    # What runs of either kind prepared may write in neither's place.
+    assert can_write(".git/newest", also_write=(".git/**",))
+    assert not can_write("docs/newest", also_write=(".git/**",))
+    assert not can_write("src/newest", also_write=(".git/**",))
+
+
+def test_work_of_runs_that_were_narrowed_differently_can_be_committed(capsule, repo, git):
+    ask(capsule, "mkdir", "docs", "src")
+    ask(capsule, "touch", "docs/a", "src/a")
+    for place in ("docs", "src"):
+        narrowed(capsule, write=(f"{place}/**",), argv=("sh", "-c", f"echo {place} > {place}/a"))
+    made = work.commit(capsule, "both")
+    assert git("rev-parse", "atoll/x", cwd=repo).strip() == made
+    # The capsule's own branch has followed, so that nothing is left to commit.
+    run = capsule.run(["git", "rev-parse", "HEAD"])
+    assert run.stdout.decode().strip() == made
+    with pytest.raises(StateError, match="nothing to commit"):
+        work.commit(capsule, "again")
+
+
+def test_a_commit_that_the_capsule_cannot_take_is_made_and_told(capsule, repo, git):
+    said = []
+    capsule.session.warn = said.append
+    ask(capsule, "touch", "new", ".git/index.lock")
+    made = work.commit(capsule, "new")
+    assert git("rev-parse", "atoll/x", cwd=repo).strip() == made
+    assert len(said) == 1
+    assert "itself did not take it" in said[0]
 
 
 def test_a_fork_inherits_how_runs_were_narrowed(capsule, repo):
@@ -140,3 +168,16 @@ def test_a_paused_capsule_is_not_asked(capsule):
         ask(capsule, "true")
     capsule.resume()
     assert ask(capsule, "true").code == 0
+
+
+def test_a_paused_capsule_is_not_committed(capsule, repo, git):
+    """Its own branch could not follow."""
+    ask(capsule, "touch", "new")
+    capsule.pause()
+    before = git("for-each-ref", cwd=repo)
+    with pytest.raises(StateError, match="paused"):
+        work.commit(capsule, "new")
+    assert git("for-each-ref", cwd=repo) == before
+    capsule.resume()
+    made = work.commit(capsule, "new")
+    assert git("rev-parse", "atoll/x", cwd=repo).strip() == made

@@ -36,12 +36,19 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
     Where runs of the capsule were narrowed by patterns, `also_write` names what this program must
     be able to write besides. `limit_bytes` counts standard output and standard error together.
 
-    Raises StateError when the capsule is paused, not in one of `states`, or when its runs were
-    narrowed in different ways; Unanswered when the program takes too long, writes too much or is
-    ended by a limit; IsolationError when its walls cannot be built.
+    Raises StateError when the capsule is paused, not in one of `states`, or when there is nothing
+    that the program may write; Unanswered when it takes too long, writes too much or is ended by a
+    limit; IsolationError when its walls cannot be built.
     """
     freezer.require_running(capsule)
-    network, write = narrowest(session, capsule)
+    network, common = narrowest(session, capsule)
+    write = () if common is None else (*common, *also_write)
+    if common is not None and not write:
+        raise StateError(
+            f"runs of `{capsule.name}` were narrowed to different patterns, so that nothing may be "
+            "run on their behalf",
+            hint=f"atoll run {capsule.name} -- COMMAND does it by your own choice",
+        )
     inside = removal.enclosure(session, capsule, is_open=True)
     if env:
         inside = inside.adding(dict(env))
@@ -49,7 +56,7 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
         argv=tuple(argv),
         timeout_s=timeout_s,
         network=network,
-        write=(*write, *also_write) if write else (),
+        write=write,
         is_own=True,
     )
     run = runs.start(session, capsule, inside, spec, states=states)
@@ -60,21 +67,17 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
         runs.forget(session, run)
 
 
-def narrowest(session: Session, capsule: Capsule) -> tuple[str | None, tuple[str, ...]]:
-    """The network and the patterns of the narrowest run that the files of a capsule come from.
+def narrowest(session: Session, capsule: Capsule) -> tuple[str | None, tuple[str, ...] | None]:
+    """The network and the patterns that a program may use which the files of a capsule, and so any
+    of its runs, can have prepared: those of the narrowest run. None when no run was narrowed.
 
-    Raises StateError when there is none that is narrower than all others.
+    Patterns are not intersected: runs with different ones have nothing in common.
     """
     found = session.store.narrowings(capsule)
     patterns = {write for _, write in found if write}
-    if len(patterns) > 1:
-        raise StateError(
-            f"runs of `{capsule.name}` were narrowed to different patterns, so that nothing may be "
-            "run on their behalf",
-            hint=f"atoll run {capsule.name} -- COMMAND does it by your own choice",
-        )
     is_alone = any(network == "none" for network, _ in found)
-    return "none" if is_alone else None, next(iter(patterns), ())
+    common = next(iter(patterns)) if len(patterns) == 1 else ()
+    return "none" if is_alone else None, common if patterns else None
 
 
 def _exchange(session: Session, run: Run, stdin: bytes, limit_bytes: int) -> tuple[bytes, bytes]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import Author, Committed
-from atoll.engine import exports, inside, ports
+from atoll.engine import exports, freezer, inside, ports
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.host import git
 from atoll.host.process import Completed
-from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.errors import DriverError, IsolationError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch, Snapshot
@@ -67,6 +67,8 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
     author = _require_author(capsule)
     if not plan.pool:
         return _commit_in_worktree(capsule, message, verify=verify)
+    # Before anything moves: it has to take the commit.
+    freezer.require_running(capsule.record)
     driver = registry.layered_driver(plan.driver)
     if verify and driver.has_hook(plan, "pre-commit"):
         _run_hook(capsule, "pre-commit")
@@ -130,6 +132,7 @@ def _checked_message(capsule: Capsule, message: str) -> str:
         ("/bin/sh", "-c", _MESSAGE),
         stdin=os.fsencode(message.rstrip("\n") + "\n"),
         timeout_s=_HOOK_S,
+        also_write=(".git/**",),
     )
     if done.code != 0:
         raise DriverError(
@@ -150,18 +153,24 @@ def _give(capsule: Capsule, made: Committed) -> None:
     """
     before = made.parent or "0" * len(made.commit)
     branch = str(capsule.record.branch)
-    done = _ask(
-        capsule,
-        ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
-        stdin=made.pack,
-        timeout_s=_PLACE_S,
-        also_write=(".git/**",),
-    )
-    if done.code != 0:
-        capsule.session.warn(
-            f"the commit is in the branch `{branch}`, but `{capsule.name}` itself did not take it"
-            f"{_tail(done.stderr)}"
+    try:
+        done = _ask(
+            capsule,
+            ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
+            stdin=made.pack,
+            timeout_s=_PLACE_S,
+            also_write=(".git/**",),
         )
+    except (StateError, DriverError, IsolationError) as error:
+        reason = f"\n  {error.message}"
+    else:
+        if done.code == 0:
+            return
+        reason = _tail(done.stderr)
+    capsule.session.warn(
+        f"the commit is in the branch `{branch}`, but `{capsule.name}` itself did not take it"
+        f"{reason}"
+    )
 
 
 def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
