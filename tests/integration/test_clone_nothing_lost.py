@@ -225,3 +225,75 @@ def test_odd_repositories_of_submodules_are_looked_at_within_bounds(
     assert capsule.work().any is (kind != "objects")
     assert len(loaded) < 20
     assert len(asked) < 2000
+
+
+@pytest.fixture
+def dirty(project, repo):
+    """A capsule with what the owner has not committed: changed, new and removed."""
+    (repo / "README.md").write_text("changed\n")
+    (repo / "src" / "calc.py").unlink()
+    (repo / "new").mkdir()
+    (repo / "new" / "file").write_text("new\n")
+    (repo / "new" / "tool").write_text("#!/bin/sh\n")
+    (repo / "new" / "tool").chmod(0o755)
+    (repo / "new" / "link").symlink_to("file")
+    return project.new("x", dirty=True)
+
+
+def test_changes_that_the_owner_still_has_are_no_work(dirty, repo, git):
+    assert not dirty.work().any
+    assert dirty.run(["git", "status"]).exit_code == 0
+    (repo / "other").write_text("more of the owner's\n")
+    assert not dirty.work().any
+    git("add", "new", cwd=repo)
+    git("commit", "--quiet", "--message", "new", "new", cwd=repo)
+    assert not dirty.work().any
+    assert dirty.remove() is None
+
+
+LOST = {
+    "README.md": lambda repo, git: git("checkout", "README.md", cwd=repo),
+    "src/calc.py": lambda repo, git: git("checkout", "src/calc.py", cwd=repo),
+    "new/file": lambda repo, _: (repo / "new" / "file").unlink(),
+    "new/tool": lambda repo, _: (repo / "new" / "tool").chmod(0o644),
+    "new/link": lambda repo, _: (repo / "new" / "link").rename(repo / "moved"),
+}
+
+
+@pytest.mark.parametrize("path", LOST)
+def test_changes_that_the_owner_has_no_more_are_work(path, dirty, repo, git):
+    """Whether or not anything was done in the capsule."""
+    LOST[path](repo, git)
+    found = dirty.work()
+    assert (*found.uncommitted, *found.untracked) == (path,)
+    with pytest.raises(StateError, match=f"`{path}`"):
+        dirty.remove()
+    point = dirty.remove(force=True)
+    assert point is not None
+    names = git("diff", "--name-only", "HEAD", point.commit, cwd=repo).split()
+    assert set(names) == set(LOST)
+
+
+def test_all_changes_are_work_when_the_checkout_is_gone(dirty, repo):
+    repo.rename(repo.with_name("elsewhere"))
+    try:
+        assert dirty.work().any
+    finally:
+        repo.with_name("elsewhere").rename(repo)
+
+
+def test_rules_that_ignore_themselves_are_no_work(project, repo, git):
+    """As pytest, ruff, mypy and virtualenv write them into their caches."""
+    capsule = project.new("x")
+    script = "mkdir cache; echo '*' > cache/.gitignore; echo x > cache/x; git status --porcelain"
+    assert capsule.run(["sh", "-c", script]).stdout == b""
+    assert not capsule.work().any
+    with pytest.raises(StateError, match="nothing to commit"):
+        work.commit(capsule, "cache")
+    # A patch shows them all the same: they hide files.
+    assert b"cache/.gitignore" in work.diff(capsule).text
+    assert capsule.run(["sh", "-c", "echo w > w; echo '!kept' >> .gitignore"]).exit_code == 0
+    assert capsule.work().uncommitted == (".gitignore",)
+    assert capsule.work().untracked == ("w",)
+    work.commit(capsule, "work")
+    assert git("diff", "--name-only", "main", "atoll/x", cwd=repo).split() == [".gitignore", "w"]

@@ -52,14 +52,14 @@ class Hold:
             self.is_paused = True
         else:
             self._clients.add(client)
-        processes = len(tree.descendants(self._root))
         reasons = []
         for way in ways:
             how, reason = way()
             if how:
-                return Answer(how, processes=processes)
+                # Counted when they are still: before, their number may change.
+                return Answer(how, processes=len(tree.descendants(self._root)))
             reasons.append(reason)
-        return Answer(UNVERIFIED, "; ".join(reasons), processes)
+        return Answer(UNVERIFIED, "; ".join(reasons), len(tree.descendants(self._root)))
 
     def leave(self, client: Client) -> bool:
         """A client does not need it any more; True if nothing is held from now on."""

@@ -105,15 +105,14 @@ class Tracer:
         """Stop the children, as long as new ones come. A process that forks and exits, again and
         again, is always one of them, and gone before all processes have been listed.
         """
-        caught: set[bytes] = set()
+        caught: set[int] = set()
         for _ in range(_CATCH_ROUNDS):
-            listed = _read(f"/proc/{self._root}/task/{self._root}/children").split()
-            fresh = [pid for pid in listed if pid not in caught and int(pid) not in self._spared]
+            fresh = children(self._root) - caught - {*self._spared}
             if not fresh:
                 return
             for pid in fresh:
-                caught.add(pid)
-                _seize(int(pid), int(pid))
+                _seize(pid, pid)
+            caught |= fresh
 
     def _find_loose(self, seen: set[tuple[int, int, int]]) -> str | None:
         """Stop all that runs; why the tree is not still, or None if it has been since before.
@@ -186,6 +185,15 @@ class Tracer:
             calls.detach_thread(tid, self._signals.pop(tid, 0))
         except OSError:  # it has ended, or was let go before
             return
+
+
+def children(pid: int, limit_bytes: int = 1 << 20) -> set[int]:
+    """The children of a process's main thread, or as many as so many bytes name.
+
+    Each number ends with a space: what was cut off is no number of a child.
+    """
+    listed = _read(f"/proc/{pid}/task/{pid}/children", limit_bytes)
+    return {int(word) for word in listed.rpartition(b" ")[0].split()}
 
 
 def _seize(pid: int, tid: int) -> str:

@@ -33,6 +33,11 @@ class WorkspacePlan(NamedTuple):
     """The git layer that it began with, which says what history is visible; not all `layers` of
     a snapshot name it."""
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it began with what the owner had not committed."""
+        return any(layer.startswith("x") for layer in self.layers)
+
 
 class IsolationPlan(NamedTuple):
     """The private places of one capsule, and how its processes are started."""

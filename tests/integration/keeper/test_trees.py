@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from atoll.keeper import ending, tree
+from atoll.keeper import ending, tracer, tree
 from atoll.keeper.wire import Kind
 from busy import FORKS, LEAVING, Counter
 
@@ -206,6 +208,25 @@ def test_a_group_whose_number_was_given_to_a_stranger_is_left_alone():
         # As a control: by its own session it is found.
         tree.kill_groups([seen])
         assert stranger.wait(10) == -signal.SIGKILL
+
+
+def test_a_number_that_was_cut_off_is_no_child():
+    """It could be a stranger's."""
+    with contextlib.ExitStack() as stack:
+        started = set()
+        for _ in range(5):
+            child = stack.enter_context(subprocess.Popen(["sleep", "1000"]))
+            stack.callback(child.kill)
+            started.add(child.pid)
+        whole = tracer.children(os.getpid())
+        assert started <= whole
+        listed = Path(f"/proc/self/task/{os.getpid()}/children").read_bytes()
+        found = [tracer.children(os.getpid(), limit) for limit in range(len(listed) + 1)]
+        assert all(part <= whole for part in found)
+        assert found[-1] == whole
+        # As a control: cut off anywhere, the list names others.
+        cut = {int(word) for limit in range(len(listed)) for word in listed[:limit].split()}
+        assert not cut <= whole
 
 
 def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):

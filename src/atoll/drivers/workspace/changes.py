@@ -79,7 +79,9 @@ def diff_between(
 def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> ObjectId:
     staged = staged_paths(site, workspace)
     seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
-    return _write(store, workspace, seen, head)
+    # As git would commit them.
+    found = {path: mode for path, mode in seen.found.items() if path not in seen.own_rules}
+    return _write(store, workspace, seen._replace(found=found), head)
 
 
 def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -> ObjectId:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from atoll.drivers.workspace import checkouts
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git
 from atoll.host.intake.content import tracked_below
@@ -158,6 +159,8 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
         knows=site.knows_of_module,
     )  # fmt: skip
     against = compare(store, seen, taken.head, staged=staged)
+    if site.plan.is_dirty:
+        against = checkouts.without_held(Path(site.plan.checkout), store, seen, against)
     nested = dict.fromkeys(seen.left_out())
     if taken.head is not None:
         lost = site.lost_submodules(store, taken.head)
@@ -166,7 +169,7 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
         uncommitted=_shown(against.uncommitted),
         untracked=_shown(against.untracked),
         nested=tuple(nested),
-        ignored=seen.ignored,
+        ignored=seen.ignored + len(seen.own_rules),
     )
     return work, seen
 

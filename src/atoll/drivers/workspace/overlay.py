@@ -70,7 +70,12 @@ class OverlayWorkspace(LayeredWorkspace):
         return tree.is_dir() and not any(tree.iterdir())
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
-        """By what lies in its own layers: nothing in the workspace but what every new one has."""
+        """By what lies in its own layers: nothing in the workspace but what every new one has.
+
+        Not with uncommitted changes of the owner, who may have lost them since.
+        """
+        if plan.is_dirty:
+            return False
         expected = {
             InsidePath(b".git/HEAD"): f"ref: refs/heads/{plan.branch}\n".encode(),
             InsidePath(f".git/refs/heads/{plan.branch}".encode()): f"{plan.base_commit}\n".encode(),

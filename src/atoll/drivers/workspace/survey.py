@@ -94,6 +94,8 @@ class Survey(NamedTuple):
     closed: tuple[InsidePath, ...]
     """What cannot be read."""
     ignored: int
+    own_rules: frozenset[InsidePath]
+    """New `.gitignore` files that git ignores by their own rules, as caches of tools have them."""
 
     def entry(self, path: InsidePath) -> TreeEntry | None:
         """What a tree of the workspace has at a path; None for nothing.
@@ -158,10 +160,10 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
             changes = walk.look()
             tracked = _tracked(store, commit, workspace, changes, walk, modules)
         known |= tracked.keys()
-        ignored, closed = _hidden(ignore, changes, known)
+        ignored, closed, own_rules = _hidden(ignore, changes, known)
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
     found = {
-        path: _mode(store, entry.mode, tracked.get(path))
+        path: git_mode(store, entry.mode, tracked.get(path))
         for path, entry in changes.entries.items()
         if path not in ignored and path not in closed
     }
@@ -184,6 +186,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
+        own_rules=frozenset(own_rules),
     )
 
 
@@ -203,13 +206,14 @@ def _tracked(
 
 def _hidden(
     ignore: Ignore, changes: TreeChanges, known: Collection[InsidePath]
-) -> tuple[set[InsidePath], set[InsidePath]]:
-    """The files that are ignored, and the closed directories that are not."""
-    # Rules that were changed are never hidden by themselves.
-    loose = [p for p in changes.entries if p not in known and p.name != b".gitignore"]
+) -> tuple[set[InsidePath], set[InsidePath], set[InsidePath]]:
+    """The files that are ignored, the closed directories that are not, and ignored rules."""
+    loose = [path for path in changes.entries if path not in known]
     asked = [*((path, False) for path in loose), *((path, True) for path in changes.closed)]
     hidden = ignore.ignored(asked)
-    return hidden.intersection(loose), set(changes.closed) - hidden
+    # Rules never hide themselves: a patch has to show them.
+    rules = {path for path in loose if path.name == b".gitignore"}
+    return hidden.intersection(loose) - rules, set(changes.closed) - hidden, hidden & rules
 
 
 def compare(
@@ -218,7 +222,7 @@ def compare(
     """What of the workspace a commit does not hold; what is `staged` is not untracked."""
     added = set(staged)
     if commit is None:
-        return Against((), tuple(sorted(seen.found)))
+        return Against((), tuple(sorted(seen.found.keys() - seen.own_rules)))
     moved = comparison.difference(store, seen.commit, commit)
 
     def held(path: InsidePath) -> TreeEntry | None:
@@ -230,7 +234,7 @@ def compare(
         before = held(path)
         if before is None:
             into = uncommitted if path in added else untracked
-            into += [path] if path in seen.found else []
+            into += [path] if path in seen.found and path not in seen.own_rules else []
         elif before.mode != GITLINK and before != _now(seen, moved, path):
             uncommitted.append(path)
     return Against(tuple(uncommitted), tuple(untracked))
@@ -255,8 +259,8 @@ def _can_read(tree: TreeReader, path: InsidePath) -> bool:
     return handle is not None
 
 
-def _mode(store: Store, mode: int, entry: TreeEntry | None) -> int:
-    """As git writes it."""
+def git_mode(store: Store, mode: int, entry: TreeEntry | None) -> int:
+    """The mode of a file or link as git writes it, where `entry` is tracked."""
     if stat.S_ISLNK(mode):
         return _LINK
     if store.settings.file_mode:
