@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.workspace import submodules
 from atoll.engine import work
 from atoll.engine.projects import open_project
-from atoll.host.intake import refs
+from atoll.host.merged import MergedTree
 from atoll.model.errors import StateError
+from atoll.model.untrusted import InsidePath
 
 
 @pytest.fixture(params=["clone", "sandbox"])
@@ -124,6 +124,15 @@ HIDDEN_IN_SUBMODULES = {
     "without a change": "git commit -q --allow-empty -m w",
     "under a tag": "git commit -q --allow-empty -m w; git tag w; git checkout -q HEAD~1",
     "in a stash": "echo w > lib.py; git stash -q",
+    "in the index": "echo w > w; git add w; rm w",
+    "behind a link": "git commit -q --allow-empty -m w; git branch w; git reset -q HEAD~1; "
+    "cd ../.git; cp -a modules real; rm -rf modules; ln -s real modules",
+    "in a broken repository": "git init -q ../.git/modules/lib/modules/two --bare; "
+    "cd ../.git/modules/lib/modules/two; git update-ref refs/heads/w "
+    "$(git commit-tree -m w $(git mktree </dev/null)); mv objects real; ln -s real objects",
+    "without a HEAD": "git init -q ../.git/modules/lib/modules/a/two --bare; "
+    "cd ../.git/modules/lib/modules/a/two; git update-ref refs/heads/w "
+    "$(git commit-tree -m w $(git mktree </dev/null)); rm HEAD",
 }
 
 
@@ -141,13 +150,13 @@ def test_commits_of_submodules_are_found_and_kept(where, project, repo, make_rep
     assert capsule.run(["sh", "-c", script]).exit_code == 0
     assert not capsule.work().any
     assert capsule.run(["sh", "-c", f"cd lib; {HIDDEN_IN_SUBMODULES[where]}"]).exit_code == 0
-    with pytest.raises(StateError, match="`lib`"):
+    with pytest.raises(StateError, match=r"`lib`|`\.git/modules"):
         capsule.remove()
     point = capsule.remove(force=True)
     assert point is not None
     kept = Path(point.files)
-    commits = [path for path in kept.rglob("modules/lib/objects/*/*") if path.is_file()]
-    assert commits
+    objects = [path for path in kept.rglob("*") if path.is_file() and len(path.name) == 38]
+    assert objects
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -185,6 +194,7 @@ def test_odd_separators_are_characters_like_any_other(project, repo, git, tmp_pa
     assert capsule.remove() is None
 
 
+GIT_MODULES = InsidePath(b".git/modules")
 FLOODS = {
     "objects": "cd .git/modules/lib/objects; for d in $(seq 256); do mkdir d$d; "
     "for n in $(seq 40); do : > d$d/$n; done; done",
@@ -194,6 +204,12 @@ FLOODS = {
     'h=$(git rev-parse HEAD); seq -f "$h refs/heads/%g" 99000 > m0/packed-refs; '
     "for n in $(seq 300); do mkdir -p m$n/objects m$n/refs; cp m0/HEAD m$n; "
     "ln m0/packed-refs m$n; done",
+    "junk": "cd .git/modules; yes xx | head -c 60000000 > junk; for n in $(seq 50); do "
+    "mkdir -p m$n/objects m$n/refs; echo ref: refs/heads/x > m$n/HEAD; ln junk m$n/packed-refs; "
+    "done; rm junk",
+    "loose refs": "cd .git/modules/lib/refs/heads; seq 20000 | xargs touch",
+    "broken": "cd .git/modules; p=a; for n in $(seq 20); do p=$p/a; done; "
+    'seq -f "$p/%g" 5000 | xargs mkdir -p; seq -f "$p/%g/HEAD" 5000 | xargs touch',
     "links": "cd .git/modules; ln -s / root; mkfifo lib/refs/heads/fifo; ln -s /etc/passwd "
     "lib/refs/heads/passwd; mkdir none; ln -s .. none/refs",
 }
@@ -203,28 +219,21 @@ FLOODS = {
 def test_odd_repositories_of_submodules_are_looked_at_within_bounds(
     kind, project, repo, make_repo, git, monkeypatch
 ):
-    """By the number of files and refs that are read."""
+    """By the number of looks: what is worth looking at needs some hundred."""
     library = make_repo({"lib.py": "pass\n"}, name="library")
     allow = ("-c", "protocol.file.allow=always")
     git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
     git("commit", "--quiet", "--message", "submodule", cwd=repo)
     capsule = project.new("x")
     assert capsule.run(["bash", "-c", FLOODS[kind]]).exit_code == 0
-    loaded = []
+    looks = []
+    look = MergedTree._find
     monkeypatch.setattr(
-        submodules, "load_refs", lambda *given: loaded.append(given) or refs.load_refs(*given)
-    )
-    asked = []
-    repositories = submodules._Walk._is_repository
-    monkeypatch.setattr(
-        submodules._Walk,
-        "_is_repository",
-        lambda walk, path: asked.append(path) or repositories(walk, path),
+        MergedTree, "_find", lambda tree, path: looks.append(path) or look(tree, path)
     )
     # Objects that nothing names are no work; what cannot be told is.
     assert capsule.work().any is (kind != "objects")
-    assert len(loaded) < 20
-    assert len(asked) < 2000
+    assert len([path for path in looks if path.is_below(GIT_MODULES)]) < 15_000
 
 
 @pytest.fixture

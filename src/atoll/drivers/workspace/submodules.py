@@ -6,17 +6,21 @@ import os
 from collections.abc import Callable, Iterator
 
 from atoll.host.beneath import TreeReader
-from atoll.host.intake.refs import AgentRefs, load_refs
+from atoll.host.intake.index import parse_index
+from atoll.host.intake.refs import AgentRefs, Budget, load_refs
 from atoll.host.merged import MergedTree
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_path
 
 _POINTER_BYTES = 1 << 16
 _GIT = InsidePath(b".git")
 _MODULES = _GIT.child(b"modules")
-_MOST_DIRECTORIES = 20_000
-_MOST_REFS = 200_000
+_SHA1_BYTES = 20
+_INDEX_BYTES = 64 << 20
+_INDEX_BYTES_PER_LOOK = 1 << 16
+_MOST_LOOKS = 10_000
 _MOST_ASKED = 20
-_DEEPEST = 50
+_DEEPEST = 30
+_PARTS_PER_LOOK = 8
 
 CommitCheck = Callable[[InsidePath, ObjectId], bool]
 """(where a submodule is, a commit)"""
@@ -32,87 +36,129 @@ def find_head(tree: TreeReader, module: InsidePath) -> ObjectId | None:
 def find_moved(
     tree: MergedTree, below: TreeReader | None, knows: CommitCheck | None = None
 ) -> set[InsidePath]:
-    """Submodules whose repositories name commits that they did not name in what is `below`, and
-    that the owner does not know either, even if their files are as they were: by where the files
-    are, or by where the repositories are if no file leads there.
+    """Submodules whose repositories name commits, or stage contents, that they did not in what is
+    `below`, and that the owner does not know either, even if their files are as they were: by
+    where the files are, or by where the repositories are if no file leads there.
 
-    What is too much to look at counts as moved.
+    What is too much to look at, or cannot be read, counts as moved.
     """
-    walk = _Walk(tree)
+    budget = Budget(_MOST_LOOKS)
+    walk = _Walk(tree, budget)
     changes = tree.changes(skip=walk.skip)
-    if walk.is_too_much:
+    touched = {*changes.entries, *changes.hidden, *changes.special, *changes.closed}
+    if walk.is_too_deep or budget.is_spent() or _MODULES in touched:
         return {_MODULES}
-    files = {*changes.entries, *changes.hidden, *changes.special}
-    touched = {path if path.parent == _MODULES else path.parent for path in files}
-    touched |= set(changes.closed)
-    places = {place for path in touched if path and (place := walk.around(path)) is not None}
-    left = _MOST_REFS
+    places = {place for path in touched if (place := walk.place_of(path)) is not None}
     moved = set()
     for place in sorted(places):
         module = _files_of(tree, place)
-        now = load_refs(tree, place) if left > 0 else None
-        left -= 1 if now is None else len(now.refs) + len(now.stashes) + 1
-        if now is None or now.refused or not _is_known(now, below, place, knows, module):
+        if not _Repository(tree, below, place, budget).is_known(knows, module):
             moved.add(module)
+        if budget.is_spent():
+            return {_MODULES}
     return moved
 
 
 class _Walk:
     """Finds the repository that a path below `.git/modules` lies in."""
 
-    def __init__(self, tree: TreeReader) -> None:
+    def __init__(self, tree: TreeReader, budget: Budget) -> None:
         self._tree = tree
+        self._budget = budget
         self._around: dict[InsidePath, InsidePath | None] = {}
-        self.is_too_much = False
+        self.is_too_deep = False
 
     def skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
         """Objects say nothing: what is worth something is named by a ref."""
         if path in (_GIT, _MODULES):
             return False
-        self.is_too_much = self.is_too_much or len(self._around) > _MOST_DIRECTORIES
-        if self.is_too_much or not path.is_below(_MODULES):
+        if self.is_too_deep or self._budget.is_spent() or not path.is_below(_MODULES):
             return True
         if not is_directory:
             return False
         above = path.parent
         if path.name == b"objects" and above is not None and self._is_repository(above):
             return True
-        self.around(path)
-        self.is_too_much = len(path.parts) > _DEEPEST
-        return self.is_too_much
+        self._find_around(path)
+        self.is_too_deep = len(path.parts) > _DEEPEST
+        return self.is_too_deep
 
-    def around(self, path: InsidePath) -> InsidePath | None:
-        """A broken repository is at the top of its directories."""
+    def place_of(self, path: InsidePath) -> InsidePath | None:
+        """Where the repository is that a file, or a directory that cannot be read, belongs to."""
+        above = path.parent
+        if above is None or not path.is_below(_MODULES):
+            return None
+        outer = self._find_around(above)
+        return path if _begins(above, outer) else outer
+
+    def _find_around(self, path: InsidePath) -> InsidePath | None:
+        """The repository that a directory belongs to. Below each `modules` the first directory
+        counts as one: if it is broken, or only leads to others, it cannot be told.
+        """
         if not path.is_below(_MODULES):
             return None
         if path not in self._around:
             above = path.parent
-            outer = None if above is None else self.around(above)
-            is_one = (
-                self._tree.kind(path) is not None if outer is None else self._is_repository(path)
-            )
+            outer = None if above is None else self._find_around(above)
+            is_one = _begins(above, outer) or self._is_repository(path)
             self._around[path] = path if is_one else outer
         return self._around[path]
 
     def _is_repository(self, path: InsidePath) -> bool:
+        self._budget.spend(1 + len(path.parts) // _PARTS_PER_LOOK)
         has_head = self._tree.kind(path.child(b"HEAD")) is not None
         return has_head and self._tree.kind(path.child(b"objects")) == "directory"
 
 
-def _is_known(
-    now: AgentRefs,
-    below: TreeReader | None,
-    place: InsidePath,
-    knows: CommitCheck | None,
-    module: InsidePath,
-) -> bool:
-    before = None if below is None else load_refs(below, place)
-    if before is None:
-        return False
-    fresh = set(_tips(now)) - set(_tips(before))
-    if knows is None or len(fresh) > _MOST_ASKED:
-        return not fresh
-    return all(knows(module, commit) for commit in fresh)
+def _begins(above: InsidePath | None, outer: InsidePath | None) -> bool:
+    """Whether a repository is expected in `above`, which belongs to `outer`."""
+    return outer is None or above == outer.child(b"modules")
+
+
+class _Repository:
+    """That of a submodule, now and in what is `below`."""
+
+    def __init__(
+        self, tree: TreeReader, below: TreeReader | None, place: InsidePath, budget: Budget
+    ) -> None:
+        self._tree = tree
+        self._below = below
+        self._place = place
+        self._budget = budget
+
+    def is_known(self, knows: CommitCheck | None, module: InsidePath) -> bool:
+        """Whether all that it names was there before, or is the owner's."""
+        before = None if self._below is None else load_refs(self._below, self._place)
+        now = load_refs(self._tree, self._place, self._budget)
+        if now is None or now.refused or before is None:
+            return False
+        fresh = set(_tips(now)) - set(_tips(before))
+        if fresh and (knows is None or len(fresh) > _MOST_ASKED):
+            return False
+        if knows is not None and not all(knows(module, commit) for commit in fresh):
+            return False
+        return self._stages_nothing_new(now)
+
+    def _stages_nothing_new(self, now: AgentRefs) -> bool:
+        content, before = (
+            None if tree is None else tree.read(self._place.child(b"index"), limit_bytes=limit)
+            for tree, limit in ((self._tree, _INDEX_BYTES), (self._below, 2 * _INDEX_BYTES))
+        )
+        if content is None:
+            return self._tree.kind(self._place.child(b"index")) is None
+        if content == before:
+            return True
+        self._budget.spend(len(content) // _INDEX_BYTES_PER_LOOK)
+        id_bytes = len(now.head or "") // 2 or _SHA1_BYTES
+        staged, known = (
+            None if text is None else parse_index(text, id_bytes=id_bytes)
+            for text in (content, before)
+        )
+        if staged is None:
+            return False
+        return {(e.path, e.object_id) for e in staged} <= {
+            (e.path, e.object_id) for e in known or ()
+        }
 
 
 def _tips(refs: AgentRefs) -> Iterator[ObjectId]:

@@ -6,6 +6,7 @@ content that git would not accept, too large) is left out and listed in `AgentRe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
@@ -30,10 +31,12 @@ _REF_BYTES = 4096
 _PACKED_BYTES = 64 << 20
 _LOG_BYTES = 16 << 20
 _MOST_REFS = 100_000
-_MOST_DIRECTORIES = 100_000
 _MOST_STASHES = 10_000
 _MOST_WORKTREES = 1_000
 _MOST_REFUSED = 100
+"""Then no more is looked at: it cannot be taken over as a whole."""
+_LINES_PER_LOOK = 20
+_BYTES_PER_LOOK = 1 << 16
 _SYMBOLIC_DEPTH = 5
 _SHOWN_CHARACTERS = 100
 
@@ -55,6 +58,21 @@ class AgentRefs(NamedTuple):
     """What was left out, as text that can be shown."""
 
 
+class Budget:
+    """How much may still be looked at, in about as many looks at a file."""
+
+    def __init__(self, looks: int = 20_000) -> None:
+        self._left = looks
+
+    def is_spent(self) -> bool:
+        return self._left < 0
+
+    def spend(self, looks: int = 1) -> bool:
+        """False when there is none left."""
+        self._left -= looks
+        return not self.is_spent()
+
+
 class _Target(NamedTuple):
     """What a ref file holds: another ref or an object."""
 
@@ -62,8 +80,10 @@ class _Target(NamedTuple):
     object_id: ObjectId | None
 
 
-def load_refs(reader: TreeReader, at: InsidePath = GIT_DIRECTORY) -> AgentRefs | None:
-    """The refs of the repository at `at`.
+def load_refs(
+    reader: TreeReader, at: InsidePath = GIT_DIRECTORY, budget: Budget | None = None
+) -> AgentRefs | None:
+    """The refs of the repository at `at`; those beyond the budget are refused.
 
     None when that is no repository that keeps its refs in files of its own: there is no directory,
     it is a linked worktree (`commondir`), or it uses reftables.
@@ -72,23 +92,27 @@ def load_refs(reader: TreeReader, at: InsidePath = GIT_DIRECTORY) -> AgentRefs |
         return None
     if any(reader.kind(at.child(name)) is not None for name in _OTHER_FORMATS):
         return None
-    return _Loader(reader, at).load()
+    return _Loader(reader, at, budget or Budget()).load()
 
 
 class _Loader:
-    def __init__(self, reader: TreeReader, at: InsidePath) -> None:
-        self._reader, self._at = reader, at
+    def __init__(self, reader: TreeReader, at: InsidePath, budget: Budget) -> None:
+        self._reader, self._at, self._budget = reader, at, budget
         self._packed: dict[RefName, ObjectId] = {}
         self._refused: list[str] = []
-        self._refused_more = 0
-        self._directories_left = _MOST_DIRECTORIES
+        self._is_over = False
 
     def load(self) -> AgentRefs:
         self._packed = self._load_packed()
+        # Whatever else there is: a few looks, and most depends on it.
+        head = self._load_target(self._below(b"HEAD"))
+        at = None if head is None else head.object_id or self._resolve(head.ref)
         refs = {
             name: found for name, found in self._packed.items() if not name.startswith(_FOREIGN)
         }
         for name in self._loose_names():
+            if not self._may_look():
+                break
             found = self._resolve(name)
             # A loose ref hides a packed one, also when it is broken.
             refs.pop(name, None)
@@ -96,30 +120,46 @@ class _Loader:
                 refs[name] = found
             elif found is not None:
                 self._refuse(name.encode("utf-8", "surrogateescape"), "too many refs")
-        head = self._load_target(self._below(b"HEAD"))
-        at = None if head is None else head.object_id or self._resolve(head.ref)
         return AgentRefs(
             head_ref=None if head is None else head.ref,
             head=at,
             refs=refs,
             stashes=self._load_stashes(),
             worktrees=self._load_worktrees(),
-            refused=self._all_refused(),
+            refused=tuple(self._refused),
         )
 
     def _below(self, raw: bytes) -> InsidePath:
         return InsidePath(self._at.raw + b"/" + raw)
 
     def _refuse(self, what: bytes, why: str) -> None:
-        if len(self._refused) < _MOST_REFUSED:
+        if not self._is_over:
             shown = show(Untrusted(what), most=_SHOWN_CHARACTERS)
             self._refused.append(f"`{shown}`: {why}")
-        else:
-            self._refused_more += 1
+            if len(self._refused) >= _MOST_REFUSED:
+                self._end()
 
-    def _all_refused(self) -> tuple[str, ...]:
-        more = [f"{self._refused_more} more"] if self._refused_more else []
-        return (*self._refused, *more)
+    def _end(self) -> None:
+        self._is_over = True
+        self._refused.append("the rest was not looked at")
+
+    def _may_look(self, looks: int = 1) -> bool:
+        """Whether so much more is within bounds."""
+        if not self._is_over and not self._budget.spend(looks):
+            self._end()
+        return not self._is_over
+
+    def _lines(self, content: bytes | None) -> Iterator[bytes]:
+        """As many as are within bounds, but for empty ones; the last first."""
+        end = len(content or b"")
+        while content is not None and end > 0 and self._may_look():
+            for _ in range(_LINES_PER_LOOK):
+                begin = content.rfind(b"\n", 0, end) + 1
+                if begin < end:
+                    yield content[begin:end]
+                end = begin - 1
+                if end <= 0:
+                    return
 
     def _read(self, path: InsidePath, limit_bytes: int) -> bytes | None:
         """The content of a file; None when there is none or, reported, when it is unusable."""
@@ -129,11 +169,11 @@ class _Loader:
         content = self._reader.read(path, limit_bytes=limit_bytes) if kind == "file" else None
         if content is None:
             self._refuse(path.raw, f"a {kind} that cannot be read as a small file")
+        self._budget.spend(len(content or b"") // _BYTES_PER_LOOK)
         return content
 
     def _names(self, directory: InsidePath) -> list[InsidePath]:
-        self._directories_left -= 1
-        if self._directories_left < 0:
+        if not self._may_look():
             return []
         try:
             return self._reader.names(directory)
@@ -144,8 +184,8 @@ class _Loader:
     def _load_packed(self) -> dict[RefName, ObjectId]:
         content = self._read(self._below(b"packed-refs"), _PACKED_BYTES)
         found: dict[RefName, ObjectId] = {}
-        for line in (content or b"").split(b"\n"):
-            if not line or line[:1] in (b"#", b"^"):
+        for line in self._lines(content):
+            if line[:1] in (b"#", b"^"):
                 continue
             raw_id, _, raw_name = line.partition(b" ")
             object_id = _find_id(raw_id)
@@ -156,7 +196,7 @@ class _Loader:
                 self._refuse(line, "too many refs")
                 break
             else:
-                found[name] = object_id
+                found.setdefault(name, object_id)
         return found
 
     def _loose_names(self) -> list[RefName]:
@@ -166,6 +206,8 @@ class _Loader:
         while ahead and len(found) < _MOST_REFS:
             place = ahead.pop()
             for path in self._names(place):
+                if not self._may_look():
+                    return sorted(found)
                 kind = self._reader.kind(path)
                 name = find_ref_name(Untrusted(path.raw[len(self._at.raw) + 1 :]))
                 if kind == "directory":
@@ -209,13 +251,12 @@ class _Loader:
     def _load_stashes(self) -> tuple[ObjectId, ...]:
         path = self._below(b"logs/refs/stash")
         found: dict[ObjectId, None] = {}
-        lines = (self._read(path, _LOG_BYTES) or b"").split(b"\n")
-        for line in reversed(lines):
+        for line in self._lines(self._read(path, _LOG_BYTES)):
             fields = line.split(b" ", 2)
             object_id = _find_id(fields[1]) if len(fields) == 3 else None
             if object_id is not None and len(found) < _MOST_STASHES:
                 found[object_id] = None
-            elif line:
+            else:
                 self._refuse(path.raw, "has a line that is no entry, or too many")
         for raw in _AUTOSTASHES:
             content = self._read(self._below(raw), _REF_BYTES)
@@ -230,6 +271,8 @@ class _Loader:
             self._refuse(b"worktrees", "too many worktrees")
         found: dict[ObjectId, None] = {}
         for place in places[:_MOST_WORKTREES]:
+            if not self._may_look():
+                break
             head = self._load_target(place.child(b"HEAD"))
             at = None if head is None else head.object_id or self._resolve(head.ref)
             if at is not None:

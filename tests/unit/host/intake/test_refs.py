@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.host.intake.refs import AgentRefs, _parse_target, load_refs
+from atoll.host.intake.refs import AgentRefs, Budget, _parse_target, load_refs
 from readers import DirectoryReader
 
 ONE, TWO, THREE = "1" * 40, "2" * 40, "3" * 40
@@ -170,7 +170,42 @@ def test_too_large_files_are_refused(bare):
 
 def test_refusals_are_bounded(bare):
     write(bare, "packed-refs", "nonsense\n" * 5000)
-    assert load(bare).refused[100:] == ("4900 more",)
+    write(bare, "HEAD", ONE)
+    write(bare, "refs/heads/loose", ONE)
+    found = load(bare)
+    assert found.refused[100:] == ("the rest was not looked at",)
+    assert (found.head, found.refs) == (ONE, {})
+
+
+@pytest.mark.parametrize("kind", ["loose", "packed", "stash", "directories", "worktrees"])
+def test_what_is_looked_at_is_bounded(bare, kind):
+    """By the number of looks: there may be more than anybody can wait for."""
+    write(bare, "HEAD", ONE)
+    for number in range(200):
+        if kind == "loose":
+            write(bare, f"refs/heads/x{number}", ONE)
+        elif kind == "directories":
+            (bare / "refs" / "heads" / str(number)).mkdir()
+        elif kind == "worktrees":
+            write(bare, f"worktrees/{number}/HEAD", ONE)
+    if kind == "packed":
+        write(bare, "packed-refs", f"{ONE} refs/heads/x\n" * 4000)
+    if kind == "stash":
+        write(bare, "logs/refs/stash", f"{ONE} {TWO} A <a@example.org> 1 +0000\tmessage\n" * 4000)
+    looks = []
+
+    class Counted(DirectoryReader):
+        def kind(self, path):
+            looks.append(path)
+            return super().kind(path)
+
+    reader = Counted(bare.parent)
+    assert load_refs(reader).refused == ()
+    looks.clear()
+    part = load_refs(reader, budget=Budget(50))
+    assert part.refused == ("the rest was not looked at",)
+    assert part.head == ONE
+    assert len(looks) < 150
 
 
 def test_stash_log_with_nonsense(bare):
