@@ -99,6 +99,25 @@ def test_trees_that_unfold_hold_nothing_up(owner, leaf):
 
 
 @as_both
+def test_many_files_in_a_few_trees_are_not_gone_through(owner):
+    """Two million that four objects make: each would cost a thousand bytes and more."""
+    owner.atoll("new", "b")
+    owner.inside(
+        IDENTITY + "b=$(echo x | git hash-object -w --stdin); "
+        "list() { for n in $(seq 1450); do printf '%s %s\\t%s\\n' \"$1\" $2 $n; done; }; "
+        't=$(list "100644 blob" $b | git mktree); t=$(list "040000 tree" $t | git mktree); '
+        "git update-ref HEAD $(git commit-tree -p HEAD -m bomb $t); echo keep >kept.txt",
+        "b",
+    )
+    done = owner.atoll("diff", "b", check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "`git diff-tree` answered more than" in done.stderr
+    assert "nested repository: `.`" in owner.atoll("show", "b").stdout
+    owner.atoll("rm", "b", "--force")
+    assert json.loads(owner.atoll("ls", "--json").stdout)["data"] == []
+
+
+@as_both
 def test_diff_names_another_version_in_the_branch(owner):
     owner.atoll("new", "d")
     owner.inside(

@@ -21,6 +21,8 @@ _GITLINK = 0o160000
 _PACK_BYTES = 1 << 31
 _LISTED_BYTES = 128 << 20
 """Of the names of all files in a tree: millions."""
+_CHANGED_BYTES = 48 << 20
+"""Of what differs between two trees: some hundred thousand files."""
 
 
 class Moved(NamedTuple):
@@ -37,7 +39,10 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
         return {}
     for name in (old, new):
         _require_bounded(store, name)
-    answer = store.look("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
+    answer = store.look(
+        "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new,
+        limit_bytes=_CHANGED_BYTES,
+    )  # fmt: skip
     fields = answer.split(b"\0")
     found = {}
     for head, raw in zip(fields[:-1:2], fields[1::2], strict=False):

@@ -154,10 +154,10 @@ class Store(NamedTuple):
             memory_bytes=_MEMORY_BYTES,
         )
 
-    def look(self, *args: str) -> bytes:
+    def look(self, *args: str, limit_bytes: int = _OUTPUT_BYTES) -> bytes:
         """What git answers to a question about objects that are named by their ids, asked once."""
         if args not in self.answers:
-            self.answers[args] = self.run(*args)
+            self.answers[args] = self.run(*args, limit_bytes=limit_bytes)
         return self.answers[args]
 
     def require(self, *args: str, limit_bytes: int, reason: str) -> None:
