@@ -30,6 +30,12 @@ HIDDEN = {
     "git tag -a -m kept kept; git switch -q atoll/x",
     "in an older stash": "echo w > README.md; git stash -q; echo v > app.py; git stash -q",
     "on a detached HEAD": "git switch -q --detach; echo w > w; git add w; git commit -qm w",
+    "in a bisection of a worktree": "git worktree add -q --detach $TMPDIR/linked; "
+    "cd $TMPDIR/linked; echo w > w; git add w; git commit -qm w; git update-ref refs/bisect/bad "
+    "HEAD; git checkout -q HEAD~1",
+    "put aside in a worktree": "git worktree add -q --detach $TMPDIR/linked; cd $TMPDIR/linked; "
+    "echo w > README.md; w=$(git stash create); git checkout -q README.md; d=$(git rev-parse "
+    "--git-dir); mkdir $d/rebase-merge; echo $w > $d/rebase-merge/autostash",
 }
 
 

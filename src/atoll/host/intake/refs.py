@@ -53,7 +53,7 @@ class AgentRefs(NamedTuple):
     stashes: tuple[ObjectId, ...]
     """All entries of the stash's log, newest first, and what a rebase or merge has put aside."""
     worktrees: tuple[ObjectId, ...]
-    """Where the HEADs of linked worktrees stand."""
+    """Where the HEADs of linked worktrees stand, and what else only these name."""
     refused: tuple[str, ...]
     """What was left out, as text that can be shown."""
 
@@ -258,12 +258,15 @@ class _Loader:
                 found[object_id] = None
             else:
                 self._refuse(path.raw, "has a line that is no entry, or too many")
+        return tuple(found | dict.fromkeys(self._put_aside(self._at)))
+
+    def _put_aside(self, git_directory: InsidePath) -> Iterator[ObjectId]:
+        """What a rebase or merge that is not over has stashed."""
         for raw in _AUTOSTASHES:
-            content = self._read(self._below(raw), _REF_BYTES)
+            content = self._read(InsidePath(git_directory.raw + b"/" + raw), _REF_BYTES)
             object_id = None if content is None else _find_id(content.strip())
             if object_id is not None:
-                found[object_id] = None
-        return tuple(found)
+                yield object_id
 
     def _load_worktrees(self) -> tuple[ObjectId, ...]:
         places = self._names(self._below(b"worktrees"))
@@ -275,9 +278,21 @@ class _Loader:
                 break
             head = self._load_target(place.child(b"HEAD"))
             at = None if head is None else head.object_id or self._resolve(head.ref)
-            if at is not None:
-                found[at] = None
+            own = [at, *self._put_aside(place), *self._own_refs(place)]
+            found |= {object_id: None for object_id in own if object_id is not None}
         return tuple(found)
+
+    def _own_refs(self, worktree: InsidePath) -> Iterator[ObjectId | None]:
+        """Refs that only a linked worktree has: of a bisection, say."""
+        ahead = [worktree.child(b"refs")]
+        while ahead:
+            for path in self._names(ahead.pop()):
+                if not self._may_look():
+                    return
+                if self._reader.kind(path) == "directory":
+                    ahead.append(path)
+                elif (target := self._load_target(path)) is not None:
+                    yield target.object_id or self._resolve(target.ref)
 
 
 def _parse_target(content: bytes) -> _Target | None:
