@@ -169,19 +169,18 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     }
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     reader = Found(workspace.tree, changes.entries)
-    compared = [path for path in found if path in known]
+    compared = found.keys() & known
     ids = trees.blob_ids(store, commit, reader, compared, links=links)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
-    loose = [path for path in found if path not in known and path not in links]
-    unread = {*compared} - {*ids} | {path for path in loose if not _can_read(reader, path)}
-    gone = _removed(workspace, changes, tracked, found)
+    loose = {*found} - known - {*links}
+    unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
-        ids=dict(ids),
+        ids=ids,
         links={path: links[path] for path in found if path in links},
         reader=reader,
-        removed=frozenset(gone - (absent if workspace.below is None else frozenset())),
+        removed=_removed(workspace, changes, tracked, found) - absent,
         tracked=tracked,
         repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
         closed=tuple(sorted(closed | unread)),
@@ -335,7 +334,7 @@ def _removed(
     changes: TreeChanges,
     tracked: dict[InsidePath, TreeEntry],
     found: dict[InsidePath, int],
-) -> set[InsidePath]:
+) -> frozenset[InsidePath]:
     """What the commit tracks below something that hides it."""
     hidden = set(changes.hidden) | set(changes.special) | set(found)
     gone = set()
@@ -348,7 +347,7 @@ def _removed(
                 gone.add(path)
         elif path in hidden or any(place in hidden for place in path.parents()):
             gone.add(path)
-    return gone
+    return frozenset(gone)
 
 
 def _nested(

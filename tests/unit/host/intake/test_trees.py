@@ -103,8 +103,8 @@ def test_tree_that_unfolds(repo, git, opened, monkeypatch):
         argv = ["git", "mktree"]
         done = subprocess.run(argv, input=lines.encode(), cwd=repo, capture_output=True, check=True)
         name, kind, mode = done.stdout.decode().strip(), "tree", "040000"
-    monkeypatch.setattr(trees.Store.run, "__kwdefaults__", {
-        **trees.Store.run.__kwdefaults__, "limit_bytes": 1 << 20
+    monkeypatch.setattr(trees.Store.look, "__kwdefaults__", {
+        **trees.Store.look.__kwdefaults__, "limit_bytes": 1 << 20
     })  # fmt: skip
     with pytest.raises(StateError, match="answered more than 1M"):
         tracked(opened(repo), name)
