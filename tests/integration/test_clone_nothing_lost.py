@@ -33,6 +33,10 @@ HIDDEN = {
     "in a bisection of a worktree": "git worktree add -q --detach $TMPDIR/linked; "
     "cd $TMPDIR/linked; echo w > w; git add w; git commit -qm w; git update-ref refs/bisect/bad "
     "HEAD; git checkout -q HEAD~1",
+    "under a rebase": "git switch -q --detach; echo w > w; git add w; git commit -qm w; "
+    "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i HEAD~1 || true",
+    "under a merge": "git switch -q --detach; echo w > w; git add w; git commit -qm w; "
+    "w=$(git rev-parse HEAD); git switch -q atoll/x; git merge -q --no-commit --no-ff -s ours $w",
     "put aside in a worktree": "git worktree add -q --detach $TMPDIR/linked; cd $TMPDIR/linked; "
     "echo w > README.md; w=$(git stash create); git checkout -q README.md; d=$(git rev-parse "
     "--git-dir); mkdir $d/rebase-merge; echo $w > $d/rebase-merge/autostash",
@@ -125,6 +129,8 @@ def test_a_moved_or_removed_submodule_is_a_change(script, project, repo, make_re
 
 
 HIDDEN_IN_SUBMODULES = {
+    "as a mode": "chmod +x lib.py",
+    "as a removal": "rm lib.py",
     "on a branch": "git checkout -qb wip; echo w > w; git add w; git commit -qm w; "
     "git checkout -q -",
     "without a change": "git commit -q --allow-empty -m w",
@@ -145,14 +151,19 @@ HIDDEN_IN_SUBMODULES = {
 @pytest.mark.parametrize("where", HIDDEN_IN_SUBMODULES)
 def test_commits_of_submodules_are_found_and_kept(where, project, repo, make_repo, git):
     library = make_repo({"lib.py": "pass\n"}, name="library")
-    git("commit", "--quiet", "--allow-empty", "--message", "second", cwd=library)
+    (library / "lib.py").write_text("second\n")
+    git("commit", "--quiet", "--all", "--message", "second", cwd=library)
     allow = ("-c", "protocol.file.allow=always")
     git(*allow, "submodule", "add", "--quiet", str(library), "lib", cwd=repo)
     git("commit", "--quiet", "--message", "submodule", cwd=repo)
     capsule = project.new("x")
     assert not capsule.work().any
     # Looking leaves no trace that would be taken for work, nor does a name for what is known.
-    script = "cd lib; git status; git fetch; git gc -q; git tag known HEAD~1; git branch too HEAD~1"
+    script = (
+        "cd lib; git status; git fetch; git gc -q; git tag known HEAD~1; git branch too HEAD~1; "
+        "touch lib.py; git status; git checkout -q known; git checkout -q -; echo w > lib.py; "
+        "git stash -q; git stash drop -q; git revert -n HEAD; git reset -q --hard"
+    )
     assert capsule.run(["sh", "-c", script]).exit_code == 0
     assert not capsule.work().any
     assert capsule.run(["sh", "-c", f"cd lib; {HIDDEN_IN_SUBMODULES[where]}"]).exit_code == 0
@@ -307,7 +318,11 @@ def test_rules_that_ignore_themselves_are_no_work(project, repo, git):
         work.commit(capsule, "cache")
     # A patch shows them all the same: they hide files.
     assert b"cache/.gitignore" in work.diff(capsule).text
-    assert capsule.run(["sh", "-c", "echo w > w; echo '!kept' >> .gitignore"]).exit_code == 0
+    # Beside what is tracked they may hide work.
+    assert capsule.run(["sh", "-c", "echo '*' > src/.gitignore; echo w > src/w"]).exit_code == 0
+    assert capsule.work().untracked == ("src/.gitignore",)
+    script = "rm src/.gitignore src/w; echo w > w; echo '!kept' >> .gitignore"
+    assert capsule.run(["sh", "-c", script]).exit_code == 0
     assert capsule.work().uncommitted == (".gitignore",)
     assert capsule.work().untracked == ("w",)
     work.commit(capsule, "work")

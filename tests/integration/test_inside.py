@@ -140,6 +140,39 @@ def test_work_of_runs_that_were_narrowed_differently_can_be_committed(capsule, r
         work.commit(capsule, "again")
 
 
+PLANTED = ("reference-transaction", "pre-commit", "commit-msg", "post-index-change")
+PLANT = (
+    "mkdir ~/h; for n in {}; do printf '#!/bin/sh\\ntouch .git/written; true' >~/h/$n; done; "
+    "chmod +x ~/h/*; git config --global core.hooksPath ~/h; echo changed >docs/a"
+).format(" ".join(PLANTED))
+
+
+@pytest.mark.parametrize("other", [None, "src/**"])
+@pytest.mark.parametrize("has_hooks", [True, False])
+def test_what_a_narrowed_run_prepared_cannot_write_the_repository(capsule, other, has_hooks):
+    """By a configuration in its HOME that names hooks."""
+    hooks = "cd .git/hooks; echo 'exit 0' >pre-commit; cp pre-commit commit-msg; chmod +x *"
+    ask(capsule, "sh", "-c", f"mkdir docs src; touch docs/a; {hooks if has_hooks else 'true'}")
+    narrowed(capsule, ("sh", "-c", PLANT), write=("docs/**",))
+    if other is not None:
+        narrowed(capsule, write=(other,))
+    is_refused = has_hooks and other is not None
+    if is_refused:
+        with pytest.raises(StateError, match="different patterns"):
+            work.commit(capsule, "mine")
+    made = work.commit(capsule, "mine", verify=not is_refused)
+
+    def was_written():
+        return capsule.run(["test", "-e", ".git/written"]).exit_code == 0
+
+    assert not was_written()
+    # As a control: in a run of the owner's choice these hooks can do it.
+    script = "git rev-parse HEAD; git commit -q --allow-empty -m x"
+    done = capsule.run(["sh", "-c", script])
+    assert (done.exit_code, done.stdout.decode().strip()) == (0, made)
+    assert was_written()
+
+
 def test_a_commit_that_the_capsule_cannot_take_is_made_and_told(capsule, repo, git):
     said = []
     capsule.session.warn = said.append

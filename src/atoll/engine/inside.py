@@ -47,7 +47,8 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
         raise StateError(
             f"runs of `{capsule.name}` were narrowed to different patterns, so that nothing may be "
             "run on their behalf",
-            hint=f"atoll run {capsule.name} -- COMMAND does it by your own choice",
+            hint=f"atoll run {capsule.name} -- COMMAND does it by your own choice; "
+            "`commit --no-verify` needs none",
         )
     inside = removal.enclosure(session, capsule, is_open=True)
     if env:

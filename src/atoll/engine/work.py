@@ -6,7 +6,7 @@ Only hooks run inside, because a commit was asked for, and they run as a run of 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import Author, Committed
@@ -15,6 +15,7 @@ from atoll.engine.capsules import Capsule
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.host import git
 from atoll.host.process import Completed
+from atoll.host.programs import host_path
 from atoll.model.errors import DriverError, IsolationError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
@@ -24,12 +25,15 @@ _HOOK_S = 3600.0
 _PLACE_S = 60.0
 _SAID_BYTES = 4000
 _HOOK = (
-    'test -x "$(git rev-parse --git-path "hooks/$1")" || exit 0; i=$(mktemp) && '
-    'cp "$(git rev-parse --git-path index)" "$i" 2>/dev/null; export GIT_INDEX_FILE="$i"; '
-    'git add --all . && git hook run --ignore-missing "$1"; code=$?; rm -f "$i" "$i.lock"; '
-    "exit $code"
+    'test -x "$(git rev-parse --git-path "hooks/$1")" || exit 0; d=$(mktemp -d) && '
+    'cp "$(git rev-parse --git-path index)" "$d/index" 2>/dev/null; '
+    'export GIT_INDEX_FILE="$d/index"; if test "$2" = apart; then mkdir -p "$d/objects/info"; '
+    'git rev-parse --path-format=absolute --git-path objects >"$d/objects/info/alternates"; '
+    'export GIT_OBJECT_DIRECTORY="$d/objects"; fi; git add --all . && '
+    'git hook run --ignore-missing "$1"; code=$?; rm -rf "$d"; exit $code'
 )
-"""Hooks look at what is staged: everything, in an index of their own."""
+"""Hooks look at what is staged: everything, in an index of their own, and with `apart` also with
+objects of their own, where they may not write those of the repository."""
 _MESSAGE = (
     'f=$(mktemp) && cat >"$f" && git hook run --ignore-missing commit-msg -- "$f" >&2 && '
     'cat "$f"; code=$?; rm -f "$f"; exit $code'
@@ -39,6 +43,17 @@ _PLACE = (
     'git update-ref -m commit "refs/heads/$1" "$2" "$3" && git reset --quiet'
 )
 """Gives the capsule's own repository a commit that the host has made."""
+_ALONE = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "core.hooksPath",
+    "GIT_CONFIG_VALUE_0": os.devnull,
+    "GIT_CONFIG_KEY_1": "core.fsmonitor",
+    "GIT_CONFIG_VALUE_1": "false",
+}
+"""With the system's PATH: for a git that may write to the repository, as narrowed runs may not, and
+so starts nothing that these can have prepared in HOME."""
 
 
 def diff(capsule: Capsule, *, stat: bool = False) -> Patch:
@@ -94,6 +109,7 @@ def _ask(
     argv: Sequence[str],
     *,
     stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
     timeout_s: float,
     also_write: Sequence[str] = (),
 ) -> Completed:
@@ -103,6 +119,7 @@ def _ask(
         "ATOLL_CAPSULE": capsule.name,
         "ATOLL_PROJECT_NAME": session.store.project_name(record.project_id),
         **ports.variables_of(session, record),
+        **(env or {}),
     }
     return inside.ask(
         session, record, argv,
@@ -111,11 +128,11 @@ def _ask(
 
 
 def _run_hook(capsule: Capsule, name: str) -> None:
+    _, write = inside.narrowest(capsule.session, capsule.record)
     done = _ask(
         capsule,
-        ("/bin/sh", "-c", _HOOK, "sh", name),
+        ("/bin/sh", "-c", _HOOK, "sh", name, "shared" if write is None else "apart"),
         timeout_s=_HOOK_S,
-        also_write=(".git/**",),
     )
     if done.code != 0:
         said = _tail(done.stdout + done.stderr)
@@ -132,7 +149,6 @@ def _checked_message(capsule: Capsule, message: str) -> str:
         ("/bin/sh", "-c", _MESSAGE),
         stdin=os.fsencode(message.rstrip("\n") + "\n"),
         timeout_s=_HOOK_S,
-        also_write=(".git/**",),
     )
     if done.code != 0:
         raise DriverError(
@@ -158,6 +174,7 @@ def _give(capsule: Capsule, made: Committed) -> None:
             capsule,
             ("/bin/sh", "-c", _PLACE, "sh", branch, made.commit, before),
             stdin=made.pack,
+            env={**_ALONE, "PATH": host_path()},
             timeout_s=_PLACE_S,
             also_write=(".git/**",),
         )

@@ -47,5 +47,9 @@ def _find_held(
             path: TreeEntry(git_mode(store, entries[path].mode, seen.tracked.get(path)), name)
             for path, name in names.items()
         }
-        gone = {path for path in paths if path in seen.removed and there.kind(path) is None}
+        gone = {
+            path
+            for path in paths
+            if path in seen.removed and there.kind(path) in (None, "directory")
+        }
     return gone | {path for path, entry in ours.items() if theirs.get(path) == entry}

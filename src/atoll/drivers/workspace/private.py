@@ -27,7 +27,9 @@ from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId
 
 _REFS_LIMIT = 1_000
-_INDEX_BYTES = 256 << 20
+_INDEX_BYTES = 64 << 20
+"""Or twice as many as that which the workspace was made with has."""
+_FIRST_INDEX_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 28
 _INDEX = GIT.child(b"index")
 
@@ -64,6 +66,7 @@ class PrivateSite:
         self.set_aside = set_aside
         self._opening = opening
         self._committed: list[str] | None = None
+        self._index: tuple[bytes, tuple[Staged, ...] | None] | None = None
 
     def is_there(self) -> bool:
         return Pool(self.plan.pool).tree(self.plan.upper).is_dir()
@@ -138,13 +141,17 @@ class PrivateSite:
     @staticmethod
     def _indexes(workspace: Workspace) -> tuple[bytes | None, bytes | None]:
         """The index, and that which the workspace was made with."""
-        now = workspace.tree.read(_INDEX, limit_bytes=_INDEX_BYTES)
         below = workspace.below
-        return now, None if below is None else below.read(_INDEX, limit_bytes=_INDEX_BYTES)
+        before = None if below is None else below.read(_INDEX, limit_bytes=_FIRST_INDEX_BYTES)
+        most = max(_INDEX_BYTES, 2 * len(before or b""))
+        return workspace.tree.read(_INDEX, limit_bytes=most), before
 
     def _parsed(self, content: bytes) -> tuple[Staged, ...] | None:
-        found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
-        return None if found is None else tuple(found)
+        """Asked several times for the same."""
+        if self._index is None or self._index[0] != content:
+            found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
+            self._index = content, None if found is None else tuple(found)
+        return self._index[1]
 
     def _first_refs(self) -> set[str]:
         """From the frozen layer, which no capsule can write."""

@@ -1,4 +1,4 @@
-"""The repositories of a capsule's own submodules, below `.git/modules`, read as data."""
+"""A capsule's own submodules: their files, and their repositories below `.git/modules`, as data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _POINTER_BYTES = 1 << 16
 _GIT = InsidePath(b".git")
 _MODULES = _GIT.child(b"modules")
 _SHA1_BYTES = 20
+_COMPARED_BYTES = 64 << 20
 _INDEX_BYTES = 64 << 20
-_INDEX_BYTES_PER_LOOK = 1 << 16
+_INDEX_BYTES_PER_LOOK = 4096
 _MOST_LOOKS = 10_000
 _MOST_ASKED = 20
 _DEEPEST = 30
@@ -31,6 +32,35 @@ def find_head(tree: TreeReader, module: InsidePath) -> ObjectId | None:
     place = _repository_of(tree, module)
     refs = None if place is None else load_refs(tree, place)
     return None if refs is None else refs.head
+
+
+def has_changed(tree: MergedTree, below: TreeReader, module: InsidePath) -> bool:
+    """Whether any of a submodule's files is not as it is in what is `below`: git writes many of
+    them anew.
+    """
+
+    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
+        del is_directory
+        return not (path.is_below(module) or module.is_below(path))
+
+    changes = tree.changes(skip=skip)
+    for path in {*changes.entries, *changes.hidden, *changes.special, *changes.closed}:
+        if path.is_below(module):
+            now, before = (_content(reader, path) for reader in (tree, below))
+            if now is None or now != before:
+                return True
+    return False
+
+
+def _content(tree: TreeReader, path: InsidePath) -> tuple[bytes, bool] | None:
+    """What is in a file, and whether it can be executed; None for anything else."""
+    handle = tree.find_file(path)
+    if handle is None:
+        return None
+    with open(handle, "rb") as stream:
+        content = stream.read(_COMPARED_BYTES + 1)
+        is_executable = bool(os.fstat(handle).st_mode & 0o100)
+    return (content, is_executable) if len(content) <= _COMPARED_BYTES else None
 
 
 def find_moved(
@@ -75,7 +105,7 @@ class _Walk:
         if self.is_too_deep or self._budget.is_spent() or not path.is_below(_MODULES):
             return True
         if not is_directory:
-            return False
+            return not self._budget.spend()
         above = path.parent
         if path.name == b"objects" and above is not None and self._is_repository(above):
             return True
@@ -148,7 +178,8 @@ class _Repository:
             return self._tree.kind(self._place.child(b"index")) is None
         if content == before:
             return True
-        self._budget.spend(len(content) // _INDEX_BYTES_PER_LOOK)
+        if not self._budget.spend(len(content) // _INDEX_BYTES_PER_LOOK):
+            return False
         id_bytes = len(now.head or "") // 2 or _SHA1_BYTES
         staged, known = (
             None if text is None else parse_index(text, id_bytes=id_bytes)

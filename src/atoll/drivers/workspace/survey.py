@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.drivers.workspace.submodules import CommitCheck, find_moved
+from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_changed
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
@@ -27,7 +27,6 @@ GIT = InsidePath(b".git")
 GITLINK = 0o160000
 _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
-_COMPARED_BYTES = 64 << 20
 _LARGEST_BYTES = 1 << 30
 """Of a file that is stored as a blob; a larger one is kept as a file."""
 _AHEAD = 10_000
@@ -95,7 +94,8 @@ class Survey(NamedTuple):
     """What cannot be read."""
     ignored: int
     own_rules: frozenset[InsidePath]
-    """New `.gitignore` files that git ignores by their own rules, as caches of tools have them."""
+    """New `.gitignore` files that git ignores by their own rules, in directories where nothing is
+    tracked, as caches of tools have them."""
 
     def entry(self, path: InsidePath) -> TreeEntry | None:
         """What a tree of the workspace has at a path; None for nothing.
@@ -160,7 +160,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
             changes = walk.look()
             tracked = _tracked(store, commit, workspace, changes, walk, modules)
         known |= tracked.keys()
-        ignored, closed, own_rules = _hidden(ignore, changes, known)
+        ignored, closed, rules = _hidden(ignore, changes, known)
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
     found = {
         path: git_mode(store, entry.mode, tracked.get(path))
@@ -185,7 +185,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
-        own_rules=frozenset(own_rules),
+        own_rules=_apart(store, commit, rules, known),
     )
 
 
@@ -213,6 +213,16 @@ def _hidden(
     # Rules never hide themselves: a patch has to show them.
     rules = {path for path in loose if path.name == b".gitignore"}
     return hidden.intersection(loose) - rules, set(changes.closed) - hidden, hidden & rules
+
+
+def _apart(
+    store: Store, commit: str, rules: Collection[InsidePath], known: Collection[InsidePath]
+) -> frozenset[InsidePath]:
+    """Those rules beside which nothing is tracked: elsewhere they may hide work."""
+    places = [path.parent for path in rules if path.parent is not None]
+    tracked = tracked_below(store, commit, places) if places else {}
+    taken = {place for path in (*tracked, *known) for place in path.parents()}
+    return frozenset(path for path in rules if path.parent is not None and path.parent not in taken)
 
 
 def compare(
@@ -364,29 +374,6 @@ def _nested(
             found.add(path)
         elif is_changed is not None and workspace.below is None:
             found |= {path} if is_changed(workspace, path, entry.object_id) else set()
-        elif _has_changed(workspace, path):
+        elif workspace.below is None or has_changed(workspace.tree, workspace.below, path):
             found.add(path)
     return found
-
-
-def _has_changed(workspace: Workspace, module: InsidePath) -> bool:
-    """Whether anything in a submodule's files is not as the workspace was made with."""
-
-    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - the reader's call
-        del is_directory
-        return not (path.is_below(module) or module.is_below(path))
-
-    changes = workspace.tree.changes(skip=skip)
-    inner = [path for path in (*changes.entries, *changes.closed) if path.is_below(module)]
-    if any(path.is_below(module) for path in changes.hidden):
-        return True
-    return any(not _is_same(workspace, path) for path in inner)
-
-
-def _is_same(workspace: Workspace, path: InsidePath) -> bool:
-    if workspace.below is None:
-        return False
-    now, before = (
-        tree.read(path, limit_bytes=_COMPARED_BYTES) for tree in (workspace.tree, workspace.below)
-    )
-    return now is not None and now == before

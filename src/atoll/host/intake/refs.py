@@ -25,7 +25,12 @@ GIT_DIRECTORY = InsidePath(b".git")
 STASH = RefName("refs/stash")
 _FOREIGN = ("refs/remotes/", "refs/prefetch/")
 """Of what others have: not the agent's work."""
-_AUTOSTASHES = (b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH")
+_IN_PROGRESS = (
+    b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH",
+    b"rebase-merge/orig-head", b"rebase-apply/orig-head", b"REBASE_HEAD",
+    b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD",
+)  # fmt: skip
+"""Files that may be the only ones to name a commit, each line one."""
 _OTHER_FORMATS = (b"commondir", b"reftable")
 _REF_BYTES = 4096
 _PACKED_BYTES = 64 << 20
@@ -51,7 +56,8 @@ class AgentRefs(NamedTuple):
     refs: dict[RefName, ObjectId]
     """All but those of remotes. A tag may name a tag object."""
     stashes: tuple[ObjectId, ...]
-    """All entries of the stash's log, newest first, and what a rebase or merge has put aside."""
+    """All entries of the stash's log, newest first, and what an unfinished rebase, merge or the
+    like has put aside or is about."""
     worktrees: tuple[ObjectId, ...]
     """Where the HEADs of linked worktrees stand, and what else only these name."""
     refused: tuple[str, ...]
@@ -261,12 +267,13 @@ class _Loader:
         return tuple(found | dict.fromkeys(self._put_aside(self._at)))
 
     def _put_aside(self, git_directory: InsidePath) -> Iterator[ObjectId]:
-        """What a rebase or merge that is not over has stashed."""
-        for raw in _AUTOSTASHES:
+        """What a rebase, merge or the like that is not over has stashed, or is about."""
+        for raw in _IN_PROGRESS:
             content = self._read(InsidePath(git_directory.raw + b"/" + raw), _REF_BYTES)
-            object_id = None if content is None else _find_id(content.strip())
-            if object_id is not None:
-                yield object_id
+            for line in (content or b"").split():
+                object_id = _find_id(line)
+                if object_id is not None:
+                    yield object_id
 
     def _load_worktrees(self) -> tuple[ObjectId, ...]:
         places = self._names(self._below(b"worktrees"))
@@ -274,7 +281,7 @@ class _Loader:
             self._refuse(b"worktrees", "too many worktrees")
         found: dict[ObjectId, None] = {}
         for place in places[:_MOST_WORKTREES]:
-            if not self._may_look():
+            if not self._may_look(1 + len(_IN_PROGRESS)):
                 break
             head = self._load_target(place.child(b"HEAD"))
             at = None if head is None else head.object_id or self._resolve(head.ref)
