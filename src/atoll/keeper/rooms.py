@@ -109,10 +109,7 @@ class Builder:
                 return
             raise
         try:
-            flags = calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
-            flags |= calls.MOUNT_READ_ONLY if entry.get("read_only") else 0
-            namespace = self._namespace if entry.get("shifted") else -1
-            calls.change_mounts(tree, flags, namespace=namespace)
+            self._restrict(tree, entry)
             if is_directory:
                 self._make_directory(parent, name, 0o755)
             else:
@@ -121,6 +118,24 @@ class Builder:
                 calls.attach_mounts(tree, place)
         finally:
             os.close(tree)
+
+    def _restrict(self, tree: int, entry: dict[str, object]) -> None:
+        """Sets the attributes of a detached mount before anything inside can reach it.
+
+        Filesystems such as overlayfs, NFS and most FUSE ones have no ID-mapped mounts
+        (mount_setattr fails with EINVAL), and a mount that has a mapping takes no second one
+        (EPERM). An optional source is then mounted without a mapping: the capsule's user can read
+        what everybody may read of it, which is never more than with the mapping.
+        """
+        flags = calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
+        flags |= calls.MOUNT_READ_ONLY if entry.get("read_only") else 0
+        namespace = self._namespace if entry.get("shifted") else -1
+        try:
+            calls.change_mounts(tree, flags, namespace=namespace)
+        except OSError as error:
+            if namespace < 0 or not (entry.get("optional") and entry.get("read_only")):
+                raise OSError(error.errno, f"cannot mount `{entry['at']}`: {error}") from error
+            calls.change_mounts(tree, flags)
 
     def _make_directory(self, parent: int, name: str, mode: int) -> None:
         """Sees that there is one; something else in its place is moved aside, not removed."""
