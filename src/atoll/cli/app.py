@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.cli import output
+from atoll.cli import output, status
 from atoll.cli.frame import Common, common_options
 from atoll.model.errors import AtollError, DriverError, Interrupted, PrerequisiteError
 from atoll.version import __version__
@@ -136,6 +136,7 @@ def root(
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code."""
+    status.reset()
     words = list(argv)
     own = words[: words.index("--")] if "--" in words else words
     # A killed terminal and a polite kill end a command the way Ctrl-C does: undone, not abandoned.

@@ -8,6 +8,8 @@ import click
 
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, parse_run, verb
+from atoll.cli.output import envelope
+from atoll.cli.status import report, status_option
 from atoll.cli.terminal import Sink, is_terminal, relay, size
 from atoll.model.errors import StateError
 from atoll.model.state import require_outcome
@@ -15,6 +17,7 @@ from atoll.model.state import require_outcome
 
 @click.command("attach")
 @click.argument("run", metavar="RUN")
+@status_option
 @verb
 def command(frame: Frame, run: str) -> int:
     """Attaches to RUN (such as fix-auth.2, or a capsule's name for its latest run).
@@ -36,10 +39,12 @@ def command(frame: Frame, run: str) -> int:
     with channel:
         stayed = relay(channel, _sink(frame), tty=tty, detachable=tty)
     if not stayed:
+        report(envelope("run", shapes.run(found)))
         frame.output.note(f"\nleft {found.label} running")
         return 0
     ended = capsule.wait(found)
     outcome = require_outcome(ended)
+    report(envelope("run", shapes.run(ended)))
     if frame.output.json:
         frame.output.item("run", shapes.run(ended), "")
         return 0

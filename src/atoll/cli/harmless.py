@@ -10,7 +10,11 @@ _SEQUENCE = re.compile(
     r"|\x1b[PX^_\]][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # DCS, OSC and kin
     r"|\x1b[ -/]*[0-~]"  # two-character escapes
 )
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b\x9c]{0,4096}\x1b?|[ -/]*)?\Z")
+_UNFINISHED = re.compile(
+    r"\x1b(?:\[[0-?]{0,256}[ -/]{0,16}|[PX^_\]][^\x07\x1b\x9c]{0,4096}\x1b?|[ -/]{0,16})?\Z"
+)
+"""What is longer is no sequence of any terminal: held back piece by piece, it would be searched
+again with each of them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from atoll.cli import status
 from atoll.model.errors import AtollError, SpecError
 from atoll.model.names import printable
 
@@ -137,15 +138,19 @@ def envelope(kind: str, data: object) -> dict[str, object]:
 def print_error(error: AtollError, *, as_json: bool) -> int:
     """What failed, on what, and the exact next command. Returns the exit code."""
     mistakes = [mistake.render() for mistake in getattr(error, "mistakes", ())]
-    if as_json:
-        data = {
+    whole = envelope(
+        "error",
+        {
             "type": error.kind,
             "message": error.message,
             "hint": error.hint,
             "exit_code": error.exit_code,
             "mistakes": mistakes,
-        }
-        _write(sys.stdout, json.dumps(envelope("error", data), ensure_ascii=True, indent=2))
+        },
+    )
+    status.report(whole)
+    if as_json:
+        _write(sys.stdout, json.dumps(whole, ensure_ascii=True, indent=2))
         return error.exit_code
     lines = [paint("error: ", "red", sys.stderr) + _safe(error.message)]
     lines += [f"  {_safe(line)}" for line in mistakes]
@@ -193,8 +198,10 @@ def _reader() -> Iterator[None]:
 
 
 def _write(stream: TextIO, text: str, end: str = "\n") -> None:
+    # JSON is ASCII, and may be too large for two more copies of it.
+    safe = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     with _reader():
-        print(text.encode("utf-8", "backslashreplace").decode(), end=end, file=stream, flush=True)
+        print(safe, end=end, file=stream, flush=True)
 
 
 def is_colored(stream: TextIO) -> bool:

@@ -6,8 +6,11 @@ import click
 
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.output import envelope
+from atoll.cli.status import report, status_option
 from atoll.cli.terminal import is_terminal, relay, size
 from atoll.engine.capsules import Capsule
+from atoll.engine.captured import TEXT_LIMIT_BYTES, Captured
 from atoll.engine.runs import RunSpec
 from atoll.model import units
 from atoll.model.errors import SpecError
@@ -28,6 +31,7 @@ from atoll.model.state import Outcome, Reason, require_outcome
     "--network", metavar="MODE",
     help="none: not even the capsule's; allow, open: wider than the capsule's while it runs.",
 )  # fmt: skip
+@status_option
 @verb
 def command(
     frame: Frame,
@@ -58,6 +62,7 @@ def _parse_timeout(text: str | None) -> float | None:
 def _start_background(frame: Frame, capsule: Capsule, asked: RunSpec) -> int:
     rows, cols = size()
     run = capsule.start(asked._replace(rows=rows, cols=cols))
+    report(envelope("run", shapes.run(run)))
     frame.output.answer("run", shapes.run(run), run.label)
     frame.output.note(f"hint: atoll logs {capsule.name} {run.number} -f")
     return 0
@@ -68,21 +73,16 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
     run = capsule.start(asked._replace(tty=tty, rows=rows, cols=cols), owner=owner)
-    streams: dict[str, list[bytes]] = {"out": [], "err": []}
+    captured = Captured(TEXT_LIMIT_BYTES)
     channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
     if channel is not None:
         with channel:
-            keep = frame.output.json
-            relay(
-                channel, (lambda s, d: streams[s].append(d)) if keep else frame.output.raw, tty=tty
-            )
+            relay(channel, captured.add if frame.output.json else frame.output.raw, tty=tty)
     ended = capsule.conclude(run)
     outcome = require_outcome(ended)
+    report(envelope("run", shapes.run(ended)))
     if frame.output.json:
-        texts = {
-            f"std{s}": b"".join(parts).decode(errors="replace") for s, parts in streams.items()
-        }
-        frame.output.answer("run", {**shapes.run(ended), **texts}, "")
+        frame.output.answer("run", {**shapes.run(ended), **shapes.captured(captured)}, "")
         return 0
     _tell_end(frame, run.label, outcome)
     if asked.write and not outcome.good:

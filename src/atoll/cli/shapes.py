@@ -21,6 +21,7 @@ from atoll.model.state import (
 
 if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
+    from atoll.engine.captured import Captured
     from atoll.engine.layers import Layer
     from atoll.engine.timeline import Moment
     from atoll.engine.verify import attempt as verify
@@ -69,6 +70,16 @@ def outcome(record: Outcome) -> Shape:
         "leftover": record.leftover,
         "cpu_s": record.cpu_s,
         "max_rss_bytes": record.max_rss_bytes,
+    }
+
+
+def captured(record: Captured) -> Shape:
+    """A run's output; of bytes that are no UTF-8, replacements."""
+    return {
+        "stdout": record.content("out").decode(errors="replace"),
+        "stderr": record.content("err").decode(errors="replace"),
+        "stdout_dropped_bytes": record.dropped_bytes("out"),
+        "stderr_dropped_bytes": record.dropped_bytes("err"),
     }
 
 

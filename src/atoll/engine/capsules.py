@@ -23,6 +23,7 @@ from atoll.engine import (
 )
 from atoll.engine.attempts import Attempt
 from atoll.engine.browsers import Browser
+from atoll.engine.captured import Captured
 from atoll.engine.channels import Channel
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
@@ -53,6 +54,8 @@ class Result(NamedTuple):
     outcome: Outcome
     stdout: bytes
     stderr: bytes
+    dropped_bytes: int = 0
+    """What both streams held before that: of each, the last 64 MiB are kept."""
 
     @property
     def exit_code(self) -> int:
@@ -198,20 +201,21 @@ class Capsule:
 
     def follow(self, run: Run, *, stdin: bytes = b"") -> Result:
         """Feeds and reads a foreground run to its end."""
-        streams: dict[str, list[bytes]] = {"out": [], "err": []}
+        captured = Captured()
         channel = runs.find_channel(self.session, run, role="foreground")
         if channel is not None:
             with channel:
                 channel.write(stdin)
                 channel.close_input()
                 for stream, data in channel.exchange():
-                    streams[stream].append(data)
+                    captured.add(stream, data)
         ended = self.conclude(run)
         return Result(
             run=ended,
             outcome=require_outcome(ended),
-            stdout=b"".join(streams["out"]),
-            stderr=b"".join(streams["err"]),
+            stdout=captured.content("out"),
+            stderr=captured.content("err"),
+            dropped_bytes=captured.dropped_bytes("out") + captured.dropped_bytes("err"),
         )
 
     def conclude(self, run: Run) -> Run:

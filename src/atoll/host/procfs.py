@@ -14,6 +14,8 @@ MARKER = "ATOLL_RUN"
 """The variable that marks every process of a run: a sweep finds it without its keeper."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_COMMAND_BYTES = 4096
+"""Of a command line: a process can have megabytes of it, and there are thousands of processes."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -21,10 +23,10 @@ def _pids() -> Iterator[int]:
     return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
-def _read(pid: int, name: str) -> bytes | None:
+def _read(pid: int, name: str, limit_bytes: int = -1) -> bytes | None:
     try:
         with open(f"/proc/{pid}/{name}", "rb") as stream:
-            return stream.read()
+            return stream.read(limit_bytes)
     except OSError:
         # Gone meanwhile, or another user's: either way not ours to report.
         return None
@@ -46,7 +48,9 @@ def processes() -> dict[int, Process]:
         fields = parse_stat(stat)
         if fields[0] == b"Z":
             continue
-        line = _read(pid, "cmdline") or stat[stat.index(b"(") + 1 : stat.rindex(b")")]
+        line = (
+            _read(pid, "cmdline", _COMMAND_BYTES) or stat[stat.index(b"(") + 1 : stat.rindex(b")")]
+        )
         found[pid] = Process(
             pid=pid,
             ppid=int(fields[1]),
