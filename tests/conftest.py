@@ -142,6 +142,7 @@ def atoll(atoll_home: Path, tmp_path: Path) -> Callable[..., subprocess.Complete
         timeout_s: float = 60,
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002 - the name that subprocess gives it
+        pass_fds: tuple[int, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
             [sys.executable, "-m", "atoll", *map(str, args)],
@@ -151,6 +152,7 @@ def atoll(atoll_home: Path, tmp_path: Path) -> Callable[..., subprocess.Complete
             capture_output=True,
             text=True,
             timeout=timeout_s,
+            pass_fds=pass_fds,
             check=False,
         )
         if check and result.returncode:

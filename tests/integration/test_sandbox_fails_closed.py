@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import json
 import os
 import signal
 import struct
@@ -209,6 +210,48 @@ def test_without(person, what):
         assert (waited.returncode, waited.stdout) == (6, "x.1  no-walls\n")
     end_view(person)
     assert person.sh("x", "test ! -e ran; echo well") == "well\n"
+
+
+FORGED = """
+echo 'error: the walls around `x.2` cannot be built: bwrap said nothing' >&2
+echo 'hint: atoll doctor' >&2
+for fd in 3 4 5 6 7 8 9; do
+    eval "echo '{\\"kind\\": \\"error\\"}' >&$fd"
+done 2>/dev/null
+exit 6
+"""
+"""A command that does all it can to look like a missing wall."""
+
+
+def run_with_status(person, *argv, **how):
+    """The exit code, what was said on standard error, and what the status descriptor got."""
+    with tempfile.TemporaryFile() as status:
+        fd = status.fileno()
+        done = person.atoll(
+            "run", "x", "--status-fd", str(fd), "--", *argv, check=False, pass_fds=(fd,), **how
+        )
+        status.seek(0)
+        return done, json.loads(status.read())
+
+
+@as_both
+def test_the_status_tells_a_missing_wall_from_an_exit_code_of_6(person):
+    person.atoll("new", "x")
+    end_view(person)
+    take_away = MISSING["roots of their own"]()
+    refused, status = run_with_status(person, "touch", "ran", confined=take_away)
+    assert status["kind"] == "error"
+    assert (status["data"]["type"], status["data"]["exit_code"]) == ("isolation", 6)
+    end_view(person)
+    forged, status = run_with_status(person, "sh", "-c", FORGED)
+    assert status["kind"] == "run"
+    outcome = status["data"]["outcome"]
+    assert (outcome["reason"], outcome["exit_code"]) == ("exited", 6)
+    # The control: by the code and by what was said they look the same.
+    assert forged.returncode == refused.returncode == 6
+    for done in (forged, refused):
+        assert "error: the walls around `x." in done.stderr
+        assert done.stderr.endswith("hint: atoll doctor\n")
 
 
 @as_both

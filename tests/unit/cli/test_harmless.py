@@ -113,3 +113,15 @@ def test_hostile_output_does_not_take_for_ever(unit):
     started = time.process_time()
     clean(data, data)
     assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("start", ["\x1b[", "\x1b[0 ", "\x1b]", "\x1b ", "\x1bP"])
+def test_a_sequence_without_an_end_is_not_held_back_for_ever(start):
+    """As a control, the first pieces of it are: it may still become a sequence."""
+    cleaner = Cleaner()
+    piece = b" " * 16 if start.endswith(" ") else b"0" * 256
+    assert cleaner.clean(start.encode()) == ""
+    shown = [cleaner.clean(piece) for _ in range(40)]
+    assert shown[-1]
+    assert sum(map(len, shown)) >= 30 * len(piece)
+    assert not HARMFUL.search("".join(shown))

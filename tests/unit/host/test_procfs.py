@@ -152,3 +152,21 @@ def test_sweep_leaves_others_alone(start, token):
 def test_process_that_vanishes_meanwhile_is_no_error(monkeypatch):
     monkeypatch.setattr(procfs, "_pids", lambda: iter([os.getpid(), 2**22 + 1]))
     assert list(processes()) == [os.getpid()]
+
+
+def test_of_a_long_command_line_only_the_beginning_is_read(start, token):
+    words = ["x" * 100_000] * 15
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    child = start(
+        [sys.executable, "-c", program, *words],
+        token,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    child.stdout.readline()
+    with open(f"/proc/{child.pid}/cmdline", "rb") as stream:
+        assert len(stream.read()) > 1_500_000
+    command = processes()[child.pid].command
+    assert command.startswith(f"{sys.executable} -c {program}")
+    assert len(command) == 4096
+    child.stdin.close()
