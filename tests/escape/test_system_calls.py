@@ -128,6 +128,11 @@ ATTEMPTS = [
         for command in (0x5412, 0x541C, 0x5423)
         for above in (0, ABOVE)
     ],
+    *[
+        Attempt("fcntl", (NONE, command | above, 1))
+        for command in (1024, 1040)
+        for above in (0, ABOVE)
+    ],
     # These succeed in the control, for a process that ends with it.
     *[Attempt("personality", (value,)) for value in (8, 0x20000, 0x40000, 0x400000, 8 | ABOVE)],
     Attempt("prctl", (35, 0, 0, 0, 1)),

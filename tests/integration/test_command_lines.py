@@ -20,7 +20,7 @@ COMMAND = "echo ${#TOKEN}; exec sleep 600"
 
 @pytest.fixture
 def secret(person):
-    """The value of a variable of this person's capsules; other tests at the same time have others."""
+    """The value of a variable of this person's capsules, and of no other test's."""
     value = uuid.uuid4().hex
     person.write({"atoll.toml": f'[capsule]\nenv = {{ TOKEN = "{value}" }}\n'})
     person.commit("settings")

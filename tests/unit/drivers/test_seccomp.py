@@ -104,6 +104,10 @@ JUDGED = [
         for command in (0x5401, 0x5413, 0x540E, 0x541B, 0x5422, 0x40049409)
     ],
     ("ioctl", (0x5412, 0x5401, 0x5412), 0),
+    # F_SETLEASE and F_SETDELEG; then F_GETFD, F_SETFL, F_SETLK, F_OFD_SETLK, F_GETLEASE,
+    # F_DUPFD_CLOEXEC, F_SETPIPE_SZ and F_ADD_SEALS.
+    *[("fcntl", (0, command | above), EPERM) for command in (1024, 1040) for above in (0, ABOVE)],
+    *[("fcntl", (1024, command), 0) for command in (1, 4, 6, 37, 1025, 1030, 1031, 1033)],
     *[("personality", (value,), 0) for value in (0, 0xFFFFFFFF, 0xFFFFFFFF | ABOVE)],
     *[("personality", (value,), EPERM) for value in (8, 0x20000, 0x40000, 0x400000, ABOVE | 8)],
     ("prctl", (35, 1), EPERM),

@@ -79,6 +79,7 @@ _CLONE_NEW = 0x7E020000
 _UNSHARE_PLAIN = 0x00050F00
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _PR_SET_MM = 35
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
 _RENAME_WHITEOUT = 4
 _S_IFMT, _S_IFIFO, _S_IFREG, _S_IFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
@@ -143,6 +144,12 @@ RULES: tuple[Rule, ...] = (
         errno.EPERM,
         "types into the terminal, pastes on the console, changes how the kernel reads a line",
         (Match(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD)),),
+    ),
+    Rule(
+        "fcntl",
+        errno.EPERM,
+        "a lease makes everybody wait who opens the file, outside too: 45 s, again and again",
+        (Match(1, (_F_SETLEASE, _F_SETDELEG)),),
     ),
     Rule(
         "personality",

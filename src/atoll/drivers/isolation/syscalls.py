@@ -50,6 +50,7 @@ _X86_64 = {
     "socket": 41,
     "socketpair": 53,
     "clone": 56,
+    "fcntl": 72,
     "creat": 85,
     "chmod": 90,
     "fchmod": 91,
@@ -113,6 +114,7 @@ _X86_64 = {
 # mknodat, no port of a PC, no segment.
 _AARCH64 = {
     "lookup_dcookie": 18,
+    "fcntl": 25,
     "ioctl": 29,
     "mknodat": 33,
     "umount2": 39,

@@ -16,6 +16,8 @@ from atoll.drivers.isolation.never_shown import NeverShown
 from atoll.host.programs import is_below
 
 _WHOLE = ("",)
+_NOT_HIDDEN = ("*",)
+"""Without `.lock`: what can be opened can be locked by `flock`, and the owner's uv would wait."""
 _PREFIX = ("bin", "sbin", "lib", "lib64", "libexec", "include", "share")
 _BESIDE_PROGRAMS = (*_PREFIX, "lib32", "conf", "jmods", "legal", "pkg", "src", "opt", "Cellar")
 """What the programs in a `bin` need of what lies beside it, if that is a prefix of its own."""
@@ -68,8 +70,8 @@ _TOOLCHAINS = (
     _Toolchain(".linuxbrew", "", (*_PREFIX, "opt", "Cellar", "Homebrew")),
     _Toolchain(".local/bin"),
     _Toolchain(".local/lib", "", ("python3*", "node_modules")),
-    _Toolchain(".local/share/uv/python", "UV_PYTHON_INSTALL_DIR"),
-    _Toolchain(".local/share/uv/tools", "UV_TOOL_DIR"),
+    _Toolchain(".local/share/uv/python", "UV_PYTHON_INSTALL_DIR", _NOT_HIDDEN),
+    _Toolchain(".local/share/uv/tools", "UV_TOOL_DIR", _NOT_HIDDEN),
     _Toolchain(".local/share/mise", "MISE_DATA_DIR", ("installs", "shims", "plugins")),
     _Toolchain(".local/share/pipx", "PIPX_HOME", _PIPX),
     _Toolchain(".local/pipx", "", _PIPX),
