@@ -242,7 +242,7 @@ def same_port_in_two_capsules(stage):
     ]:
         assert ask(until(lambda n=name, s=service: stage.lease(n, s))) in (said, None)
         until(lambda n=name, s=service, t=said: ask(stage.lease(n, s)) == t)
-    host = f"web.two.shop.localhost:{stage.router}"
+    host = f"web.two--shop.localhost:{stage.router}"
     assert "I am two" in get(stage.router, host)
     assert " 421 " in get(stage.router, "evil.org")
 

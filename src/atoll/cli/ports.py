@@ -8,7 +8,7 @@ import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import Output
-from atoll.engine import ports
+from atoll.engine import ports, urls
 
 _COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
 
@@ -33,7 +33,8 @@ def tell(output: Output, data: dict[str, Any]) -> None:
     rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
     output.table("ports", data, _COLUMNS, rows)
     trouble = data["router"]["trouble"]
-    for text in (data["note"], trouble and f"no URL works: {trouble}", *data["missing"]):
+    refused = trouble and f"no URL works: {trouble}\nhint: export {urls.VARIABLE}=PORT"
+    for text in (data["note"], refused, *data["missing"]):
         if text:
             output.note(text)
     if data["more"]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from atoll.daemon.capsules import Capsules
 from atoll.daemon.control import Control
+from atoll.daemon.ports.admission import ADMISSION
 from atoll.daemon.ports.publishing import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.engine.session import open_session
@@ -32,6 +33,7 @@ def work(home: Path, listener: socket.socket) -> None:
 class Worker:
     def __init__(self, home: Path, listener: socket.socket) -> None:
         self._session = open_session(home=home, warn=_ignore)
+        ADMISSION.configure(home)
         self._publisher = Publisher(self._session)
         self._router = Router(self._publisher)
         self._capsules = Capsules(self._session, self._publisher)
@@ -44,6 +46,7 @@ class Worker:
                 "stop": self._stop,
                 **self._capsules.handlers(),
                 **self._publisher.handlers(),
+                **self._router.handlers(),
             },
         )
 

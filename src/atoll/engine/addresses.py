@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from atoll.engine import daemons, levels, urls
+from atoll.engine import daemons, levels, router_check, urls
 from atoll.engine.session import Session
+from atoll.host import tcp_diag
 from atoll.model.errors import SpecError, StateError
 from atoll.model.state import Capsule
 
@@ -13,7 +14,8 @@ _LAST_PORT = 65_535
 def url_of(session: Session, capsule: Capsule, service: str | None) -> str:
     """The address on the host, by the capsule's own name.
 
-    Raises SpecError for a service that it does not have, StateError when nothing is published.
+    Raises SpecError for a service that it does not have, StateError when nothing is published, or
+    when somebody else listens on the router's port.
     """
     if not daemons.is_wanted(session) and levels.has_own_network(capsule.level):
         raise StateError(
@@ -22,8 +24,14 @@ def url_of(session: Session, capsule: Capsule, service: str | None) -> str:
         )
     name = _name(capsule, service)
     if not daemons.is_wanted(session):
-        return f"http://localhost:{capsule.ports.get(name, name)}/"
-    daemons.ask(session, {"do": "status"})
+        port = int(capsule.ports.get(name, name))
+        if not tcp_diag.is_free_of_others(port):
+            raise StateError(
+                f"another user listens on port {port}: that is not `{capsule.name}`",
+                hint=f"sudo ss -tlnp 'sport = :{port}'",
+            )
+        return f"http://localhost:{port}/"
+    router_check.require_own(session)
     return f"{urls.of_capsule(session, capsule, {name: None})[name]}/"
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from atoll.engine import daemons, levels, urls
+from atoll.engine import daemons, levels, router_check, urls
 from atoll.engine.session import Session
 from atoll.engine.store import PortTakenError
-from atoll.host import sockets
+from atoll.host import sockets, tcp_diag
 from atoll.model.errors import PrerequisiteError
 from atoll.model.names import short_hash
 from atoll.model.state import Capsule, Project
@@ -109,14 +109,26 @@ def _upper(name: str) -> str:
 
 
 def variables_of(session: Session, capsule: Capsule) -> dict[str, str]:
+    """What a capsule's processes are told of its ports.
+
+    URLs are left out when they lead nowhere, or to another user.
+    """
     ports = told_inside(capsule)
+    if not ports or not daemons.is_wanted(session):
+        return variables(ports, {})
+    port = urls.router_port(session)
+    if not tcp_diag.is_free_of_others(port):
+        session.warn(f"`{capsule.name}` is told no URLs: another user listens on port {port}")
+        return variables(ports, {})
     return variables(ports, urls.of_capsule(session, capsule, ports))
 
 
 def look(session: Session, project: Project, capsule: Capsule | None = None) -> dict[str, Any]:
-    """Every port of the project's capsules, or of one, as the daemon sees them now."""
-    request = {"do": "ports", "project": project.id}
-    return daemons.ask(session, {**request, "capsule": capsule.id if capsule else None})
+    """Every port of the project's capsules, or of one, as the daemon sees them now.
+
+    No URL is among it while somebody else listens on the router's port.
+    """
+    return _ask(session, "ports", project, capsule)
 
 
 def checkout(session: Session, project: Project, capsule: Capsule | None) -> dict[str, Any]:
@@ -125,5 +137,16 @@ def checkout(session: Session, project: Project, capsule: Capsule | None) -> dic
     Raises StateError when somebody else has one of them, PrerequisiteError when the kernel does
     not let us have it; then nothing has changed.
     """
-    request = {"do": "checkout", "project": project.id}
-    return daemons.ask(session, {**request, "capsule": capsule.id if capsule else None})
+    return _ask(session, "checkout", project, capsule)
+
+
+def _ask(session: Session, do: str, project: Project, capsule: Capsule | None) -> dict[str, Any]:
+    trouble = router_check.find_trouble(session)
+    capsule_id = capsule.id if capsule else None
+    found: dict[str, Any] = daemons.ask(
+        session, {"do": do, "project": project.id, "capsule": capsule_id}
+    )
+    if trouble is None:
+        return found
+    rows = [{**row, "url": None} for row in found["ports"]]
+    return {**found, "router": {**found["router"], "trouble": trouble[0]}, "ports": rows}

@@ -58,10 +58,10 @@ def parse_table(text: bytes) -> Iterator[Entry]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTEN:
             place, _, port = fields[1].partition(b":")
-            yield Entry(_address(place), int(port, 16), int(fields[7]), int(fields[9]))
+            yield Entry(parse_address(place), int(port, 16), int(fields[7]), int(fields[9]))
 
 
-def _address(text: bytes) -> str:
+def parse_address(text: bytes) -> str:
     """The kernel prints each 32-bit word in the machine's own order."""
     packed = bytes.fromhex(text.decode("ascii"))
     if sys.byteorder == "little":

@@ -45,9 +45,15 @@ def branch_of(name: str) -> str:
 
 
 def short_hash(text: str) -> str:
+    """For names that a person reads, where a collision is only an inconvenience."""
+    return long_hash(text)[:8]
+
+
+def long_hash(text: str) -> str:
+    """For names that must not collide."""
     import hashlib  # noqa: PLC0415 - needed when something is made, not when it is listed
 
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def numbered(name: str, count: int) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 
 import pytest
 
@@ -12,7 +14,7 @@ from atoll.model.errors import StateError
 
 ANSWER = {
     "router": {"port": 7080, "trouble": None},
-    "host": "shop.localhost",
+    "label": "shop",
     "note": None,
     "checked_out": "fix",
     "missing": [],
@@ -20,7 +22,7 @@ ANSWER = {
     "ports": [
         {
             "capsule": "fix", "name": "web", "inside": 3000, "dynamic": 20_001, "canonical": 3000,
-            "url": "http://web.fix.shop.localhost:7080", "state": "listening",
+            "url": "http://web.fix--shop.localhost:7080", "state": "listening",
         },
         {
             "capsule": "fix", "name": "9", "inside": 9, "dynamic": None, "canonical": None,
@@ -36,8 +38,15 @@ def daemon(monkeypatch, repo, atoll):
     asked = []
     atoll("new", "fix", cwd=repo)
     monkeypatch.chdir(repo)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    monkeypatch.setenv("ATOLL_ROUTER_PORT", str(port))
 
     def ask(session, request, *, start=True):
+        if request["do"] == "router":
+            inode = os.fstat(listener.fileno()).st_ino
+            trouble = None if isinstance(ask.answer, Exception) else ask.answer["router"]["trouble"]
+            return {"port": port, "inodes": [inode], "trouble": trouble}
         asked.append(request)
         session.store.close()
         if isinstance(ask.answer, Exception):
@@ -46,7 +55,8 @@ def daemon(monkeypatch, repo, atoll):
 
     ask.answer, ask.asked = ANSWER, asked
     monkeypatch.setattr(daemons, "ask", ask)
-    return ask
+    with listener:
+        yield ask
 
 
 def test_ports_of_all_and_of_one(daemon, capsys):
@@ -57,7 +67,7 @@ def test_ports_of_all_and_of_one(daemon, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["CAPSULE", "NAME", "INSIDE", "DYNAMIC", "CANONICAL", "URL", "STATE"]
     assert lines[1].split() == [
-        "fix", "web", "3000", "20001", "3000", "http://web.fix.shop.localhost:7080", "listening",
+        "fix", "web", "3000", "20001", "3000", "http://web.fix--shop.localhost:7080", "listening",
     ]  # fmt: skip
     assert lines[2].split()[:6] == ["fix", "9", "9", "-", "-", "-"]
 

@@ -13,7 +13,7 @@ from atoll.daemon.ports.messages import (
     parse_host,
 )
 
-HOST = b"Host: web.x.shop.localhost:7080\r\n"
+HOST = b"Host: web.x--shop.localhost:7080\r\n"
 
 
 def head(*lines, request=b"GET / HTTP/1.1", host=HOST):
@@ -22,7 +22,7 @@ def head(*lines, request=b"GET / HTTP/1.1", host=HOST):
 
 def test_plain_request():
     found = parse_head(head(b"Accept: text/html"))
-    assert (found.method, found.host) == ("GET", "web.x.shop.localhost:7080")
+    assert (found.method, found.host) == ("GET", "web.x--shop.localhost:7080")
     assert (found.length, found.is_chunked, found.is_upgrade) == (0, False, False)
     assert found.accept == "text/html"
     assert Body(found).is_over
@@ -31,11 +31,11 @@ def test_plain_request():
 def test_head_goes_on_as_it_came_with_where_it_came_from():
     data = head(b"x-FORWARDED-for: 6.6.6.6", b"Cookie: a=b; c=\xff", b"X-Odd:   kept  ")
     sent = parse_head(data).forwarded()
-    assert sent.startswith(b"GET / HTTP/1.1\r\nHost: web.x.shop.localhost:7080\r\n")
+    assert sent.startswith(b"GET / HTTP/1.1\r\nHost: web.x--shop.localhost:7080\r\n")
     assert b"6.6.6.6" not in sent
     assert b"Cookie: a=b; c=\xff\r\nX-Odd:   kept  \r\n" in sent
     assert sent.endswith(
-        b"X-Forwarded-Host: web.x.shop.localhost:7080\r\nX-Forwarded-Proto: http\r\n"
+        b"X-Forwarded-Host: web.x--shop.localhost:7080\r\nX-Forwarded-Proto: http\r\n"
         b"X-Forwarded-For: 127.0.0.1\r\n\r\n"
     )
 
@@ -48,7 +48,7 @@ def test_head_goes_on_as_it_came_with_where_it_came_from():
         (head(request=b"GET  / HTTP/1.1"), 400),
         (head(request=b"CONNECT a.localhost:80 HTTP/1.1"), 405),
         (head(request=b"GET http://other.localhost/ HTTP/1.1"), 400),
-        (head(request=b"GET ftp://web.x.shop.localhost:7080/ HTTP/1.1"), 400),
+        (head(request=b"GET ftp://web.x--shop.localhost:7080/ HTTP/1.1"), 400),
         (head(host=b""), 400),
         (head(HOST.strip()), 400),
         (head(b"No colon"), 400),
@@ -73,8 +73,8 @@ def test_what_could_be_understood_in_two_ways_is_refused(data, status):
 
 
 def test_absolute_form_of_the_same_host():
-    request = b"GET http://web.x.shop.localhost:7080/a?b HTTP/1.1"
-    assert parse_head(head(request=request)).host == "web.x.shop.localhost:7080"
+    request = b"GET http://web.x--shop.localhost:7080/a?b HTTP/1.1"
+    assert parse_head(head(request=request)).host == "web.x--shop.localhost:7080"
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_bad_chunks_are_refused(data):
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
-        ("web.x.shop.localhost:7080", ("web", "x", "shop")),
-        ("WEB.X.shop.LOCALHOST.", ("web", "x", "shop")),
-        ("x.shop.localhost", ("x", "shop")),
+        ("web.x--shop.localhost:7080", ("web", "x--shop")),
+        ("WEB.X--shop.LOCALHOST.", ("web", "x--shop")),
+        ("x--shop.localhost", ("x--shop",)),
         ("localhost:7080", ()),
         ("evil.org", None),
         ("localhost.evil.org", None),

@@ -40,7 +40,7 @@ def test_what_listens_is_reached_on_its_lease_only_while_it_listens(play):
         assert await ask(lease) == "fix web"
         assert (await row(publisher, fix, "web")) == {
             "capsule": "fix", "name": "web", "inside": 3000, "dynamic": lease, "canonical": None,
-            "url": f"http://web.fix.shop.localhost:{publisher.router_port}", "state": "listening",
+            "url": f"http://web.fix--shop.localhost:{publisher.router_port}", "state": "listening",
         }  # fmt: skip
         await publisher.update(inside, set())
         assert await ask(lease) is None
@@ -335,7 +335,7 @@ def test_level_that_shares_the_hosts_network(play):
         told = await row(publisher, fix, "web")
         assert (told["inside"], told["canonical"]) == (fix.ports["web"], port)
         assert told["state"] == "listening"
-        assert publisher.find_route(("web", "fix", "shop")).target.port == fix.ports["web"]
+        assert publisher.find_route(("web", "fix--shop")).target.port == fix.ports["web"]
 
     play(story)
 

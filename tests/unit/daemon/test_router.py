@@ -115,7 +115,10 @@ class Place:
         return inside
 
     def host(self, *labels):
-        return f"{'.'.join(labels)}.localhost:{self.port}"
+        """`([service,] capsule, project)`; a single label stands as it is."""
+        *names, capsule, project = labels if len(labels) > 1 else ("", *labels)
+        site = f"{capsule}--{project}" if capsule else project
+        return f"{'.'.join((*names, site))}.localhost:{self.port}"
 
     async def connect(self):
         await until(lambda: not self.publisher.router_trouble)
@@ -181,22 +184,26 @@ def test_names_lead_to_their_capsules(visit):
 
 def test_unknown_names_get_a_page_that_lists_the_right_ones(visit):
     async def story(place):
-        right = f"http://web.one.shop.localhost:{place.port}"
-        for labels in [
-            ("nope", "one", "shop"),
-            ("web", "nope", "shop"),
-            ("nope",),
-            ("a", "b", "c", "d"),
+        right = f"http://web.one--shop.localhost:{place.port}"
+        other = f"http://web.two--shop.localhost:{place.port}"
+        for labels, listed in [
+            (("nope", "one", "shop"), {right}),
+            (("a", "b", "one", "shop"), {right}),
+            (("web", "nope", "shop"), {right, other}),
+            (("nope", "shop"), {right, other}),
+            (("shop",), {right, other}),
+            (("nope",), set()),
+            (("web", "nope", "nope"), set()),
         ]:
             status, _, body = await place.get(place.host(*labels))
-            assert (status, right in body) == (404, True)
+            assert (status, {url for url in (right, other) if url in body}) == (404, listed)
         status, head, body = await place.get(
             place.host("nope", "one", "shop"), headers="Accept: text/html,*/*\r\n"
         )
         assert "text/html" in head
         assert f'<a href="{right}">' in body
         status, head, body = await place.get(
-            place.host("nope"), headers="Accept: application/json\r\n"
+            place.host("nope", "shop"), headers="Accept: application/json\r\n"
         )
         assert right in [link["url"] for link in json.loads(body)["urls"]]
         status, head, body = await place.get(place.host("nope"), method="HEAD")
@@ -206,13 +213,89 @@ def test_unknown_names_get_a_page_that_lists_the_right_ones(visit):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.org", "127.0.0.1", "web.one.shop.localhost.evil.org", "<script>.org"]
+    "headers",
+    [
+        "Sec-Fetch-Site: same-origin\r\n",
+        "Sec-Fetch-Site: same-site\r\n",
+        "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n",
+        "Origin: http://past--shop.localhost\r\n",
+        "Referer: http://past--shop.localhost/\r\n",
+    ],
+)
+def test_pages_are_shown_no_other_names(visit, headers):
+    """A page of a capsule that was removed, or of a port that is gone, can read this answer."""
+
+    async def story(place):
+        host = place.host("past", "shop")
+        assert "one--shop" in (await place.get(host))[2], "control: a person is shown them"
+        typed = await place.get(host, headers="Sec-Fetch-Site: none\r\n")
+        assert "one--shop" in typed[2], "control: an address bar, too"
+        status, _, body = await place.get(host, headers=headers)
+        assert (status, "one--shop" in body) == (404, False)
+
+    visit(story)
+
+
+def test_names_of_other_projects_never_appear(visit):
+    async def story(place):
+        other = place.world.project("secret", number=2, root="/elsewhere")
+        await place.capsule(other, "hidden", web=3000)
+        control = await place.get(place.host("nope", "secret"))
+        assert "hidden--secret" in control[2]
+        for labels in [("nope", "shop"), ("nope",), ("nope", "one", "shop"), ("nope", "nope")]:
+            _, _, body = await place.get(place.host(*labels))
+            assert "hidden" not in body
+            assert "secret" not in body
+
+    visit(story)
+
+
+def test_former_names_lead_to_the_new_ones_and_nowhere_else(visit):
+    async def story(place):
+        for old, new in [
+            ("web.one.shop", "web.one--shop"),
+            ("3000.two.shop", "3000.two--shop"),
+            ("one.shop", "one--shop"),
+        ]:
+            status, head, body = await place.get(f"{old}.localhost:{place.port}")
+            assert (status, f"http://{new}.localhost:{place.port}" in body) == (410, True)
+            assert "location:" not in head.lower()
+            assert (await place.get(f"{new}.localhost:{place.port}"))[0] == 200
+        for old in ("web.nope.shop", "web.one.nope"):
+            assert (await place.get(f"{old}.localhost:{place.port}"))[0] == 404
+        heads = b"".join(head for b in place.backends.values() for head in b.heads)
+        assert b"one.shop" not in heads
+        assert b"two.shop" not in heads
+
+    visit(story)
+
+
+@pytest.mark.parametrize("name", ["xn", "a--b", "a" * 40])
+def test_names_that_need_a_hash_are_routed(visit, name):
+    async def story(place):
+        other = place.world.project("p" * 40, number=2, root="/elsewhere")
+        for project in (other, place.project):
+            await place.capsule(project, name, web=3000)
+            [row] = (await place.publisher.status(project.id))["ports"][-1:]
+            host = row["url"].removeprefix("http://")
+            assert all(len(label) <= 63 for label in host.split("."))
+            assert not host.removeprefix("web.").startswith("xn--")
+            assert (await place.get(host))[0] == 200
+            assert len(place.backends[f"web.{name}"].heads) == 1
+
+    visit(story)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.org", "127.0.0.1", "web.one--shop.localhost.evil.org", "<script>.org"]
 )
 def test_foreign_host_reaches_nobody(visit, host):
     async def story(place):
         status, _, body = await place.get(host, headers="Accept: text/html\r\n")
         assert status == 421
         assert "<script>" not in body
+        assert "shop" not in body
+        assert "localhost" not in body
         assert all(not backend.heads for backend in place.backends.values())
 
     visit(story)

@@ -10,7 +10,7 @@ from atoll.engine import ports
 from atoll.engine.store import PortTakenError
 from atoll.host import sockets
 from atoll.model.errors import PrerequisiteError, StateError
-from worlds import World
+from worlds import World, free_port
 
 
 class Registry:
@@ -216,7 +216,8 @@ def test_one_more_port_of_a_capsule_that_is_gone(world):
 
 def test_what_is_told_inside(world):
     project = world.project()
-    world.session.owner = {"ATOLL_ROUTER_PORT": "7080"}
+    port = free_port()
+    world.session.owner = {"ATOLL_ROUTER_PORT": str(port)}
     own = world.capsule(project, "own", web=3000, db=5432)
     ports.lease_one(world.session, own, "8123", 8123)
     own = world.session.store.find_capsule(project.id, "own")
@@ -224,8 +225,8 @@ def test_what_is_told_inside(world):
         "PORT": "3000",
         "ATOLL_PORT_WEB": "3000",
         "ATOLL_PORT_DB": "5432",
-        "ATOLL_URL_WEB": "http://web.own.shop.localhost:7080",
-        "ATOLL_URL_DB": "http://db.own.shop.localhost:7080",
+        "ATOLL_URL_WEB": f"http://web.own--shop.localhost:{port}",
+        "ATOLL_URL_DB": f"http://db.own--shop.localhost:{port}",
     }
     bare = world.capsule(project, "bare")
     assert ports.variables_of(world.session, bare) == {}

@@ -4,6 +4,8 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from atoll.engine import urls
 from atoll.model.errors import PrerequisiteError, SpecError
@@ -72,4 +74,45 @@ def test_no_port_is_free(session, monkeypatch):
 
 
 def test_url():
-    assert urls.url(7080, "web", "fix", "shop") == "http://web.fix.shop.localhost:7080"
+    assert urls.url(7080, "web", "fix--shop") == "http://web.fix--shop.localhost:7080"
+
+
+SHOP = project("shop", 1)
+
+
+def site(capsule, record=SHOP, label=None):
+    return urls.site_label(capsule, record, label or record.name)
+
+
+def test_site_is_one_label():
+    assert site("fix") == "fix--shop"
+    assert site("fix", label="shop-00000001") == "fix--shop-00000001"
+
+
+@pytest.mark.parametrize("capsule", ["xn", "xn--fix", "a--b", "a---b", "c" * 40])
+def test_site_of_unusual_names_has_a_hash(capsule):
+    record = project("p" * 40, 1)
+    found = site(capsule, record)
+    assert found.count("--") == 2
+    assert not found.startswith("xn--")
+    assert len(found) <= 63
+    assert found == site(capsule, record)
+    assert found != site(capsule, project("p" * 40, 2)), "a project of the same name"
+
+
+NAMES = st.from_regex(r"[a-c](?:[a-c-]{0,38}[a-c])?", fullmatch=True)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=8, unique=True))
+@example([("a--b", "c"), ("a", "b--c"), ("a", "b-c"), ("a-b", "c")])
+@example([("xn", "a"), ("x-n", "a")])
+def test_two_capsules_never_share_a_site(pairs):
+    projects = [project(name, number) for number, name in enumerate({p for _, p in pairs})]
+    labels = urls.project_labels(projects)
+    by_name = {record.name: record for record in projects}
+    sites = [urls.site_label(c, by_name[p], labels[by_name[p].id]) for c, p in pairs]
+    assert len(set(sites)) == len(sites)
+    for found in sites:
+        assert len(found) <= 63
+        assert found.strip("-") == found
+        assert not found.startswith("xn--")

@@ -20,6 +20,9 @@ class Census(NamedTuple):
     checkouts: dict[str, int] = {}  # noqa: RUF012 - likewise
     """Project id → the capsule that has the canonical ports."""
 
+    sites: dict[str, int] = {}  # noqa: RUF012 - likewise
+    """The label of a capsule's own site → its id."""
+
     def of_project(self, project_id: str) -> list[Capsule]:
         return [c for c in self.capsules.values() if c.project_id == project_id]
 
@@ -29,12 +32,17 @@ class Census(NamedTuple):
                 return capsule
         return None
 
+    def site_of(self, capsule: Capsule) -> str:
+        """The label of a capsule's own site."""
+        project = self.projects[capsule.project_id]
+        return urls.site_label(capsule.name, project, self.labels[project.id])
+
 
 def take(session: Session) -> Census:
     projects = session.store.projects_by_age()
     known = {project.id for project in projects}
     capsules = session.store.capsules()
-    return Census(
+    found = Census(
         projects={project.id: project for project in projects},
         labels=urls.project_labels(projects),
         capsules={
@@ -43,6 +51,7 @@ def take(session: Session) -> Census:
         },
         checkouts=session.store.checkouts(),
     )  # fmt: skip
+    return found._replace(sites={found.site_of(c): c.id for c in found.capsules.values()})
 
 
 def declared(capsule: Capsule) -> dict[str, int]:

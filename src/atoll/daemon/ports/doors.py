@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from atoll.daemon.carrying import carry
+from atoll.daemon.ports.admission import ADMISSION
+from atoll.daemon.ports.site_guard import lead_guarded
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.host.listening import family_of
 
@@ -122,6 +123,9 @@ class Reception:
                 self._loop.remove_reader(sock.fileno())
                 self._pauses[sock.fileno()] = self._loop.call_later(_PAUSE_S, self._watch, sock)
                 return
+            if not ADMISSION.admits(client):
+                reset(client)
+                continue
             client.settimeout(0)
             self._receive(client)
 
@@ -154,7 +158,14 @@ async def lead(client: socket.socket, target: Target) -> None:
     except asyncio.CancelledError:
         client.close()
         raise
-    await carry(client, server)
+    try:
+        await lead_guarded(client, server)
+    except OSError:
+        reset(client)
+        reset(server)
+    finally:
+        client.close()
+        server.close()
 
 
 def reset(sock: socket.socket) -> None:

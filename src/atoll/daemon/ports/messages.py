@@ -37,6 +37,8 @@ class Head(NamedTuple):
     """Of the body, in bytes; 0 for a chunked one."""
     is_chunked: bool
     is_upgrade: bool
+    is_direct: bool
+    """Whether a person asks, by an address bar or a command, rather than a page or a link."""
     lines: tuple[bytes, ...]
     """As they came, without their ends."""
 
@@ -86,8 +88,16 @@ def parse_head(data: bytes) -> Head:
         length=length,
         is_chunked=is_chunked,
         is_upgrade=b"upgrade" in fields and b"upgrade" in options,
+        is_direct=_is_direct(fields),
         lines=lines,
     )
+
+
+def _is_direct(fields: dict[bytes, list[bytes]]) -> bool:
+    """Browsers say so themselves, and a page cannot change what they say (Fetch Metadata)."""
+    if b"origin" in fields or b"referer" in fields:
+        return False
+    return all(value.lower() == b"none" for value in fields.get(b"sec-fetch-site", ()))
 
 
 def _fields(lines: tuple[bytes, ...]) -> dict[bytes, list[bytes]]:

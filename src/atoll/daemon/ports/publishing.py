@@ -191,11 +191,11 @@ class Publisher:
         return {number: one.target(number) for number in known | one.listening}
 
     def find_route(self, labels: tuple[str, ...]) -> Route | None:
-        """Where `(service or port, capsule, project)` or `(capsule, project)` leads to."""
-        if len(labels) not in (2, 3):
+        """Where `(service or port, site)` or `(site,)` leads to."""
+        if len(labels) not in (1, 2):
             return None
-        *names, name, project = labels
-        capsule = self.census.find_capsule(project, name)
+        *names, site = labels
+        capsule = self.census.capsules.get(self.census.sites.get(site, -1))
         if capsule is None:
             return None
         targets = self.named_targets(capsule)

@@ -7,10 +7,14 @@ own; bodies and responses are passed on as they come. A connection belongs to on
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from atoll.daemon.carrying import CHUNK_BYTES, Glance, pour
+from atoll.daemon.ports.checkouts import explain
 from atoll.daemon.ports.doors import Guests, Reception, listen, reset
 from atoll.daemon.ports.messages import (
     BadRequestError,
@@ -23,6 +27,7 @@ from atoll.daemon.ports.messages import (
 from atoll.daemon.ports.pages import Answer
 from atoll.daemon.ports.publishing import Publisher, Route
 from atoll.engine import urls
+from atoll.model.state import Capsule
 
 _FIRST_S = 60.0
 """How long a connection may stay without its first request."""
@@ -40,6 +45,7 @@ class Router:
         self._publisher = publisher
         self._guests = Guests()
         self._reception: Reception | None = None
+        self._inodes: list[int] = []
         self._port = 0
 
     async def serve(self) -> None:
@@ -51,6 +57,20 @@ class Router:
         finally:
             self._close()
             await self._guests.close()
+
+    def handlers(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        """The requests that it answers over the daemon's control socket."""
+        return {"router": self._report}
+
+    async def _report(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Where it listens, with what the kernel calls its sockets, or why it does not."""
+        del request
+        await self._publisher.look()
+        self._open()
+        error, reason, cure = self._publisher.router_trouble, None, None
+        if error is not None:
+            reason, cure = await asyncio.to_thread(explain, self._port, error)
+        return {"port": self._port, "inodes": self._inodes, "trouble": reason, "cure": cure}
 
     def _open(self) -> None:
         """Listens where it should, if it does not yet."""
@@ -65,12 +85,14 @@ class Router:
             publisher.router_trouble = error
             return
         publisher.router_trouble = None
+        self._inodes = [os.fstat(sock.fileno()).st_ino for sock in sockets]
         self._reception = Reception(sockets, self._receive)
 
     def _close(self) -> None:
         if self._reception is not None:
             self._reception.close()
             self._reception = None
+            self._inodes = []
 
     def _receive(self, client: socket.socket) -> None:
         self._guests.serve(self._visit(client))
@@ -222,35 +244,53 @@ class Visit:
     async def _require_route(self, head: Head) -> Route:
         labels = parse_host(head.host)
         if labels is None:
-            raise UnroutableError(
-                Answer(421, f"`{head.host[:80]}` is not a name of a capsule", links=self._links())
-            )
+            # A foreign name that was made to lead here: its page may read this answer.
+            raise UnroutableError(Answer(421, "this host name does not belong to a capsule"))
         route = self._publisher.find_route(labels)
         if route is None:
             await self._publisher.look()
             route = self._publisher.find_route(labels)
         if route is None:
-            host = ".".join((*labels, urls.DOMAIN))
-            raise UnroutableError(
-                Answer(
-                    404, f"`{host}` names no port of a capsule", "atoll ports", self._links(labels)
-                )
-            )
+            raise UnroutableError(self._explain(labels, is_direct=head.is_direct))
         self._labels = labels
         return route
 
-    def _links(self, labels: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-        """The URLs that lead somewhere: of the project that was named, else of all."""
+    def _explain(self, labels: tuple[str, ...], *, is_direct: bool) -> Answer:
+        """The answer for a name below `localhost` that leads nowhere.
+
+        Only a person who asks directly is shown other names, and only those of the capsule that
+        the name belongs to, or of its project when it has no such capsule.
+        """
+        host = ".".join((*labels, urls.DOMAIN))
+        if len(labels) in (2, 3) and (
+            former := self._publisher.census.find_capsule(labels[-1], labels[-2])
+        ):
+            site = self._publisher.census.site_of(former)
+            link = urls.url(self._publisher.router_port, *labels[:-2], site)
+            text = f"`{host}` is the former name of a capsule; use its own site"
+            return Answer(410, text, links=[(link, "")])
+        text = f"`{host}` is not the name of a port of a capsule"
+        links = self._links(labels[-1]) if labels and is_direct else []
+        return Answer(404, text, "atoll ports", links)
+
+    def _links(self, label: str) -> list[tuple[str, str]]:
+        """The URLs of the capsule with this site, or else of the project that it names."""
         census = self._publisher.census
-        named = {key for key, label in census.labels.items() if labels and label == labels[-1]}
+        named = label.rpartition("--")[2]
+        if label in census.sites:
+            capsules = [census.capsules[census.sites[label]]]
+        else:
+            capsules = [c for c in census.capsules.values() if census.labels[c.project_id] == named]
+        return [link for capsule in capsules for link in self._capsule_links(capsule)]
+
+    def _capsule_links(self, capsule: Capsule) -> list[tuple[str, str]]:
+        site = self._publisher.census.site_of(capsule)
         return [
             (
-                urls.url(self._publisher.router_port, name, c.name, census.labels[c.project_id]),
+                urls.url(self._publisher.router_port, name, site),
                 "" if target.addresses else "(nothing listens there)",
             )
-            for c in census.capsules.values()
-            if not named or c.project_id in named
-            for name, target in self._publisher.named_targets(c).items()
+            for name, target in self._publisher.named_targets(capsule).items()
         ]
 
     async def _refuse(self, answer: Answer, head: Head | None) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 from typing import NamedTuple, Protocol
 
+from atoll.host import tcp_diag
 from atoll.host.listening import family_of
 from atoll.model.state import Capsule
 
@@ -55,6 +56,9 @@ class OnHost:
     """The host's network, for capsules that share it."""
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """PermissionError when it is another user who listens there."""
+        if not tcp_diag.is_own_listener(address, port):
+            raise PermissionError(errno.EACCES, "another user listens there")
         sock = socket.socket(family_of(address), socket.SOCK_STREAM)
         try:
             sock.settimeout(0)

@@ -45,7 +45,7 @@ def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> 
     is_second = label != name
     return {
         "router": router_shape(picture),
-        "host": f"{label}.{urls.DOMAIN}",
+        "label": label,
         "note": f"another project is called `{name}`: this one is `{label}` in host names"
         if is_second
         else None,
@@ -77,7 +77,7 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     listens = one.listening if one is not None else set()
     if not own:
         listens = {place.port for place in listening.here()}
-    label = picture.census.labels[capsule.project_id]
+    site = picture.census.site_of(capsule)
     is_checked_out = picture.census.checkouts.get(capsule.project_id) == capsule.id
     rows = []
     for name, leased in capsule.ports.items():
@@ -95,7 +95,9 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
                 "inside": inside,
                 "dynamic": leased,
                 "canonical": number if owner == capsule.project_id else None,
-                "url": urls.url(picture.router_port, name, capsule.name, label),
+                "url": urls.url(picture.router_port, name, site)
+                if picture.router_trouble is None
+                else None,
                 "state": state,
             }
         )
