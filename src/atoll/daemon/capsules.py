@@ -16,6 +16,7 @@ from atoll.daemon.control import Handler
 from atoll.daemon.egress.granting import Grant
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.leaving import Doors, Egress
+from atoll.daemon.egress.reserved import borrow_doors
 from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.world import World
 from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone
@@ -75,7 +76,8 @@ class Attached:
 
     async def _open_egress(self) -> Serving:
         with ExitStack() as opened:
-            doors = Doors(
+            doors = await borrow_doors(self.capsule.directory, opened, backlog=_BACKLOG)
+            doors = doors or Doors(
                 proxy=(await self._listen(opened, PROXY_PORT, (V4,)))[0],
                 caught=await self._listen(opened, CAUGHT_PORT, self._families),
                 names=await self._listen(opened, NAMES_PORT, self._families, DATAGRAM),
