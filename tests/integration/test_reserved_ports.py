@@ -44,6 +44,12 @@ for port in PORTS:
     with socket.socket() as sock:
         sock.settimeout(30)
         said.append(sock.connect_ex(("127.0.0.1", port)))
+        if port == PROXY and not said[-1]:
+            # SOCKS: its end waits for what comes next, and answers.
+            sock.sendall(bytes([5, 1, 0]))
+            said += sock.recv(2)
+            sock.sendall(bytes([5, 1, 0, 3, 12]) + b"nope.example" + bytes([0, 80]))
+            said.append(sock.recv(2)[1])
 with socket.socket(type=socket.SOCK_DGRAM) as sock:
     sock.settimeout(30)
     sock.connect(("198.18.0.1", 53))
@@ -55,10 +61,12 @@ with socket.socket(type=socket.SOCK_DGRAM) as sock:
 print(said)
 """
 REFUSED = 111
+SERVED = str([0, 5, 0, 2, 0, 0, 12])
+"""Connected, the two answers of SOCKS, connected twice, and the length of an answer to nothing."""
 
 
 def script(text: str, ports: list) -> str:
-    return f"PORTS = {ports!r}\n{text}"
+    return f"PROXY, PORTS = {PROXY_PORT}, {ports!r}\n{text}"
 
 
 def steal(person, ports=ALL) -> str:
@@ -87,12 +95,12 @@ def test_ports_of_a_daemon_cannot_be_taken_before_and_after_it_is_killed(person,
     first = person.answer("daemon", "status")
     assert [capsule["problems"] for capsule in first["capsules"]] == [{}]
     assert steal(person) == "[]"
-    assert probe(person) == str([0, 0, 0, 12])
+    assert probe(person) == SERVED
     os.kill(first["pid"], signal.SIGKILL)
     assert steal(person) == "[]"
     wait_for(lambda: person.answer("daemon", "status")["pid"] != first["pid"], what="a worker")
     assert steal(person) == "[]"
-    assert probe(person) == str([0, 0, 0, 12])
+    assert probe(person) == SERVED
     (capsule,) = person.answer("daemon", "status")["capsules"]
     assert capsule["problems"] == {}
 

@@ -81,7 +81,6 @@ def _close(sock: socket.socket) -> None:
         sock.connect(sock.getsockname())
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    try:
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        # On a socket that does not listen, this would mark the connections of later listeners.
         sock.shutdown(socket.SHUT_RD)
-    except OSError:  # it does not listen
-        return
