@@ -12,10 +12,11 @@ from atoll.daemon.egress.name_limits import NameLimits, WildcardLimits
 from atoll.daemon.egress.rates import Pace, TokenBucket
 
 MOST_CONNECTIONS = 1024
-_DESCRIPTORS_PER_CONNECTION = 8
-"""Two sockets, two pipes, and some to spare."""
+_DESCRIPTORS_PER_CONNECTION = 2
+_OTHER_DESCRIPTORS = 2048
+"""For listeners, holders, published ports and files."""
 _FULL_CAPSULES = 8
-"""So many capsules can use up their connections at the same time and leave descriptors free."""
+"""So many capsules can use up their connections at the same time and leave those free."""
 _FEWEST_CONNECTIONS = 32
 TURN_BURST, TURNS_PER_S = 1500, 200.0
 """Connections, requests in plain HTTP and DNS questions."""
@@ -25,7 +26,8 @@ NAME_BURST, NAMES_PER_S = 2000, 5.0
 
 def most_connections(descriptors: int) -> int:
     """Of one capsule, where the daemon may have so many descriptors."""
-    fair = descriptors // (_DESCRIPTORS_PER_CONNECTION * _FULL_CAPSULES)
+    shared = descriptors - _OTHER_DESCRIPTORS
+    fair = shared // (_DESCRIPTORS_PER_CONNECTION * _FULL_CAPSULES)
     return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, fair))
 
 
