@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from atoll.keeper.networks import PROXY_PORT
 from stage import sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 DIRECTOR = Path(__file__).parent / "stage" / "director.py"
 PROXY = f"http://127.0.0.1:{PROXY_PORT}"
@@ -63,6 +64,26 @@ class Stage:
             timeout=timeout_s,
             check=False,
         )
+
+    @contextlib.contextmanager
+    def restarted(self, *, before: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Kills the daemon's part, calls `before`, and has a new one while this lasts."""
+        pid = self.pids["exits"]
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        before()
+        places = [self.place / name for name in ("tight", "wide")]
+        with subprocess.Popen(
+            self.argv("host", sys.executable, DIRECTOR.with_name("exits.py"), *places),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as exits:
+            try:
+                assert exits.stdout.readline(), "the daemon's part did not start again"
+                yield
+            finally:
+                exits.kill()
 
     def curl(self, *argv: object, capsule: str = "tight", proxy: str | None = PROXY):
         """As a program that knows its proxy, or with `proxy=None` as one that does not."""

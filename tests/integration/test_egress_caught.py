@@ -127,12 +127,12 @@ def test_flood_of_questions_leaves_a_short_journal(stage):
     with sock:
         sock.settimeout(stages.SLOW_S)
         sock.connect((NAME_SERVER, 53))
-        for number in range(3000):
+        for number in range(1200):
             sock.sendall(question(f"n{number}.attacker.example"))
             assert outcome(sock.recv(4096)) == (5, 0)
     rest = stage.attempt(via="dns", place="(others)")
     assert rest.times > 100
-    assert len(stage.attempts()) - before < 1500
+    assert len(stage.attempts()) - before < 1000
 
 
 # Connections
@@ -223,7 +223,7 @@ def test_open_mode_reaches_public_numbers_only(stage):
                 "http://metadata.example/", "http://own.example:8000/"):  # fmt: skip
         said = stage.curl(url, proxy=None, capsule="wide").stdout
         assert said.startswith("atoll: ")
-        assert "the address" in said or "is never a destination" in said
+        assert "may not be reached" in said or "is never a destination" in said
 
 
 def test_closed_when_nobody_serves(stage):

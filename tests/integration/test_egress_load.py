@@ -9,7 +9,7 @@ import time
 import pytest
 
 import stages
-from atoll.daemon.egress.receiving import MOST
+from atoll.daemon.egress.shares import MOST_CONNECTIONS as MOST
 
 BYTES = 100 << 20
 
@@ -148,10 +148,11 @@ def test_daemon_dies_in_the_middle(stage):
 def test_silent_names_of_one_capsule_do_not_hold_up_another(stage):
     stage.allow("*.silent.example", "silent.example", "allowed.example")
     made = []
-    for _ in range(64):
+    for number in range(64):
         sock = stage.dial()
         made.append(sock)
-        sock.sendall(b"CONNECT silent.example:443 HTTP/1.1\r\nHost: silent.example\r\n\r\n")
+        name = b"n%d.silent.example" % number
+        sock.sendall(b"CONNECT %b:443 HTTP/1.1\r\nHost: %b\r\n\r\n" % (name, name))
     assert seconds(stage, "https://allowed.example/hello", capsule="wide") < 1.5
     for sock in made:
         sock.close()

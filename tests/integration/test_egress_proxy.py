@@ -14,6 +14,13 @@ import stages
 from atoll.keeper.networks import PROXY_PORT
 
 SOCKS = f"socks5h://127.0.0.1:{PROXY_PORT}"
+NAMES = {
+    "metadata.example": ["169.254.169.254"],
+    "loop.example": ["127.0.0.1", "::1"],
+    "own.example": ["10.77.0.1"],
+    "private.example": ["10.99.0.1"],
+}
+"""What the stage's name server says of them."""
 WAYS = pytest.mark.parametrize("proxy", [stages.PROXY, SOCKS], ids=["http", "socks"])
 
 
@@ -119,9 +126,7 @@ def test_git_clones_through_the_proxy(stage, git, repo):
 # N05, N03: addresses that are never reached, by name and by number
 
 
-@pytest.mark.parametrize(
-    "name", ["metadata.example", "loop.example", "own.example", "private.example"]
-)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("capsule", ["tight", "wide"])
 def test_names_of_forbidden_addresses(stage, name, capsule):
     if capsule == "tight":
@@ -129,9 +134,37 @@ def test_names_of_forbidden_addresses(stage, name, capsule):
     for port in (80, 8000):
         said = stage.speak(get(f"http://{name}:{port}/", f"{name}:{port}"), capsule=capsule)
         assert status(said) == 403
-        assert b"the address" in said
+        assert f"`{name}` leads to an address that may not be reached".encode() in said
+        assert b"atoll allow" not in said
+        assert not [text for text in NAMES[name] if text.encode() in said]
     said = stage.speak(get(f"{name}:443", f"{name}:443", method="CONNECT"), capsule=capsule)
     assert status(said) == 403
+
+
+@pytest.mark.parametrize("proxy", [stages.PROXY, None], ids=["proxy", "caught"])
+@pytest.mark.parametrize("capsule", ["tight", "wide"])
+def test_private_address_of_a_name_is_shown_to_the_owner_only(stage, capsule, proxy):
+    if capsule == "tight":
+        stage.allow("private.example", "own.example")
+    for name in ("private.example", "own.example"):
+        result = stage.curl("-v", f"http://{name}/", capsule=capsule, proxy=proxy)
+        assert f"`{name}` leads to an address that may not be reached" in result.stdout
+        assert NAMES[name][0] not in result.stdout + result.stderr
+        assert f"atoll network {capsule}" in result.stdout
+        # The control: the address was found, and the owner reads which.
+        assert NAMES[name][0] in stage.attempt(capsule, place=name).why
+
+
+def test_own_and_other_private_addresses_look_alike(stage):
+    """Which address is the host's own cannot be found out by asking for all of them."""
+    said = [stage.curl(f"http://{address}:8000/", capsule="wide").stdout
+            for address in ("10.77.0.1", "10.77.0.9")]  # fmt: skip
+    assert said[0].replace("10.77.0.1", "10.77.0.9") == said[1]
+    assert said[1].startswith("atoll: the address 10.77.0.9 may not be reached")
+    # The control: they are told apart where the owner reads.
+    whys = [stage.attempt("wide", place=place).why for place in ("10.77.0.1", "10.77.0.9")]
+    assert "own" in whys[0]
+    assert "private" in whys[1]
 
 
 def test_private_address_by_its_own_rule(stage):

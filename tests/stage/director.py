@@ -96,7 +96,7 @@ def main() -> None:
         run("mount", "--bind", PLACE / name, f"/etc/{name}")
     actors = [build_internet()]
     serve_host()
-    told = {"internet": actors[0].pid}
+    told = {"internet": actors[0].pid, "host": os.getpid()}
     for name, mode in CAPSULES.items():
         (PLACE / name).mkdir()
         (PLACE / name / "policy.json").write_text(json.dumps({"mode": mode, "texts": []}))

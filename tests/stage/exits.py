@@ -15,6 +15,7 @@ from sockets import DATAGRAM, STREAM, V4, V6, made_in
 from atoll.daemon.egress.granting import Grant
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.leaving import Doors, Egress
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.world import World
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
 from atoll.model.egress import Policy
@@ -45,13 +46,14 @@ async def main() -> None:
             journal = Journal(place)
             policy = functools.partial(read_policy, place)
             parts = {"capsule": place.name, "policy": policy, "journal": journal, "world": world}
+            parts["share"] = Share()
             doors = Doors(
                 proxy=open_door(place, V4, STREAM, PROXY_PORT),
                 caught=tuple(open_door(place, f, STREAM, CAUGHT_PORT) for f in (V4, V6)),
                 names=tuple(open_door(place, f, DATAGRAM, NAMES_PORT) for f in (V4, V6)),
                 names_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
             )
-            group.create_task(Egress(**parts).serve(doors))
+            group.create_task(Egress(**parts, directory=place).serve(doors))
             listeners = [open_door(place, family, STREAM, GRANTED) for family in (V4, V6)]
             group.create_task(Grant(GRANTED, **parts).serve(listeners))
         sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n")

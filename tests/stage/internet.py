@@ -53,7 +53,7 @@ class NameServer(asyncio.DatagramProtocol):
         name = ".".join(labels).lower()
         (kind,) = struct.unpack_from(">H", data, at + 1)
         note("dns", name)
-        if name == SILENT:
+        if name.endswith(SILENT):
             return
         version = {1: 4, 28: 6}.get(kind)
         found = [ip_address(text) for text in NAMES.get(name, [])]

@@ -16,6 +16,8 @@ from atoll.daemon.control import Handler
 from atoll.daemon.egress.granting import Grant
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.leaving import Doors, Egress
+from atoll.daemon.egress.reserved import borrow_doors
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.world import World
 from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone
 from atoll.daemon.ports.publishing import Publisher
@@ -44,6 +46,7 @@ class Attached:
         self.holder = holder
         self._world = world
         self._journal = Journal(Path(capsule.directory))
+        self._egress_share = Share()
         self._policy = partial(policies.policy_of, session, capsule.id)
         self._served: dict[str, asyncio.Task[None]] = {}
         self.problems: dict[str, str] = {}
@@ -72,18 +75,21 @@ class Attached:
                 self.problems[key] = error.strerror or str(error)
 
     async def _open_egress(self) -> Serving:
-        egress = Egress(
-            capsule=self.capsule.name,
-            policy=self._policy,
-            journal=self._journal,
-            world=self._world,
-        )
         with ExitStack() as opened:
-            doors = Doors(
+            doors = await borrow_doors(self.capsule.directory, opened, backlog=_BACKLOG)
+            doors = doors or Doors(
                 proxy=(await self._listen(opened, PROXY_PORT, (V4,)))[0],
                 caught=await self._listen(opened, CAUGHT_PORT, self._families),
                 names=await self._listen(opened, NAMES_PORT, self._families, DATAGRAM),
                 names_streams=await self._listen(opened, NAMES_PORT, self._families),
+            )
+            egress = Egress(
+                capsule=self.capsule.name,
+                policy=self._policy,
+                journal=self._journal,
+                world=self._world,
+                share=self._egress_share,
+                directory=Path(self.capsule.directory),
             )
             return _serve(egress.serve(doors), opened.pop_all())
 
@@ -94,6 +100,7 @@ class Attached:
             policy=self._policy,
             journal=self._journal,
             world=self._world,
+            share=self._egress_share,
         )
         with ExitStack() as opened:
             listeners = await self._listen(opened, port, self._families)
@@ -107,7 +114,10 @@ class Attached:
         for sock in made:
             opened.enter_context(sock)
         for family, sock in zip(families, made, strict=True):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if kind == STREAM:
+                # For what lingers of a former listener. On datagram sockets it would let a process
+                # inside bind the same port, and receive what is meant for this one.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == V6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((_LOOPBACK[family], port))

@@ -1,7 +1,7 @@
 """What a capsule tried to reach: the journal that the daemon keeps beside it, as others read it.
 
 Two lines tell of an attempt that was allowed, one when it began and one when it ended, so that
-nothing is lost with the daemon; one line tells of a refusal, or of many equal ones.
+nothing is lost with the daemon; one line tells of a refusal, or of many equal attempts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import NamedTuple
 from atoll.host.process import pause
 
 JOURNAL = "network.jsonl"
-OLDER = "network.jsonl.1"
-MOST_BYTES = 8 << 20
-"""Of one file; there are at most two."""
+FIRST, OLDER = "network.jsonl.0", "network.jsonl.1"
+"""The first file that was full, which is kept, and the last one."""
+MOST_BYTES = 5 << 20
+"""Of one file; there are at most three."""
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.2
 
@@ -62,7 +63,7 @@ def parse_attempt(line: bytes) -> Attempt | None:
 def read_attempts(directory: Path) -> list[Attempt]:
     """All that is known, the oldest first, each once: as it ended, or as it began."""
     found: dict[tuple[int, int], Attempt] = {}
-    for name in (OLDER, JOURNAL):
+    for name in (FIRST, OLDER, JOURNAL):
         handle = _open(directory / name)
         if handle is None:
             continue

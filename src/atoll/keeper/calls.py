@@ -202,3 +202,10 @@ def sync_filesystem(place: str | os.PathLike[str]) -> None:
             _raise_errno("syncfs")
     finally:
         os.close(fd)
+
+
+def disconnect(fd: int) -> None:
+    """Has a datagram socket that was connected receive from everybody again; it stays bound."""
+    unspecified = bytes(16)
+    if _libc.connect(ctypes.c_int(fd), unspecified, ctypes.c_uint(len(unspecified))) != 0:
+        _raise_errno("connect")

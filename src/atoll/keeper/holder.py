@@ -18,6 +18,7 @@ from atoll.keeper import asking, calls, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.peers import Origin
+from atoll.keeper.reserved_ports import ReservedPorts
 from atoll.keeper.wards import Wards
 
 _BUILD_FAILED = 1
@@ -84,7 +85,9 @@ class Holder:
         self._is_pinned = False
         self._is_ending = False
         names = [*(["user"] if view["user"] else []), "mnt"]
-        names += ["net"] if view.get("network", networks.HOST) != networks.HOST else []
+        has_network = view.get("network", networks.HOST) != networks.HOST
+        names += ["net"] if has_network else []
+        self._ports = ReservedPorts() if has_network else None
         flags = os.O_RDONLY | os.O_CLOEXEC
         # The user namespace first: the right to enter the others comes with it.
         self._namespaces = tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
@@ -158,6 +161,8 @@ class Holder:
             return
         except (EOFError, OSError, ValueError, TypeError, wire.WireError):
             self._gates.discard(client.fileno())
+            if self._ports is not None:
+                self._ports.end(client.fileno())
             self._loop.forget(client.fileno())
             del self._clients[client.fileno()]
             client.close()
@@ -196,10 +201,8 @@ class Holder:
                 return {"pid": os.getpid(), "runs": len(self._wards), "waiting": waiting}, ()
             case {"join": _}:
                 return {"group": self._group}, (self._lock_fd, *self._namespaces)
-            case {"sockets": list(wanted)}:
-                made = [sock.detach() for sock in networks.make_sockets(wanted)]
-                fds += made  # closed here as soon as they are there
-                return {}, tuple(made)
+            case {"sockets": _} | {"ports": _}:
+                return {}, self._give_sockets(request.get("sockets"), fds, client)
             case {"pin": _}:
                 self._is_pinned = True
                 return {"pid": os.getpid()}, ()
@@ -208,3 +211,14 @@ class Holder:
                 self._is_ending = not self._wards
                 return {"runs": len(self._wards)}, ()
         raise wire.WireError("no such request")
+
+    def _give_sockets(self, wanted: object, fds: list[int], client: int) -> tuple[int, ...]:
+        """New ones as `wanted`, or those of the ports that are kept for the client."""
+        if isinstance(wanted, list):
+            made = [sock.detach() for sock in networks.make_sockets(wanted)]
+            fds += made  # closed here as soon as they are there
+            return tuple(made)
+        if wanted is not None or self._ports is None:
+            raise wire.WireError("no such sockets")
+        self._ports.lend(client)
+        return tuple(sock.fileno() for sock in self._ports.sockets)

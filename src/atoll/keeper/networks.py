@@ -39,7 +39,8 @@ _LOOPBACK = {
     socket.AF_INET6: (bytes(15) + b"\1", 128),
 }
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
-_IPV6 = "/proc/net/if_inet6"
+IPV6 = "/proc/net/if_inet6"
+LOOPBACK_ADDRESSES = {int(socket.AF_INET): "127.0.0.1", int(socket.AF_INET6): "::1"}
 _DNS = 53
 _MOST_SOCKETS = 8
 _SOCK_DIAG = 4
@@ -64,7 +65,7 @@ def bring_up(mode: str) -> None:
     if mode == "none":
         return
     for family, everything in _EVERYTHING.items():
-        if family == socket.AF_INET6 and not os.path.exists(_IPV6):
+        if family == socket.AF_INET6 and not os.path.exists(IPV6):
             continue
         netlink.route_to_self(family, everything, 0)
         netlink.redirect(family, _redirections(family))

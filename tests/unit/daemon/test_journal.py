@@ -11,7 +11,7 @@ import pytest
 
 from atoll.daemon.egress import journal as daemon_journal
 from atoll.daemon.egress.journal import Journal
-from atoll.engine.attempts import JOURNAL, OLDER, follow, read_attempts
+from atoll.engine.attempts import FIRST, JOURNAL, OLDER, follow, read_attempts
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_many_different_refusals_become_a_number(tmp_path):
     assert (found[-1].place, found[-1].times) == ("(others)", 4900)
 
 
-def test_size_is_bounded_and_nothing_recent_is_lost(tmp_path):
+def test_size_is_bounded_and_the_first_and_the_last_are_kept(tmp_path):
     def write():
         journal = Journal(tmp_path, most_bytes=10_000)
         for number in range(500):
@@ -93,11 +93,73 @@ def test_size_is_bounded_and_nothing_recent_is_lost(tmp_path):
         journal.close()
 
     in_loop(write)
-    assert (tmp_path / JOURNAL).stat().st_size <= 10_000
-    assert (tmp_path / OLDER).stat().st_size <= 10_000
+    for name in (FIRST, OLDER, JOURNAL):
+        assert (tmp_path / name).stat().st_size <= 10_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == [JOURNAL, FIRST, OLDER]
     found = [attempt.place for attempt in read_attempts(tmp_path)]
-    assert found == [f"n{number}.example" for number in range(500 - len(found), 500)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [JOURNAL, OLDER]
+    early = (tmp_path / FIRST).read_bytes().count(b"\n")
+    late = len(found) - early
+    numbers = [*range(early), *range(500 - late, 500)]
+    assert found == [f"n{number}.example" for number in numbers]
+
+
+@pytest.fixture
+def flooded(tmp_path):
+    """Writes one attempt, then a flood, then another one. Gives what can be read then."""
+
+    def flood(noise):
+        (tmp_path / FIRST).touch()  # only the last files count here
+
+        seconds = [0.0]
+
+        def write():
+            journal = Journal(tmp_path, most_bytes=2 << 20, clock=lambda: seconds[0])
+            end(journal, begin(journal, "early.example"), "early.example")
+            noise(journal)
+            end(journal, begin(journal, "late.example"), "late.example")
+            seconds[0] += 60
+            journal.close()
+
+        in_loop(write)
+        return read_attempts(tmp_path)
+
+    return flood
+
+
+def connect_often(journal):
+    for number in range(30_000):
+        place = f"n{number % 20}.example"
+        end(journal, begin(journal, place), place)
+
+
+def test_flood_of_connections_hides_nothing(flooded):
+    found = flooded(connect_often)
+    places = [attempt.place for attempt in found]
+    assert places[0] == "early.example"
+    assert "late.example" in places
+    assert len(found) < 4500
+    assert sum(attempt.times for attempt in found) == 30_002
+    assert sum(attempt.sent for attempt in found) == 30_002
+    assert sum(attempt.received for attempt in found) == 2 * 30_002
+
+
+def test_flood_of_connections_without_a_bound_on_lines_hides_others(flooded, monkeypatch):
+    """The control."""
+    monkeypatch.setattr(daemon_journal, "LINE_BURST", 10**9)
+    assert "early.example" not in [attempt.place for attempt in flooded(connect_often)]
+
+
+def test_flood_of_refusals_hides_no_connection(flooded):
+    def be_refused(journal):
+        for number in range(30_000):
+            refuse(journal, f"n{number}.example")
+            if number % 50 == 0:
+                journal.flush()
+
+    found = flooded(be_refused)
+    allowed = [attempt.place for attempt in found if attempt.allowed]
+    assert allowed == ["early.example", "late.example"]
+    assert sum(attempt.times for attempt in found if not attempt.allowed) == 30_000
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])

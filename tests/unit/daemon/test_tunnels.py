@@ -8,6 +8,7 @@ import pytest
 
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.reaching import Refusal, Way
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.tunnels import require_agreement
 from atoll.daemon.egress.world import World
 from atoll.drivers.network.hello import Hello
@@ -37,7 +38,13 @@ NUMBER = Destination(ip_address("93.184.216.34"), 443)
 def test_hello_agrees_with_the_place(tmp_path, wanted, name, has_ech, is_fine):
     policy = Policy.of("allow", ["allowed.example", "93.184.216.34"])
     world = World(own=frozenset)
-    way = Way(capsule="x", policy=lambda: policy, journal=Journal(tmp_path), world=world)
+    way = Way(
+        capsule="x",
+        policy=lambda: policy,
+        journal=Journal(tmp_path),
+        world=world,
+        share=Share(),
+    )
     hello = Hello(name, has_ech=has_ech)
     if is_fine:
         require_agreement(way, hello, wanted)

@@ -23,5 +23,5 @@ def render_text(status: int, text: str, *, method: str = "") -> bytes:
 
 def render_refusal(capsule: str, refusal: Refusal) -> str:
     """Why, and the command with which the owner allows it, if any does."""
-    why, ask = refusal.verdict.why, refusal.verdict.ask
+    why, ask = refusal.shown.why, refusal.shown.ask
     return f"{why}\nthe owner can allow it: atoll allow {capsule} {ask}" if ask else why

@@ -62,6 +62,7 @@ async def pass_on(
     way: Way, client: Stream, request: Request, wanted: Destination, via: str
 ) -> bool:
     """One request and its response. Whether the client may go on with another."""
+    await way.share.turns.wait()
     try:
         _require_agreement(way, request, wanted)
         reached = await way.reach(wanted, plainly=True)

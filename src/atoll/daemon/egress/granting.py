@@ -12,7 +12,8 @@ from atoll.daemon.carrying import carry
 from atoll.daemon.egress.exchanges import IDLE_S
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.reaching import Reached, Refusal, Way
-from atoll.daemon.egress.receiving import MOST, Reception
+from atoll.daemon.egress.receiving import Reception
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.streams import Stream
 from atoll.daemon.egress.world import UnreachableError, World
 from atoll.model.egress import Address, Destination, Policy
@@ -35,12 +36,12 @@ class Grant:
         policy: Callable[[], Policy],
         journal: Journal,
         world: World,
-        most: int = MOST,
+        share: Share,
     ) -> None:
         self._wanted = Destination(_HOST, port)
         self._world = world
-        self._way = Way(capsule=capsule, policy=policy, journal=journal, world=world)
-        self._reception = Reception(most=most, when_full=self._note_full)
+        self._way = Way(capsule=capsule, policy=policy, journal=journal, world=world, share=share)
+        self._reception = Reception(share, when_full=self._note_full)
 
     async def serve(self, listeners: Sequence[socket.socket]) -> None:
         """Until cancelled; then all connections have ended. The listeners, sockets of the

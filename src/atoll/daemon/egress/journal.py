@@ -1,9 +1,10 @@
 """The journal of one capsule's network: who was asked for, whether it was allowed, how much passed.
 
 Names, ports and numbers only; never a header, a path, a query or a body. It is bounded in size and
-in lines per second: equal refusals become one line with a count, and of very many different ones
-only their number is kept. A journal that cannot be written is no reason to stop: what is missing
-is counted, and told once it can be written again.
+in lines per second, and a flood does not push out what was written before it: the first file is
+kept, equal refusals become one line with a count, and once the lines of a burst are used up,
+attempts of one kind are summed up in one line a minute. A journal that cannot be written is no
+reason to stop: what is missing is counted, and told once it can be written again.
 """
 
 from __future__ import annotations
@@ -12,28 +13,71 @@ import asyncio
 import os
 import stat
 import time
-from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
-from atoll.engine.attempts import JOURNAL, MOST_BYTES, OLDER, Attempt
+from atoll.daemon.egress.rates import Clock, TokenBucket
+from atoll.engine.attempts import FIRST, JOURNAL, MOST_BYTES, OLDER, Attempt
 
 _GATHER_S = 1.0
-_MOST_KINDS = 100
-"""Different refusals within `_GATHER_S`; the rest becomes a number."""
+_FLOOD_GATHER_S = 60.0
+"""How long equal attempts are counted before the sum is written, and while there is a flood."""
+LINE_BURST, LINES_PER_S = 4000, 0.25
+"""Of allowed attempts, and again of refused ones, so that a flood of refusals hides no connection.
+At this rate a file of `MOST_BYTES` holds the last hours of a flood.
+"""
+_MOST_KINDS = {True: 1000, False: 100}
+"""Allowed and refused attempts that are counted apart; the rest becomes a number."""
 _REST = "(others)"
 _LOST = "(lost)"
+_SUMMED = -1
+"""The number of an attempt that has no lines of its own."""
+
+
+class _Kind(NamedTuple):
+    via: str
+    place: str
+    port: int
+    allowed: bool
+    why: str
+
+
+class _Sum:
+    """Of attempts that were not written one by one."""
+
+    def __init__(self) -> None:
+        self.times = self.sent = self.received = 0
+
+    def add(self, times: int, sent: int = 0, received: int = 0) -> None:
+        self.times += times
+        self.sent += sent
+        self.received += received
+
+    def render(self, kind: _Kind, at: float) -> Attempt:
+        via, place, port, allowed, why = kind
+        took_s = 0.0 if allowed else None
+        return Attempt(
+            at, via, place, port, allowed, why, None, self.sent, self.received, took_s, self.times
+        )
 
 
 class Journal:
     """Written by one daemon at a time, from its event loop."""
 
-    def __init__(self, directory: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, directory: Path, *, most_bytes: int = MOST_BYTES, clock: Clock = time.monotonic
+    ) -> None:
         self._directory = directory
         self._most = most_bytes
         self._handle: int | None = None
         self._size = 0
-        self._again: Counter[tuple[str, str, int, str]] = Counter()
-        """Refusals that were written within the last moment, and how often they came again."""
+        self._lines = {
+            allowed: TokenBucket(LINE_BURST, LINES_PER_S, clock) for allowed in (True, False)
+        }
+        self._sums: dict[bool, dict[_Kind, _Sum]] = {True: {}, False: {}}
+        """What came since the last `flush` and was not written itself, allowed or not; a refusal
+        that was written once has a sum of zero.
+        """
         self._timer: asyncio.TimerHandle | None = None
         self._last_id = time.time_ns()
         self._lost = 0
@@ -57,40 +101,57 @@ class Journal:
         One that was allowed is noted when it begins, and with that number as `begun` and how long
         it took when it ends.
         """
-        at = time.time()
+        at, kind = time.time(), _Kind(via, place, port, allowed, why)
         if not allowed:
-            self._refuse(Attempt(at, via, place, port, allowed, why, address))
+            self._refuse(kind, Attempt(at, *kind, address))
             return 0
+        # The line of its end is paid for with that of its beginning.
+        if begun == _SUMMED or (not begun and not self._lines[True].take(2)):
+            self._sum(kind, 0 if begun else 1, sent, received)
+            return _SUMMED
         self._last_id += not begun
         number = begun or self._last_id
         took = None if took_s is None else round(took_s, 3)
-        self._write(
-            Attempt(at, via, place, port, allowed, why, address, sent, received, took, 1, number)
-        )
+        self._write(Attempt(at, *kind, address, sent, received, took, 1, number))
         return number
 
-    def _refuse(self, attempt: Attempt) -> None:
-        kind = (attempt.via, attempt.place, attempt.port, attempt.why)
-        if kind in self._again:
-            self._again[kind] += 1
-        elif len(self._again) < _MOST_KINDS:
-            self._again[kind] = 0
+    def _refuse(self, kind: _Kind, attempt: Attempt) -> None:
+        known = self._sums[False]
+        is_new = kind not in known and len(known) < _MOST_KINDS[False]
+        if is_new and self._lines[False].take():
             self._write(attempt)
+            self._sum(kind, 0)
         else:
-            self._again[attempt.via, _REST, 0, "too many different ones"] += 1
+            self._sum(kind, 1)
+
+    def _sum(self, kind: _Kind, times: int, sent: int = 0, received: int = 0) -> None:
+        sums = self._sums[kind.allowed]
+        if kind not in sums and len(sums) >= _MOST_KINDS[kind.allowed]:
+            kind = _rest_of(kind)
+        sums.setdefault(kind, _Sum()).add(times, sent, received)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self.flush)
+            is_flood = self._lines[kind.allowed].level < 2
+            delay_s = _FLOOD_GATHER_S if is_flood else _GATHER_S
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.flush)
 
     def flush(self) -> None:
-        """Writes the counts down."""
+        """Writes the sums down, the rare attempts first: a flood shall not hide them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        again, self._again = self._again, Counter()
-        at = time.time()
-        for (via, place, port, why), count in again.items():
-            if count:
-                self._write(Attempt(at, via, place, port, allowed=False, why=why, times=count))
+        sums, self._sums = self._sums, {True: {}, False: {}}
+        at, rest = time.time(), dict[_Kind, _Sum]()
+        found = [item for each in sums.values() for item in each.items()]
+        for kind, total in sorted(found, key=lambda item: item[1].times):
+            if not (total.times or total.sent or total.received):
+                continue
+            if kind == _rest_of(kind) or not self._lines[kind.allowed].take():
+                many = rest.setdefault(_rest_of(kind), _Sum())
+                many.add(total.times, total.sent, total.received)
+            else:
+                self._write(total.render(kind, at))
+        for kind, total in rest.items():
+            self._write(total.render(kind, at))
 
     def close(self) -> None:
         self.flush()
@@ -117,7 +178,9 @@ class Journal:
         if self._handle is not None and self._size + more > self._most:
             os.close(self._handle)
             self._handle = None
-            os.replace(self._directory / JOURNAL, self._directory / OLDER)
+            is_first = not os.path.lexists(self._directory / FIRST)
+            older = FIRST if is_first else OLDER
+            os.replace(self._directory / JOURNAL, self._directory / older)
         if self._handle is None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             handle = os.open(self._directory / JOURNAL, flags | os.O_CLOEXEC, 0o600)
@@ -127,3 +190,8 @@ class Journal:
                 raise OSError("not a journal of ours")
             self._handle, self._size = handle, status.st_size
         return self._handle
+
+
+def _rest_of(kind: _Kind) -> _Kind:
+    """What all kinds are summed up as that are too many to be told apart."""
+    return _Kind(kind.via, _REST, 0, kind.allowed, "too many different ones")

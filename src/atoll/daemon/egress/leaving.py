@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from atoll.daemon.egress import resolving
@@ -15,7 +16,8 @@ from atoll.daemon.egress.caught import serve_caught
 from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.proxying import serve_proxy
 from atoll.daemon.egress.reaching import Way
-from atoll.daemon.egress.receiving import MOST, Reception, Service
+from atoll.daemon.egress.receiving import Reception, Service
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.standins import StandIns
 from atoll.daemon.egress.streams import Stream
 from atoll.daemon.egress.world import World
@@ -43,14 +45,16 @@ class Egress:
         policy: Callable[[], Policy],
         journal: Journal,
         world: World,
-        most: int = MOST,
+        share: Share,
+        directory: Path,
     ) -> None:
-        """`policy` is asked anew for each decision, so that a change counts at once. `most`
-        connections may be alive at the same time.
+        """`policy` is asked anew for each decision, so that a change counts at once. `directory`
+        keeps the stand-in addresses; only the owner can write to it. OSError when they cannot be
+        read. The doors have to be open already, so that no other process uses the same file.
         """
-        self._way = Way(capsule=capsule, policy=policy, journal=journal, world=world)
-        self._stand_ins = StandIns()
-        self._reception = Reception(most=most, when_full=self._note_full)
+        self._way = Way(capsule=capsule, policy=policy, journal=journal, world=world, share=share)
+        self._stand_ins = StandIns(directory)
+        self._reception = Reception(share, when_full=self._note_full)
 
     async def serve(self, doors: Doors) -> None:
         """Until cancelled; then all connections have ended. The doors are left to the caller.

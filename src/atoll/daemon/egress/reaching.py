@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 from atoll.daemon.carrying import Counts
 from atoll.daemon.egress.journal import Journal
+from atoll.daemon.egress.name_limits import LimitError
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.streams import Stream
 from atoll.daemon.egress.upstream import Upstream
 from atoll.daemon.egress.world import UnreachableError, World
-from atoll.model.egress import Address, Destination, Policy, Verdict
+from atoll.model.egress import WEB_PORTS, Address, Destination, Policy, Verdict
 
 _LOOKUPS = 4
 """At once and per capsule: who asks for names that never answer shall wait alone."""
@@ -28,14 +30,24 @@ _LOOKUPS_WAITING = 256
 class Refusal(Exception):  # noqa: N818 - an answer, not an error
     """The policy says no."""
 
-    def __init__(self, wanted: Destination, verdict: Verdict) -> None:
+    def __init__(
+        self, wanted: Destination, verdict: Verdict, *, shown: Verdict | None = None
+    ) -> None:
+        """`verdict` is for the owner's journal, `shown` for whoever asked inside."""
         super().__init__(verdict.why)
         self.wanted = wanted
         self.verdict = verdict
+        self.shown = verdict if shown is None else shown
 
     @classmethod
     def because(cls, wanted: Destination, why: str) -> Refusal:
         return cls(wanted, Verdict(allowed=False, why=why))
+
+
+def _show_address(wanted: Destination) -> Verdict:
+    """The same for all addresses: which ones are this machine's own is not said inside."""
+    why = f"the address {wanted.place} may not be reached"
+    return Verdict(allowed=False, why=why, ask=wanted.text)
 
 
 class Reached(NamedTuple):
@@ -52,11 +64,18 @@ class Way:
     """The way out of one capsule."""
 
     def __init__(
-        self, *, capsule: str, policy: Callable[[], Policy], journal: Journal, world: World
+        self,
+        *,
+        capsule: str,
+        policy: Callable[[], Policy],
+        journal: Journal,
+        world: World,
+        share: Share,
     ) -> None:
         self.capsule = capsule
         self.policy = policy
         self.journal = journal
+        self.share = share
         self._world = world
         self._lookups = asyncio.Semaphore(_LOOKUPS)
         self._asking: set[asyncio.Task[list[Address]]] = set()
@@ -70,8 +89,19 @@ class Way:
         if not isinstance(wanted.place, str):
             by_address = policy.judge_address(wanted.place, wanted.port, self._world.own())
             if not by_address.allowed:
-                raise Refusal(wanted, by_address)
+                raise Refusal(wanted, by_address, shown=_show_address(wanted))
         return verdict
+
+    def _count_lookup(self, wanted: Destination, name: str) -> None:
+        """Raises Refusal when too many names were looked up. It is journaled under the rule, so
+        that a flood of names is one line.
+        """
+        try:
+            self.share.names.require_lookup(self.policy(), name)
+        except LimitError as error:
+            ask = name if wanted.port in WEB_PORTS else wanted.text
+            verdict = Verdict(allowed=False, why=str(error), ask=ask)
+            raise Refusal(Destination(error.rule, wanted.port), verdict) from None
 
     async def reach(self, wanted: Destination, *, plainly: bool = False) -> Reached:
         """Raises Refusal, or UnreachableError.
@@ -79,9 +109,11 @@ class Way:
         `plainly`: for requests in plain HTTP, which the owner's proxy takes as they are.
         """
         verdict = self.require(wanted)
+        place = wanted.place
+        if isinstance(place, str):
+            self._count_lookup(wanted, place)
         upstream = self._world.find_upstream(wanted)
         if upstream is None:
-            place = wanted.place
             found = await self._look_up(place) if isinstance(place, str) else [place]
             return await self._dial(wanted, found, verdict.why)
         if plainly:
@@ -118,7 +150,7 @@ class Way:
         for address in found:
             verdict = policy.judge_address(address, wanted.port, own)
             if not verdict.allowed:
-                failure = Refusal(wanted, verdict)
+                failure = Refusal(wanted, verdict, shown=self._hide_address(wanted))
                 continue
             try:
                 sock = await self._world.dial(address, wanted.port)
@@ -127,6 +159,17 @@ class Way:
                 continue
             return Reached(Stream(sock), why, str(address))
         raise failure
+
+    def _hide_address(self, wanted: Destination) -> Verdict:
+        """What a name leads to is the host's knowledge, which its private addresses are part of:
+        why this one is refused is not said inside.
+        """
+        if not isinstance(wanted.place, str):
+            return _show_address(wanted)
+        why = f"`{wanted.place}` leads to an address that may not be reached"
+        return Verdict(
+            allowed=False, why=f"{why}\nthe owner can see which: atoll network {self.capsule}"
+        )
 
     def note_refusal(self, via: str, refusal: Refusal) -> None:
         place, port = str(refusal.wanted.place), refusal.wanted.port

@@ -7,9 +7,9 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable
 
+from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.streams import Stream
 
-MOST = 1024
 _BREATH_S = 0.1
 _PASSING = {
     errno.EMFILE,
@@ -26,12 +26,12 @@ Service = Callable[[Stream], Awaitable[None]]
 
 
 class Reception:
-    """All connections of one capsule. Beyond `most`, new ones are closed at once: others may
-    still be served.
+    """Connections of one capsule. Beyond its share, new ones are closed at once: others may still
+    be served.
     """
 
-    def __init__(self, *, most: int, when_full: Callable[[], None]) -> None:
-        self._most = most
+    def __init__(self, share: Share, *, when_full: Callable[[], None]) -> None:
+        self._share = share
         self._when_full = when_full
         self._alive: set[asyncio.Task[None]] = set()
 
@@ -39,6 +39,7 @@ class Reception:
         """Until cancelled. OSError when the door itself is broken."""
         loop = asyncio.get_running_loop()
         while True:
+            await self._share.turns.wait()
             try:
                 sock, _ = await loop.sock_accept(door)
             except OSError as error:
@@ -46,7 +47,7 @@ class Reception:
                     raise
                 await asyncio.sleep(_BREATH_S)
                 continue
-            if len(self._alive) >= self._most:
+            if self._share.is_full:
                 sock.close()
                 self._when_full()
             else:
@@ -64,10 +65,12 @@ class Reception:
     def _begin(self, sock: socket.socket, service: Service) -> None:
         task = asyncio.create_task(_serve(sock, service))
         self._alive.add(task)
+        self._share.enter()
         task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._alive.discard(task)
+        self._share.leave()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # A mistake of ours ends one connection, and is told to whoever keeps the log.

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import socket
 
+from atoll.daemon.egress.name_limits import LimitError
 from atoll.daemon.egress.reaching import Way
 from atoll.daemon.egress.standins import StandIns
 from atoll.daemon.egress.streams import Stream
@@ -27,6 +28,7 @@ _LOOPBACK: dict[int, Address] = {
     names.AAAA: ipaddress.IPv6Address("::1"),
 }
 _UNNAMED = "(no host name)"
+_ANY = "(any)"
 
 
 def answer(way: Way, stand_ins: StandIns, data: bytes, *, most: int = 65_535) -> bytes | None:
@@ -40,28 +42,44 @@ def answer(way: Way, stand_ins: StandIns, data: bytes, *, most: int = 65_535) ->
     if question.name is not None and is_local(question.name):
         loopback = _LOOPBACK.get(question.kind)
         return question.answer(names.GOOD, (loopback,) if loopback else (), ttl_s=_TTL_S)
-    if question.name is None or not way.policy().knows(question.name):
-        place = question.name or _UNNAMED
-        why = f"`{place}` is not allowed" if question.name else "a question for no host name"
-        way.journal.note(via="dns", place=place, port=_PORT, allowed=False, why=why)
-        return question.answer(names.REFUSED)
-    return _stand_in(stand_ins, question, question.name, most)
+    return _answer_name(way, stand_ins, question, most)
 
 
-def _stand_in(stand_ins: StandIns, question: Question, name: str, most: int) -> bytes:
+def _answer_name(way: Way, stand_ins: StandIns, question: Question, most: int) -> bytes:
+    policy, name = way.policy(), question.name
+    if name is None:
+        return _refuse(way, question, _UNNAMED, "a question for no host name")
+    if not policy.knows(name):
+        return _refuse(way, question, name, f"`{name}` is not allowed")
+    try:
+        way.share.names.require_form(policy, name)
+    except LimitError as error:
+        return _refuse(way, question, error.rule, str(error))
     if question.kind != names.A:
         # There is such a name, but it has nothing of this kind: no IPv6, no keys for TLS.
         return question.answer(names.GOOD)
+    return _stand_in(way, stand_ins, question, name, most)
+
+
+def _stand_in(way: Way, stand_ins: StandIns, question: Question, name: str, most: int) -> bytes:
+    if not stand_ins.knows(name) and not way.share.new_names.take():
+        return _refuse(way, question, _ANY, "too many new names", names.FAILED)
     address = stand_ins.address_of(name)
     if address is None:
-        return question.answer(names.FAILED)
+        return _refuse(way, question, _ANY, "no address could be assigned", names.FAILED)
     return question.answer(names.GOOD, (address,), ttl_s=_TTL_S, most=most)
+
+
+def _refuse(way: Way, question: Question, place: str, why: str, code: int = names.REFUSED) -> bytes:
+    way.journal.note(via="dns", place=place, port=_PORT, allowed=False, why=why)
+    return question.answer(code)
 
 
 async def serve_datagrams(way: Way, stand_ins: StandIns, sock: socket.socket) -> None:
     """Until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
+        await way.share.turns.wait()
         try:
             data, asker = await loop.sock_recvfrom(sock, names.MOST_BYTES + 1)
             said = answer(way, stand_ins, data, most=names.DATAGRAM_BYTES)
@@ -83,6 +101,8 @@ async def serve_stream(way: Way, stand_ins: StandIns, client: Stream) -> None:
             if length > names.MOST_BYTES:
                 return
             await _fill(client, length)
+        await way.share.turns.wait()
+        async with asyncio.timeout(_STREAM_S):
             said = answer(way, stand_ins, client.take(length))
             if said is None:
                 return

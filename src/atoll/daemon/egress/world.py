@@ -24,7 +24,8 @@ DIAL_S = 10.0
 _ANSWER_S = 30.0
 """For the owner's proxy, which may have to look far."""
 _LOOKUPS = 32
-_KEPT_S = 5.0
+KEPT_S = 5.0
+"""For which the addresses of a name are kept, and are not looked up again."""
 _MOST_KEPT = 1024
 _OWN_S = 2.0
 
@@ -103,7 +104,7 @@ class World:
         if done.cancelled() or done.exception() is not None:
             return
         self._kept.pop(name, None)
-        self._kept[name] = time.monotonic() + _KEPT_S, done.result()
+        self._kept[name] = time.monotonic() + KEPT_S, done.result()
         while len(self._kept) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
 

@@ -1,0 +1,86 @@
+"""The ports inside a capsule's network that belong to the daemon.
+
+The holder binds them before anything else runs in the network, and keeps them bound for as long as
+the view lives: no process inside can take one while there is no daemon. The daemon gets the sockets
+on a connection of its own. When that ends, whatever the reason, the ports are closed: connections
+and datagrams are refused again, and the ports stay bound.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from atoll.keeper import calls
+from atoll.keeper.networks import CAUGHT_PORT, IPV6, LOOPBACK_ADDRESSES, NAMES_PORT, PROXY_PORT
+
+_V4, _V6 = int(socket.AF_INET), int(socket.AF_INET6)
+_STREAM, _DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
+PORTS = (
+    (_V4, _STREAM, PROXY_PORT),
+    (_V4, _STREAM, CAUGHT_PORT),
+    (_V6, _STREAM, CAUGHT_PORT),
+    (_V4, _DATAGRAM, NAMES_PORT),
+    (_V6, _DATAGRAM, NAMES_PORT),
+    (_V4, _STREAM, NAMES_PORT),
+    (_V6, _STREAM, NAMES_PORT),
+)
+"""Family, type and port, each on the loopback address of its family."""
+_UNUSED = ((_V6, _STREAM, PROXY_PORT),)
+"""Kept from others, and not used."""
+
+
+class ReservedPorts:
+    """Of the network of the process that makes it."""
+
+    def __init__(self) -> None:
+        """OSError when a port is in use."""
+        has_v6 = os.path.exists(IPV6)
+        self.sockets = [_bind(*port) for port in PORTS if has_v6 or port[0] == _V4]
+        self._unused = [_bind(*port) for port in _UNUSED if has_v6]
+        self._tenant: int | None = None
+
+    def lend(self, client: int) -> None:
+        """Opens the ports for a client, which is known by its descriptor."""
+        self._tenant = client
+        for sock in self.sockets:
+            if sock.type == socket.SOCK_DGRAM:
+                calls.disconnect(sock.fileno())
+            else:
+                # So that it can listen beside the connections of a former tenant. Only while it
+                # listens: until then it would let others bind the port, too.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.listen(0)
+
+    def end(self, client: int) -> None:
+        """Closes the ports, unless they were lent to another client meanwhile."""
+        if client != self._tenant:
+            return
+        self._tenant = None
+        for sock in self.sockets:
+            _close(sock)
+
+
+def _bind(family: int, kind: int, port: int) -> socket.socket:
+    # Without SO_REUSEADDR: with it, others could bind the same port.
+    sock = socket.socket(family, kind)
+    try:
+        if family == _V6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((LOOPBACK_ADDRESSES[family], port))
+        _close(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _close(sock: socket.socket) -> None:
+    if sock.type == socket.SOCK_DGRAM:
+        # It hears nobody but itself, and everybody else is refused by the kernel.
+        sock.connect(sock.getsockname())
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        # On a socket that does not listen, this would mark the connections of later listeners.
+        sock.shutdown(socket.SHUT_RD)
