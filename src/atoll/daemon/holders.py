@@ -63,8 +63,8 @@ class Holder:
             [self._diag] = await self.sockets((int(socket.AF_NETLINK), int(socket.SOCK_RAW)))
         query = ListenerQuery(self._diag)
         try:
-            while (found := query.read_part()) is None:
-                await asyncio.sleep(0)  # noqa: ASYNC110 - gives way, waits for nothing
+            while (found := query.read_part()) is None:  # noqa: ASYNC110 - gives way, waits for nothing
+                await asyncio.sleep(0)
         except OSError:  # a kernel that does not support the question
             self._close_diag()
             return await asyncio.to_thread(find_listening, self.pid) or Listing()
