@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from atoll.daemon.ports import census, port_leases
+from atoll.daemon.ports import census, port_leases, telling
 from atoll.daemon.ports.doors import Door, Guests
 from atoll.daemon.ports.port_leases import MAX_PORTS, plan_change
 from atoll.daemon.ports.targets import HOST, Target
@@ -247,6 +247,8 @@ def test_incomplete_listing_hides_no_leased_port(play):
         flood = places(range(10_000, 14_000))
         await publisher.update(inside, flood, is_complete=False)
         assert await ask(fix.ports["web"]) == "web"
+        [row] = [r for r in (await publisher.status(fix.project_id))["ports"] if r["name"] == "web"]
+        assert row["state"] == telling.UNKNOWN
         # The control: a complete listing that does not name it closes it.
         await publisher.update(inside, flood)
         assert await ask(fix.ports["web"]) is None

@@ -14,6 +14,8 @@ from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 LISTENING, CLOSED = "listening", "closed"
+UNKNOWN = "unknown: too many sockets listen in the capsule"
+"""Of a port that an incomplete listing does not name."""
 _MOST_ROWS = 200
 """An answer is one message, and messages are bounded."""
 _MOST_REFUSED = 8
@@ -108,6 +110,7 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     listens = frozenset(one.listening) if one is not None else frozenset()
     if not own:
         listens = frozenset(place.port for place in listening.here())
+    unseen = CLOSED if one is None or one.is_complete else UNKNOWN
     label = picture.census.labels[capsule.project_id]
     chosen = picture.census.checkouts.get(capsule.project_id)
     is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
@@ -115,7 +118,7 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     for name, leased in capsule.ports.items():
         number = capsule.numbers.get(name)
         inside = number if own else leased
-        state = LISTENING if inside in listens else CLOSED
+        state = LISTENING if inside in listens else unseen
         if one is not None and name in one.troubles:
             state = explain(leased, one.troubles[name])[0]
         held = is_checked_out and number is not None
