@@ -12,12 +12,13 @@ import sys
 
 import pytest
 
+from atoll.daemon.capsules import Capsules
 from atoll.daemon.ports import census, port_leases, telling
 from atoll.daemon.ports.doors import Door, Guests
 from atoll.daemon.ports.port_leases import MAX_PORTS, plan_change
 from atoll.daemon.ports.targets import HOST, Target
 from atoll.engine import ports
-from atoll.host.listening import Listening
+from atoll.host.listening import Listening, Listing
 from worlds import Played, ask, until
 
 LOOK_S = 0.4
@@ -272,6 +273,45 @@ def test_one_capsules_store_write_delays_no_other_capsule(play):
             other.execute("ROLLBACK")
         await writing
         assert "8000" in known(world, slow).ports
+
+    play(story)
+
+
+class Looked(Played):
+    """A capsule that is its own holder, and answers only when it is `open`."""
+
+    def __init__(self, capsule):
+        super().__init__(capsule)
+        self.holder, self.granted = self, ()
+        self.open, self.asked = asyncio.Event(), 0
+
+    async def listening(self):
+        self.asked += 1
+        await self.open.wait()
+        return Listing(frozenset(self.found()))
+
+
+def test_capsule_that_does_not_answer_delays_no_other(play):
+    async def story(world, publisher):
+        project = world.project()
+        stuck, quick = (
+            Looked(world.capsule(project, name, web=3000)) for name in ("stuck", "quick")
+        )
+        quick.doors[3000] = await world.serve("quick")
+        quick.open.set()
+        capsules = Capsules(world.session, publisher)
+        capsules._attached = {one.capsule.id: one for one in (stuck, quick)}
+        serving = asyncio.create_task(capsules.serve())
+        await until(lambda: quick.asked >= 3)
+        assert await ask(quick.capsule.ports["web"]) == "quick"
+        # It was asked first, and is not asked again before it has answered.
+        assert stuck.asked == 1
+        stuck.open.set()
+        await until(lambda: stuck.asked >= 2)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        capsules._world.close()
 
     play(story)
 

@@ -347,7 +347,7 @@ def test_unknown_things_are_refused(play):
 def test_thousand_connections_at_once(play):
     async def story(world, publisher):
         sockets.allow_many()
-        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 6000:
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 8000:
             pytest.skip("too few descriptors are allowed here")
         fix = world.capsule(world.project(), "fix", web=3000)
         await attach(world, publisher, fix, web=3000)

@@ -63,14 +63,15 @@ class PortLeases:
             return capsule
         if any(name.isdigit() for name in change.lease):
             one.leased_at = now
-        return await asyncio.to_thread(self._apply, one, capsule, change)
+        fresh = await asyncio.to_thread(self._apply, capsule, change)
+        one.unpublished = missing - set(fresh.numbers.values())
+        return fresh
 
-    def _apply(self, one: Attached, capsule: Capsule, change: Change) -> Capsule:
+    def _apply(self, capsule: Capsule, change: Change) -> Capsule:
         ports.lease_more(self._session, capsule, change.lease, change.release)
         found = self._session.store.capsule(capsule.id)
         if found is None:
             raise StateError(f"the capsule `{capsule.name}` has been removed")
-        one.unpublished -= set(found.numbers.values())
         return found
 
     def _services(self, project: Project) -> dict[str, int]:

@@ -6,6 +6,8 @@ belongs there fails to start when the port is taken.
 
 from __future__ import annotations
 
+import functools
+
 from atoll.engine.ports import FIRST, LAST
 
 _UNPRIVILEGED = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
@@ -59,8 +61,9 @@ WELL_KNOWN = {
 """Services that programs of the host commonly look for on the loopback."""
 
 
+@functools.cache
 def first_unprivileged() -> int:
-    """The kernel's own limit can be lower, where containers are run; that changes nothing here."""
+    """Read once. The kernel's limit can also be lower than 1024; that changes nothing here."""
     try:
         with open(_UNPRIVILEGED, encoding="ascii") as stream:
             return max(_PRIVILEGED_BELOW, int(stream.read()))
