@@ -108,8 +108,8 @@ def test_checked_out_capsule_takes_no_port_of_the_host_by_listening(online):
     assert eventually(lambda: set(wanted) <= set(leases(online, "x")))
     said = online.atoll("checkout", "x").stderr
     for port in wanted:
-        assert f"port {port} is not taken" in said
         assert can_be_taken(port)
+        assert f"port {port} is not taken" in said
     command = next(line for line in said.splitlines() if line.strip().startswith("hint: "))
     assert f"atoll checkout x --port {wanted[0]}" in command
     # The control: what the owner names, the capsule gets.
@@ -132,8 +132,8 @@ def test_project_file_takes_no_port_of_a_service_of_the_host(online):
     serve(online, "x", ordinary, service)
     assert eventually(lambda: {ordinary, service} == set(leases(online, "x")))
     said = online.atoll("checkout", "x").stderr
-    assert f"port {service} is not taken" in said
     assert can_be_taken(service)
+    assert f"port {service} is not taken" in said
     # The control: a port like any other is taken because it is declared.
     assert say(ordinary) == f"inside {ordinary}"
 
