@@ -131,7 +131,7 @@ async def publish(home, places):
             if found is None:
                 await publisher.forget(held.pop(name).capsule.id)
             else:
-                await publisher.update(inside, found)
+                await publisher.update(inside, found.places, is_complete=found.is_complete)
         await asyncio.sleep(POLL_S)
 
 

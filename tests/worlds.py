@@ -61,13 +61,25 @@ class World:
         self.session = Session(home=home, store=Store(home), owner={})
         self.next_port = 0
         self.servers = []
+        self.now = 0.0
+
+    def clock(self):
+        """Stands still until a test moves `now`."""
+        return self.now
+
+    def free_ports(self, count):
+        """So many different ones, none of which is leased."""
+        found = set()
+        while len(found) < count:
+            found |= {free_port()} - self.session.store.leased_ports()
+        return sorted(found)
 
     def project(self, name="shop", number=1, root="/r"):
         record = Project(f"{name}-{number:08x}", name, root, f"{root}/.git{number}")
         return self.session.store.remember_project(record)
 
     def capsule(self, project, name, level="sandbox", **numbers):
-        leases = {service: free_port() for service in numbers}
+        leases = dict(zip(numbers, self.free_ports(len(numbers)), strict=True))
         plan = plan_of(name, level, numbers, project.name)
         return self.session.store.lease_capsules(project, [(plan, leases)])[0]
 

@@ -11,16 +11,30 @@ from atoll.engine import ports
 
 @click.command("checkout")
 @name_argument
+@click.option(
+    "-p",
+    "--port",
+    "named",
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    multiple=True,
+    help="Also take this port; repeat for several.",
+)
 @click.option("--none", "nobody", is_flag=True, help="Give the ports back.")
 @verb
-def command(frame: Frame, name: str | None, *, nobody: bool) -> None:
-    """Gives NAME the project's own port numbers on 127.0.0.1, all of them or none. They move from
-    the capsule that had them; nothing is restarted, and open connections stay where they are."""
+def command(frame: Frame, name: str | None, *, named: tuple[int, ...], nobody: bool) -> None:
+    """Gives NAME the ports that the project file declares, on 127.0.0.1, all of them or none. They
+    move from the capsule that had them; nothing is restarted, and open connections stay where they
+    are. A port that is not declared, is privileged (below 1024) or belongs to a well-known service
+    such as PostgreSQL is taken only when `--port` names it. Example: atoll checkout fix --port
+    5432"""
     if nobody == (name is not None):
         raise click.UsageError("name a capsule, or give the ports back with `--none`")
+    if nobody and named:
+        raise click.UsageError("`--port` and `--none` exclude each other")
     project = frame.project()
     capsule = None if name is None else project.capsule(name).record
-    data = ports.checkout(project.session, project.record, capsule)
+    data = ports.checkout(project.session, project.record, capsule, named)
     tell(frame.output, data)
     if capsule is None:
         frame.output.note("no capsule has the project's own ports now")

@@ -37,10 +37,23 @@ def tell(output: Output, data: dict[str, Any]) -> None:
     for text in (data["note"], refused, *data["missing"]):
         if text:
             output.note(text)
+    if data["not_canonical"]:
+        output.note(_render_refused(data["not_canonical"]))
     if data["more"]:
         output.note(f"{data['more']} more are not shown\nhint: atoll ports NAME")
     if not rows:
         output.note("no port is declared, and nothing listens yet")
+
+
+def _render_refused(refused: dict[str, Any]) -> str:
+    """The ports of the capsule that is checked out that stay off the host's own numbers."""
+    lines = [f"port {row['port']} is not taken on 127.0.0.1: {row['reason']}"
+             for row in refused["ports"]]  # fmt: skip
+    if refused["more"]:
+        lines.append(f"{refused['more']} more listening ports are not taken")
+    if refused["command"]:
+        lines.append(f"hint: {refused['command']}")
+    return "\n".join(lines)
 
 
 def _cell(value: object) -> str:

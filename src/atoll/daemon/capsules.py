@@ -165,13 +165,36 @@ class Capsules:
         self._world.close()
 
     async def serve(self) -> None:
-        """Looks, until cancelled, where something listens."""
-        while True:
-            for attached in list(self._attached.values()):
-                with suppress(HolderGone):
-                    found = await attached.holder.listening()
-                    await self._publisher.update(attached, found, granted=attached.granted)
-            await asyncio.sleep(_LOOK_S)
+        """Looks, until cancelled, where something listens.
+
+        Each capsule is looked at by a task of its own, and not again before that has ended: a slow
+        look delays no other capsule.
+        """
+        looks: dict[int, asyncio.Task[None]] = {}
+        try:
+            while True:
+                for capsule_id in [key for key, task in looks.items() if task.done()]:
+                    looks.pop(capsule_id).result()
+                for capsule_id, attached in self._attached.items():
+                    if capsule_id not in looks:
+                        looks[capsule_id] = asyncio.create_task(self._look(attached))
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            for task in looks.values():
+                await _end(task)
+
+    async def _look(self, attached: Attached) -> None:
+        capsule_id = attached.capsule.id
+        with suppress(HolderGone):
+            found = await attached.holder.listening()
+            if self._attached.get(capsule_id) is not attached:
+                return
+            await self._publisher.update(
+                attached, found.places, granted=attached.granted, is_complete=found.is_complete
+            )
+            if self._attached.get(capsule_id) is not attached:
+                # It was detached meanwhile.
+                await self._publisher.forget(capsule_id)
 
     def handlers(self) -> dict[str, Handler]:
         return {"attach": self._on_attach, "policy": self._on_attach}

@@ -7,7 +7,7 @@ import os
 import socket
 from collections import deque
 
-from atoll.host.listening import Listening, ask_listening, find_listening
+from atoll.host.listening import ListenerQuery, Listing, find_listening
 from atoll.keeper import asking, wire
 
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
@@ -57,14 +57,25 @@ class Holder:
             sock.setblocking(False)  # noqa: FBT003
         return made
 
-    async def listening(self) -> frozenset[Listening]:
-        """Who accepts connections inside."""
+    async def listening(self) -> Listing:
+        """What accepts connections inside. Other tasks have their turn between two parts."""
         if self._diag is None:
             [self._diag] = await self.sockets((int(socket.AF_NETLINK), int(socket.SOCK_RAW)))
+        query = ListenerQuery(self._diag)
         try:
-            return ask_listening(self._diag)
-        except OSError:  # a kernel that does not answer so
-            return find_listening(self.pid) or frozenset()
+            while (found := query.read_part()) is None:  # noqa: ASYNC110 - gives way, waits for nothing
+                await asyncio.sleep(0)
+        except OSError:  # a kernel that does not support the question
+            self._close_diag()
+            return await asyncio.to_thread(find_listening, self.pid) or Listing()
+        if not found.is_complete:
+            self._close_diag()
+        return found
+
+    def _close_diag(self) -> None:
+        if self._diag is not None:
+            self._diag.close()
+            self._diag = None
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
         """A connection to a port inside. Raises ConnectionError or TimeoutError."""
@@ -107,8 +118,7 @@ class Holder:
         for sock in (self._asking, self._watching, *self._store):
             sock.close()
         self._store.clear()
-        if self._diag is not None:
-            self._diag.close()
+        self._close_diag()
 
 
 async def _readable(sock: socket.socket) -> None:

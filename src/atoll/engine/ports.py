@@ -8,7 +8,7 @@ and its leases are where the owner reaches that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from atoll.engine import daemons, levels, router_check, urls
@@ -71,22 +71,21 @@ def _next_free(candidates: Iterator[int]) -> tuple[int, sockets.HeldPort]:
     )
 
 
-def lease_one(session: Session, capsule: Capsule, name: str, number: int) -> int:
-    """One more port for a capsule that exists, by the name of `number`; the one that it has, if
-    it has. Raises StateError when the capsule is gone.
+def lease_more(
+    session: Session, capsule: Capsule, wanted: Mapping[str, int], release: Collection[str] = ()
+) -> None:
+    """Leases ports for a capsule that exists, name → number inside, and gives up the leases in
+    `release`, in one transaction. A name that has a lease keeps it.
+
+    Raises StateError when the capsule is gone, PrerequisiteError when no port is free.
     """
-    while True:
-        known = session.store.find_capsule(capsule.project_id, capsule.name)
-        if known is not None and known.id == capsule.id and name in known.ports:
-            return known.ports[name]
-        port, holder = _next_free(_candidates(session))
-        try:
-            session.store.lease_port(capsule, name, port, number)
-        except PortTakenError:
-            continue
-        finally:
-            holder.close()
-        return port
+
+    def commit(found: list[dict[str, int]]) -> list[Capsule]:
+        leases = {name: (port, wanted[name]) for name, port in found[0].items()}
+        session.store.change_ports(capsule, leases, release)
+        return []
+
+    lease_with_ports(session, [tuple(wanted)], commit)
 
 
 def told_inside(capsule: Capsule) -> dict[str, int]:
@@ -131,21 +130,28 @@ def look(session: Session, project: Project, capsule: Capsule | None = None) -> 
     return _ask(session, "ports", project, capsule)
 
 
-def checkout(session: Session, project: Project, capsule: Capsule | None) -> dict[str, Any]:
-    """Gives the project's own port numbers to a capsule, all or none of them; None: to nobody.
+def checkout(
+    session: Session, project: Project, capsule: Capsule | None, ports: Collection[int] = ()
+) -> dict[str, Any]:
+    """Gives the project's declared ports, and those in `ports`, to a capsule on the host's own
+    loopback, all or none of them; None: to no capsule.
 
-    Raises StateError when somebody else has one of them, PrerequisiteError when the kernel does
-    not let us have it; then nothing has changed.
+    Raises StateError when another process has one of them, PrerequisiteError when the kernel does
+    not permit it; then nothing has changed.
     """
-    return _ask(session, "checkout", project, capsule)
+    return _ask(session, "checkout", project, capsule, {"ports": sorted(set(ports))})
 
 
-def _ask(session: Session, do: str, project: Project, capsule: Capsule | None) -> dict[str, Any]:
+def _ask(
+    session: Session,
+    do: str,
+    project: Project,
+    capsule: Capsule | None,
+    words: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
     trouble = router_check.find_trouble(session)
-    capsule_id = capsule.id if capsule else None
-    found: dict[str, Any] = daemons.ask(
-        session, {"do": do, "project": project.id, "capsule": capsule_id}
-    )
+    request = {"do": do, "project": project.id, "capsule": capsule.id if capsule else None}
+    found: dict[str, Any] = daemons.ask(session, {**request, **(words or {})})
     if trouble is None:
         return found
     rows = [{**row, "url": None} for row in found["ports"]]

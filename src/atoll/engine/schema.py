@@ -84,7 +84,12 @@ UPDATE capsules SET narrowed = '[["none", []]]'
 """`moment` says how it was known that nothing wrote; `write` are a run's patterns, and `narrowed`
 those of all runs that a capsule's files come from, each with the network of the run."""
 
-STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD)
+_CHECKOUT_PORTS = """
+ALTER TABLE checkouts ADD COLUMN ports TEXT NOT NULL DEFAULT '[]';
+"""
+"""`ports` are those that the owner named; a checkout of an older Atoll named none."""
+
+STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS)
 """Script n makes version n+1 out of version n; version 0 is an empty file."""
 
 VERSION = len(STEPS)

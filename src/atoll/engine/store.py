@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from atoll.engine.rows import capsule_of, snapshot_of
 from atoll.engine.run_store import RunStore
@@ -18,6 +18,7 @@ from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
     Capsule,
     CapsuleState,
+    Checkout,
     Project,
     Snapshot,
 )
@@ -152,41 +153,55 @@ class Store(RunStore):
 
     # Ports
 
-    def lease_port(self, capsule: Capsule, name: str, port: int, number: int) -> None:
-        """One more port for a capsule that exists. Raises PortTakenError when it, or the name, is
-        leased already, StateError when the capsule is gone.
+    def change_ports(
+        self, capsule: Capsule, leases: Mapping[str, tuple[int, int]], release: Collection[str] = ()
+    ) -> None:
+        """Gives up the leases in `release` and adds new ones, name → (port, number), in one
+        transaction. A name that has a lease keeps it.
+
+        Raises PortTakenError when a port is leased already, StateError when the capsule is gone.
         """
         try:
             with self._write() as db:
-                db.execute(
-                    "INSERT INTO ports SELECT ?, ?, ?, ?, count(*) FROM ports WHERE capsule_id = ?",
-                    (port, capsule.id, name, number, capsule.id),
+                db.executemany(
+                    "DELETE FROM ports WHERE capsule_id = ? AND name = ?",
+                    [(capsule.id, name) for name in release],
+                )
+                db.executemany(
+                    "INSERT INTO ports SELECT ?, ?, ?, ?, coalesce(max(position) + 1, 0) "
+                    "FROM ports WHERE capsule_id = ? ON CONFLICT (capsule_id, name) DO NOTHING",
+                    [
+                        (port, capsule.id, name, number, capsule.id)
+                        for name, (port, number) in leases.items()
+                    ],
                 )
         except sqlite3.IntegrityError as error:
             if "FOREIGN KEY" in str(error):
                 raise StateError(f"the capsule `{capsule.name}` has been removed") from error
             raise PortTakenError from error
 
-    def release_port(self, capsule: Capsule, name: str) -> None:
-        with self._write() as db:
-            db.execute("DELETE FROM ports WHERE capsule_id = ? AND name = ?", (capsule.id, name))
-
     def leased_ports(self) -> set[int]:
         return {row["port"] for row in self._rows("SELECT port FROM ports")}
 
-    def checkouts(self) -> dict[str, int]:
+    def checkouts(self) -> dict[str, Checkout]:
         """Project → the capsule that has its canonical ports."""
         return {
-            row["project_id"]: row["capsule_id"] for row in self._rows("SELECT * FROM checkouts")
+            row["project_id"]: Checkout(row["capsule_id"], tuple(json.loads(row["ports"])))
+            for row in self._rows("SELECT * FROM checkouts")
         }
 
-    def set_checkout(self, project_id: str, capsule_id: int | None) -> None:
+    def set_checkout(
+        self, project_id: str, capsule_id: int | None, ports: Collection[int] = ()
+    ) -> None:
         """Raises StateError when the capsule is gone."""
         try:
             with self._write() as db:
                 db.execute("DELETE FROM checkouts WHERE project_id = ?", (project_id,))
                 if capsule_id is not None:
-                    db.execute("INSERT INTO checkouts VALUES (?, ?)", (project_id, capsule_id))
+                    db.execute(
+                        "INSERT INTO checkouts (project_id, capsule_id, ports) VALUES (?, ?, ?)",
+                        (project_id, capsule_id, json.dumps(sorted(ports))),
+                    )
         except sqlite3.IntegrityError as error:
             raise StateError("the capsule has been removed", hint="atoll ls") from error
 

@@ -4,13 +4,13 @@ that holds a port of the host.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import pwd
 import socket
 import struct
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 from atoll.host.procfs import processes
@@ -20,6 +20,13 @@ _NETLINK, _DIAG = struct.Struct("=IHHII"), struct.Struct("=BBBBI")
 _BY_FAMILY, _DUMP = 20, 0x301
 _ERROR, _DONE = 2, 3
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
+_MAPPED = bytes(10) + b"\xff\xff"
+MAX_LISTENERS = 4096
+"""Sockets that are read from one listing. The rest is ignored."""
+MAX_TABLE_BYTES = 4 << 20
+"""What is read of one table in /proc, which lists all connections as well."""
+MAX_ADDRESSES = 4
+"""Addresses of one port that are tried for a connection."""
 _LOOPBACK4, _LOOPBACK6 = "127.0.0.1", "::1"
 
 
@@ -28,6 +35,13 @@ class Listening(NamedTuple):
 
     address: str
     port: int
+
+
+class Listing(NamedTuple):
+    """What listens in one network. An incomplete one says nothing about what it leaves out."""
+
+    places: frozenset[Listening] = frozenset()
+    is_complete: bool = True
 
 
 class Entry(NamedTuple):
@@ -71,63 +85,99 @@ def parse_address(text: bytes) -> str:
 
 
 def _plain(packed: bytes) -> str:
-    address = ipaddress.ip_address(packed)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
+    if len(packed) == 4:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
+    return socket.inet_ntop(socket.AF_INET6, packed)
 
 
-def find_listening(pid: int) -> frozenset[Listening] | None:
-    """Everything that accepts connections in the network of process `pid`; None when it is gone."""
-    entries = _entries(f"/proc/{pid}/net")
-    if entries is None:
+def find_listening(pid: int) -> Listing | None:
+    """What accepts connections in the network of process `pid`; None when the process is gone."""
+    tables = _tables(f"/proc/{pid}/net", MAX_TABLE_BYTES)
+    if tables is None:
         return None
-    return frozenset(Listening(entry.address, entry.port) for entry in entries)
+    entries = list(islice(_entries(tables), MAX_LISTENERS + 1))
+    is_cut = len(entries) > MAX_LISTENERS or any(len(t) == MAX_TABLE_BYTES for t in tables)
+    places = frozenset(Listening(e.address, e.port) for e in entries[:MAX_LISTENERS])
+    return Listing(places, is_complete=not is_cut)
 
 
-def ask_listening(sock: socket.socket) -> frozenset[Listening]:
-    """Everything that accepts connections in the network that a socket of `NETLINK_SOCK_DIAG` was
-    made in. The kernel then looks at nothing else, where /proc has it walk over all connections.
+class ListenerQuery:
+    """Asks the kernel for the listening sockets of the network in which a `NETLINK_SOCK_DIAG`
+    socket was made. The kernel reads only its table of listeners, where /proc walks over all
+    connections.
 
-    OSError when the kernel does not answer so.
+    The answer comes in parts, so that a caller can yield between them. After an incomplete answer
+    the rest of it is still queued: close the socket.
     """
-    found: set[Listening] = set()
-    for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+
+    def __init__(self, sock: socket.socket, limit: int = MAX_LISTENERS) -> None:
+        self._sock = sock
+        self._left = limit
+        self._places: set[Listening] = set()
+        self._families = [(socket.AF_INET6, 16), (socket.AF_INET, 4)]
+        self._address_bytes = 0
+        self._is_complete = True
+
+    def read_part(self) -> Listing | None:
+        """Reads one part; returns the whole listing after the last one.
+
+        Raises OSError when the kernel does not support the question.
+        """
+        if not self._address_bytes:
+            self._send_request()
+        is_last = self._take_part(self._sock.recv(1 << 16))
+        if is_last:
+            self._address_bytes = 0
+        if not self._is_complete or (is_last and not self._families):
+            return Listing(frozenset(self._places), self._is_complete)
+        return None
+
+    def _send_request(self) -> None:
+        family, self._address_bytes = self._families.pop()
         request = _DIAG.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN_STATE) + bytes(48)
         head = _NETLINK.pack(_NETLINK.size + len(request), _BY_FAMILY, _DUMP, 1, 0)
-        sock.send(head + request)
-        while not _take_answer(sock.recv(1 << 16), size, found):
-            continue
-    return frozenset(found)
+        self._sock.send(head + request)
 
-
-def _take_answer(answer: bytes, size: int, found: set[Listening]) -> bool:
-    """Adds what it tells; whether it was the last part."""
-    at = 0
-    while at < len(answer):
-        length, kind, *_ = _NETLINK.unpack_from(answer, at)
-        if kind == _ERROR:
-            code = struct.unpack_from("=i", answer, at + _NETLINK.size)[0]
-            raise OSError(-code, os.strerror(-code))
-        if kind == _DONE:
-            return True
-        (port,) = struct.unpack_from(">H", answer, at + _NETLINK.size + 4)
-        place = at + _NETLINK.size + 8
-        found.add(Listening(_plain(answer[place : place + size]), port))
-        at += (length + 3) & ~3
-    return False
+    def _take_part(self, answer: bytes) -> bool:
+        """Returns whether it was the last part for the family."""
+        at = 0
+        while at < len(answer):
+            length, kind, *_ = _NETLINK.unpack_from(answer, at)
+            if kind == _ERROR:
+                code = struct.unpack_from("=i", answer, at + _NETLINK.size)[0]
+                raise OSError(-code, os.strerror(-code))
+            if kind == _DONE:
+                return True
+            if not self._left:
+                self._is_complete = False
+                return True
+            self._left -= 1
+            (port,) = struct.unpack_from(">H", answer, at + _NETLINK.size + 4)
+            place = at + _NETLINK.size + 8
+            self._places.add(Listening(_plain(answer[place : place + self._address_bytes]), port))
+            at += (length + 3) & ~3
+        return False
 
 
 def here() -> frozenset[Listening]:
-    """The same for our own network."""
-    return find_listening(os.getpid()) or frozenset()
+    """What accepts connections in our own network, whole."""
+    tables = _tables("/proc/self/net") or []
+    return frozenset(Listening(entry.address, entry.port) for entry in _entries(tables))
 
 
-def _entries(directory: str) -> list[Entry] | None:
-    found: list[Entry] = []
+def _entries(tables: Iterable[bytes]) -> Iterator[Entry]:
+    return chain.from_iterable(parse_table(table) for table in tables)
+
+
+def _tables(directory: str, limit: int = -1) -> list[bytes] | None:
+    """The texts of both tables, of each at most `limit` bytes; None when the process is gone."""
+    found: list[bytes] = []
     for name in ("tcp", "tcp6"):
         try:
             with open(f"{directory}/{name}", "rb") as stream:
-                found += parse_table(stream.read())
+                found.append(stream.read(limit))
         except FileNotFoundError:
             if name == "tcp":
                 return None
@@ -138,23 +188,24 @@ def _entries(directory: str) -> list[Entry] | None:
     return found
 
 
-def dialled(places: Iterable[Listening], port: int) -> list[str]:
-    """Under which addresses of its own network a port is to be tried, in this order.
+def dial_order(listening: Iterable[str]) -> list[str]:
+    """The addresses to try for a port that listens on these, in order.
 
-    Whether a listener on `::` also takes IPv4 cannot be seen: both are tried.
+    Whether a listener on `::` also accepts IPv4 cannot be seen: both are tried.
     """
-    addresses = {place.address for place in places if place.port == port}
+    addresses = set(listening)
     tried = []
     if addresses & {*_ANY, _LOOPBACK4}:
         tried.append(_LOOPBACK4)
     if addresses & {"::", _LOOPBACK6}:
         tried.append(_LOOPBACK6)
-    return tried or sorted(addresses)
+    return tried or sorted(addresses)[:MAX_ADDRESSES]
 
 
 def find_occupants(port: int) -> list[Occupant]:
     """Who listens on a port of the host, on any address."""
-    entries = [entry for entry in _entries("/proc/self/net") or () if entry.port == port]
+    tables = _tables("/proc/self/net") or []
+    entries = [entry for entry in _entries(tables) if entry.port == port]
     if not entries:
         return []
     owners = _owners({entry.inode for entry in entries})

@@ -50,6 +50,14 @@ class Project(NamedTuple):
     """The repository's common directory: all its worktrees are one project."""
 
 
+class Checkout(NamedTuple):
+    """Which capsule has the project's canonical ports."""
+
+    capsule_id: int
+    ports: tuple[int, ...] = ()
+    """Ports that the owner named, in addition to what the project file declares."""
+
+
 class Capsule(NamedTuple):
     id: int
     project_id: str

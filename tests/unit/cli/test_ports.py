@@ -18,6 +18,7 @@ ANSWER = {
     "note": None,
     "checked_out": "fix",
     "missing": [],
+    "not_canonical": None,
     "more": 0,
     "ports": [
         {
@@ -106,14 +107,46 @@ def test_checkout_and_back(daemon, capsys):
     assert "no capsule has" in capsys.readouterr().err
 
 
+def test_named_ports_are_asked_for(daemon):
+    assert run(["checkout", "fix", "--port", "5432", "-p", "22", "-p", "22"]) == 0
+    assert run(["checkout", "fix"]) == 0
+    assert [r["ports"] for r in daemon.asked] == [[22, 5432], []]
+
+
+def test_ports_that_were_not_taken_are_reported_with_the_command(daemon, capsys):
+    daemon.answer = {
+        **ANSWER,
+        "not_canonical": {
+            "ports": [{"port": 5432, "reason": "it is the port of PostgreSQL"}],
+            "more": 2000,
+            "command": "atoll checkout fix --port 5432",
+        },
+    }
+    assert run(["checkout", "fix"]) == 0
+    said = capsys.readouterr().err
+    assert "port 5432 is not taken on 127.0.0.1: it is the port of PostgreSQL" in said
+    assert "2000 more" in said
+    assert "hint: atoll checkout fix --port 5432" in said
+
+
 def test_refusal_is_told(daemon, capsys):
     daemon.answer = StateError("port 3000 is taken by `x`", hint="kill 1, then: atoll checkout fix")
     assert run(["checkout", "fix"]) == 4
     assert "hint: kill 1, then: atoll checkout fix" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["fix", "--none"]])
-def test_either_a_name_or_none(daemon, words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fix", "--none"],
+        ["--none", "--port", "1"],
+        ["fix", "--port", "0"],
+        ["fix", "--port", "65536"],
+        ["fix", "--port", "web"],
+    ],
+)
+def test_usage_is_checked_before_anything_is_asked(daemon, words):
     assert run(["checkout", *words]) == 2
     assert daemon.asked == []
 

@@ -29,7 +29,7 @@ def play(tmp_path):
         async def whole():
             (tmp_path / "locks").mkdir(exist_ok=True)
             world = World(tmp_path)
-            publisher = Publisher(world.session)
+            publisher = Publisher(world.session, clock=world.clock)
             try:
                 async with asyncio.timeout(60):
                     await story(world, publisher)

@@ -169,7 +169,7 @@ def test_several_capsules_are_leased_at_once(registry):
     assert len({port for names in found for port in names.values()}) == 5
 
 
-# One more port for a capsule that exists, in a real store.
+# More ports for a capsule that exists, in a real store.
 
 
 @pytest.fixture
@@ -180,37 +180,50 @@ def world(tmp_path):
     made.session.store.close()
 
 
-def test_one_more_port_stays_the_same(world):
+def known(world, capsule):
+    return world.session.store.find_capsule(capsule.project_id, capsule.name)
+
+
+def test_more_ports_keep_what_they_have(world):
     fix = world.capsule(world.project(), "fix", web=3000)
-    port = ports.lease_one(world.session, fix, "8123", 8123)
+    ports.lease_more(world.session, fix, {"8123": 8123})
+    port = known(world, fix).ports["8123"]
     assert ports.FIRST <= port <= ports.LAST
-    assert ports.lease_one(world.session, fix, "8123", 8123) == port
-    known = world.session.store.find_capsule(fix.project_id, "fix")
-    assert list(known.ports.items()) == [("web", fix.ports["web"]), ("8123", port)]
-    assert known.numbers == {"web": 3000, "8123": 8123}
+    ports.lease_more(world.session, fix, {"8123": 8123, "8124": 8124})
+    after = known(world, fix)
+    assert list(after.ports) == ["web", "8123", "8124"]
+    assert after.ports["8123"] == port
+    assert after.numbers == {"web": 3000, "8123": 8123, "8124": 8124}
 
 
-def test_one_more_port_is_nobody_elses(world):
+def test_ports_are_given_up_and_leased_at_once(world):
+    fix = world.capsule(world.project(), "fix", web=3000)
+    ports.lease_more(world.session, fix, {"1": 1, "2": 2})
+    ports.lease_more(world.session, fix, {"3": 3}, ["1", "2"])
+    assert list(known(world, fix).ports) == ["web", "3"]
+
+
+def test_more_ports_are_leased_to_no_other_capsule(world):
     project = world.project()
     capsules = [world.capsule(project, name) for name in ("one", "two", "three")]
-    found: list[int] = []
 
     def lease_some(capsule):
-        found.extend(ports.lease_one(world.session, capsule, str(n), n) for n in range(1, 9))
+        for number in range(1, 9):
+            ports.lease_more(world.session, capsule, {str(number): number})
 
     threads = [threading.Thread(target=lease_some, args=[c]) for c in capsules]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(found)) == 24
+    assert len(world.session.store.leased_ports()) == 24
 
 
-def test_one_more_port_of_a_capsule_that_is_gone(world):
+def test_more_ports_of_a_capsule_that_is_gone(world):
     fix = world.capsule(world.project(), "fix")
     world.session.store.forget_capsule(fix)
     with pytest.raises(StateError, match="has been removed"):
-        ports.lease_one(world.session, fix, "8123", 8123)
+        ports.lease_more(world.session, fix, {"8123": 8123})
     assert world.session.store.leased_ports() == set()
 
 
@@ -219,7 +232,7 @@ def test_what_is_told_inside(world):
     port = free_port()
     world.session.owner = {"ATOLL_ROUTER_PORT": str(port)}
     own = world.capsule(project, "own", web=3000, db=5432)
-    ports.lease_one(world.session, own, "8123", 8123)
+    ports.lease_more(world.session, own, {"8123": 8123})
     own = world.session.store.find_capsule(project.id, "own")
     assert ports.variables_of(world.session, own) == {
         "PORT": "3000",

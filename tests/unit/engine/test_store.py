@@ -13,7 +13,7 @@ from atoll.engine.database import SCHEMA_VERSION
 from atoll.engine.store import PortTakenError, Store
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import CapsulePlan, IsolationPlan, Removal, WorkspacePlan
-from atoll.model.state import CapsuleState, Outcome, Project, Reason, RunState
+from atoll.model.state import CapsuleState, Checkout, Outcome, Project, Reason, RunState
 
 PROJECT = Project(id="shop-1", name="shop", root="/r", git_dir="/r/.git")
 
@@ -343,10 +343,30 @@ def test_store_of_before_checkouts_is_brought_up_to_date(home):
     capsule = store.require_capsule(PROJECT.id, "x")
     assert list(capsule.ports) == ["web", "db"]
     assert capsule.numbers == {}
-    store.set_checkout(PROJECT.id, capsule.id)
-    assert store.checkouts() == {PROJECT.id: capsule.id}
+    store.set_checkout(PROJECT.id, capsule.id, {8123, 5432})
+    assert store.checkouts() == {PROJECT.id: Checkout(capsule.id, (5432, 8123))}
     store.forget_capsule(capsule)
     assert store.checkouts() == {}
+    store.close()
+
+
+def test_checkout_of_before_named_ports_is_brought_up_to_date(home):
+    """It goes on, with the declared ports only."""
+    with contextlib.closing(sqlite3.connect(home / "state.db")) as db:
+        db.executescript("".join(schema.STEPS[:6]) + "PRAGMA user_version = 6;")
+        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", PROJECT)
+        db.execute(
+            "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+            "workspace, directory, created_at) "
+            "VALUES (?, 'x', 'sandbox', 'ready', '', '', '', '', 0)",
+            (PROJECT.id,),
+        )
+        db.execute("INSERT INTO checkouts VALUES (?, 1)", (PROJECT.id,))
+        db.commit()
+    store = Store(home)
+    assert store.checkouts() == {PROJECT.id: Checkout(1)}
+    store.set_checkout(PROJECT.id, 1, [5432])
+    assert store.checkouts() == {PROJECT.id: Checkout(1, (5432,))}
     store.close()
 
 

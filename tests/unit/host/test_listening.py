@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -41,10 +42,45 @@ def test_listeners_of_a_process_are_seen_and_clients_are_not():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
-            found = listening.find_listening(os.getpid())
+            found = listening.find_listening(os.getpid()).places
         assert Listening("127.0.0.1", port) in found
         assert [place.port for place in found].count(port) == 1
     assert Listening("127.0.0.1", port) not in listening.here()
+
+
+def answer_of(query):
+    while (found := query.read_part()) is None:
+        continue
+    return found
+
+
+@pytest.mark.parametrize("limit", [0, 1, 40])
+def test_listing_is_cut_at_its_limit(limit):
+    with (
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as asking,
+        contextlib.ExitStack() as servers,
+    ):
+        for _ in range(50):
+            servers.enter_context(socket.create_server(("127.0.0.1", 0)))
+        found = answer_of(listening.ListenerQuery(asking, limit))
+        assert not found.is_complete
+        assert len(found.places) <= limit
+
+
+def test_listing_of_a_process_is_cut_at_its_limit(monkeypatch):
+    with contextlib.ExitStack() as servers:
+        ours = {
+            Listening(*servers.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname())
+            for _ in range(50)
+        }
+        assert ours <= listening.find_listening(os.getpid()).places
+        monkeypatch.setattr(listening, "MAX_LISTENERS", 40)
+        found = listening.find_listening(os.getpid())
+        assert not found.is_complete
+        assert len(found.places) <= 40
+        monkeypatch.setattr(listening, "MAX_LISTENERS", 100_000)
+        monkeypatch.setattr(listening, "MAX_TABLE_BYTES", 200)
+        assert not listening.find_listening(os.getpid()).is_complete
 
 
 def test_kernel_tells_the_same_without_a_walk_over_all_connections():
@@ -56,7 +92,7 @@ def test_kernel_tells_the_same_without_a_walk_over_all_connections():
         ours = {Listening("127.0.0.1", server.getsockname()[1])}
         ours.add(Listening("::", other.getsockname()[1]))
         with socket.create_connection(server.getsockname()) as client:
-            told = listening.ask_listening(asking)
+            told = answer_of(listening.ListenerQuery(asking)).places
             assert client.getsockname()[1] not in {place.port for place in told}
         # Others on this machine may begin and end to listen meanwhile.
         assert ours <= told
@@ -77,11 +113,11 @@ def test_process_that_is_gone():
         (["::1", "127.0.0.1"], ["127.0.0.1", "::1"]),
         (["127.0.0.53"], ["127.0.0.53"]),
         ([], []),
+        ([f"127.0.0.{n}" for n in range(11, 99)], [f"127.0.0.{n}" for n in range(11, 15)]),
     ],
 )
 def test_which_address_is_dialled(addresses, tried):
-    places = [Listening(address, 3000) for address in addresses]
-    assert listening.dialled([*places, Listening("10.0.0.1", 1)], 3000) == tried
+    assert listening.dial_order(addresses) == tried
 
 
 def test_occupant_is_named():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from atoll.engine import levels, urls
 from atoll.engine.session import Session
-from atoll.model.state import Capsule, CapsuleState, Project
+from atoll.model.state import Capsule, CapsuleState, Checkout, Project
 
 
 class Census(NamedTuple):
@@ -17,11 +17,23 @@ class Census(NamedTuple):
     labels: dict[str, str] = {}  # noqa: RUF012 - likewise
     """Project id → its part of a host name."""
     capsules: dict[int, Capsule] = {}  # noqa: RUF012 - likewise
-    checkouts: dict[str, int] = {}  # noqa: RUF012 - likewise
+    checkouts: dict[str, Checkout] = {}  # noqa: RUF012 - likewise
     """Project id → the capsule that has the canonical ports."""
 
     sites: dict[str, int] = {}  # noqa: RUF012 - likewise
     """The label of a capsule's own site → its id."""
+
+    def checked_out(self, project_id: str) -> Capsule | None:
+        """The capsule that has the project's canonical ports."""
+        chosen = self.checkouts.get(project_id)
+        return None if chosen is None else self.capsules.get(chosen.capsule_id)
+
+    def with_capsule(self, capsule: Capsule) -> Census:
+        """The same with a newer record of one capsule."""
+        return self._replace(capsules={**self.capsules, capsule.id: capsule})
+
+    def leased_ports(self) -> set[int]:
+        return {port for capsule in self.capsules.values() for port in capsule.ports.values()}
 
     def of_project(self, project_id: str) -> list[Capsule]:
         return [c for c in self.capsules.values() if c.project_id == project_id]

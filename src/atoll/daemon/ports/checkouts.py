@@ -15,7 +15,6 @@ from atoll.daemon.ports.targets import Target
 from atoll.host.listening import find_occupants
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 
-_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
@@ -82,13 +81,6 @@ class Checkouts:
     def close(self) -> None:
         for project_id in self.projects():
             self.release(project_id)
-
-
-def is_passing(port: int) -> bool:
-    """Whether the kernel hands such ports out by itself: nobody counts on one of them."""
-    with open(_RANGE, encoding="ascii") as stream:
-        first, last = (int(word) for word in stream.read().split())
-    return first <= port <= last
 
 
 def explain(port: int, error: OSError) -> tuple[str, str]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from atoll.daemon.ports.admission import ADMISSION
@@ -21,8 +24,12 @@ from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.host.listening import family_of
 
 BACKLOG = 1024
-_AT_ONCE = 64
-"""How many are let in before others have their turn."""
+_AT_ONCE = 16
+"""Connections that one socket accepts before other tasks have their turn."""
+MAX_CONNECTIONS = 2048
+"""Of one capsule, where the limit on descriptors permits; see `Guests`."""
+_RESERVED = 16
+"""Connections that each capsule may have when the others use up what all may have together."""
 _PAUSE_S = 0.2
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
@@ -30,18 +37,40 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Guests:
-    """The connections that are being served, so that they can be ended together."""
+    """The connections that are being served, so that they can be ended together, and how many of
+    them each capsule has.
 
-    def __init__(self) -> None:
+    A connection takes two descriptors. All connections take at most three quarters of what the
+    process may have, and those of one capsule at most a quarter.
+    """
+
+    def __init__(self, descriptors: int | None = None) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._counts: Counter[int] = Counter()
+        self._descriptors = descriptors
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+    def has_room(self, capsule_id: int) -> bool:
+        """Whether one more connection of the capsule can be accepted now."""
+        limit = self._descriptors or resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        count = self._counts[capsule_id]
+        if len(self._tasks) >= limit * 3 // 8:
+            return count < _RESERVED
+        return count < max(_RESERVED, min(MAX_CONNECTIONS, limit // 8))
+
+    def serve(self, work: Coroutine[Any, Any, None], capsule_id: int = 0) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._counts[capsule_id] += 1
+        task.add_done_callback(partial(self._leave, capsule_id))
+
+    def _leave(self, capsule_id: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._counts[capsule_id] -= 1
+        if not self._counts[capsule_id]:
+            del self._counts[capsule_id]
 
     async def close(self) -> None:
         tasks = list(self._tasks)
@@ -88,10 +117,14 @@ class Reception:
     """Accepts on listening sockets and hands every client over."""
 
     def __init__(
-        self, sockets: list[socket.socket], receive: Callable[[socket.socket], None]
+        self,
+        sockets: list[socket.socket],
+        receive: Callable[[socket.socket], None],
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._sockets = sockets
         self._receive = receive
+        self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._pauses: dict[int, asyncio.TimerHandle] = {}
         for sock in sockets:
@@ -112,6 +145,9 @@ class Reception:
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_AT_ONCE):
+            if not self._has_room():
+                self._pause(sock)
+                return
             try:
                 client, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -119,15 +155,18 @@ class Reception:
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                # The queue keeps them; asking again at once would only burn time.
-                self._loop.remove_reader(sock.fileno())
-                self._pauses[sock.fileno()] = self._loop.call_later(_PAUSE_S, self._watch, sock)
+                self._pause(sock)
                 return
             if not ADMISSION.admits(client):
                 reset(client)
                 continue
             client.settimeout(0)
             self._receive(client)
+
+    def _pause(self, sock: socket.socket) -> None:
+        """The kernel's queue keeps the clients; to ask again at once would only burn time."""
+        self._loop.remove_reader(sock.fileno())
+        self._pauses[sock.fileno()] = self._loop.call_later(_PAUSE_S, self._watch, sock)
 
 
 class Door:
@@ -138,13 +177,16 @@ class Door:
         self.port = port
         self.target = target
         self._guests = guests
-        self._reception = Reception(listen(port, both=both), self._receive)
+        self._reception = Reception(listen(port, both=both), self._receive, self._has_room)
 
     def close(self) -> None:
         self._reception.close()
 
+    def _has_room(self) -> bool:
+        return self._guests.has_room(self.target.capsule_id)
+
     def _receive(self, client: socket.socket) -> None:
-        self._guests.serve(lead(client, self.target))
+        self._guests.serve(lead(client, self.target), self.target.capsule_id)
 
 
 async def lead(client: socket.socket, target: Target) -> None:

@@ -1,35 +1,35 @@
 """A capsule's ports on the host: dynamic ones for its life, canonical ones while it is checked out.
 
 Law: what listens inside is reached on 127.0.0.1 under the port that was leased for it, only while
-it listens, and under no other. Which capsule is checked out is the store's word: whoever comes
-after a crash takes the same ports again.
+it listens, and under no other. Only what is declared, or named by the owner, is canonical. Which
+capsule is checked out is the store's word: whoever comes after a crash takes the same ports again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from atoll.daemon.ports import census, telling
 from atoll.daemon.ports.attached import Attached
-from atoll.daemon.ports.census import Census, declared, has_own_network
-from atoll.daemon.ports.checkouts import Checkouts, explain, is_passing, refusal
+from atoll.daemon.ports.canonical import command, parse_named, require_named, select
+from atoll.daemon.ports.census import Census, has_own_network
+from atoll.daemon.ports.checkouts import Checkouts, explain, refusal
 from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports.port_leases import PortLeases
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Inside, Target
-from atoll.engine import config, ports, urls
+from atoll.engine import urls
 from atoll.engine.session import Session
 from atoll.host import sockets
 from atoll.host.listening import Listening
 from atoll.keeper.networks import OWN_PORTS
-from atoll.model.errors import AtollError, SpecError, StateError
+from atoll.model.errors import AtollError, StateError
 from atoll.model.state import Capsule
 
-MOST_PORTS = 64
-"""Of one capsule: whoever listens on thousands must not use up the leases of all others."""
 _LOOK_S = 1.0
 
 
@@ -45,7 +45,7 @@ class Route(NamedTuple):
 
 
 class Publisher:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.session = session
         self.router_port = urls.router_port(session)
         self.router_trouble: OSError | None = None
@@ -55,7 +55,7 @@ class Publisher:
         self.guests = Guests()
         self.checkouts = Checkouts(self.guests)
         self._turn = asyncio.Lock()
-        self._files: dict[str, tuple[object, dict[str, int]]] = {}
+        self._leases = PortLeases(session, clock)
 
     async def serve(self) -> None:
         """Keeps canonical ports as the store says, until cancelled; then closes everything."""
@@ -81,32 +81,47 @@ class Publisher:
             await self._refresh()
             for capsule_id in set(self.attached) - set(self.census.capsules):
                 self._detach(capsule_id)
-            chosen = self.census.checkouts.items()
-            living = {project for project, capsule in chosen if capsule in self.census.capsules}
+            living = {key for key in self.census.checkouts if self.census.checked_out(key)}
             for project_id in self.checkouts.projects() - living:
                 self.checkouts.release(project_id)
             for project_id in living:
                 self._tend(project_id)
 
     async def update(
-        self, inside: Inside, found: Collection[Listening], granted: Collection[int] = ()
+        self,
+        inside: Inside,
+        found: Collection[Listening],
+        granted: Collection[int] = (),
+        *,
+        is_complete: bool = True,
     ) -> None:
-        """What listens in the capsule now. Ports of the daemon's own (`granted`) do not count."""
-        async with self._turn:
-            if inside.capsule.id not in self.census.capsules:
+        """Publishes what listens in the capsule now, except the daemon's own ports (`granted`).
+
+        The lock is not held while leases are written: a capsule for which that takes long delays
+        no other one.
+        """
+        if inside.capsule.id not in self.census.capsules:
+            async with self._turn:
                 await self._refresh()
-            capsule = self.census.capsules.get(inside.capsule.id)
-            if capsule is None or not has_own_network(capsule):
+        capsule = self.census.capsules.get(inside.capsule.id)
+        if capsule is None or not has_own_network(capsule):
+            return
+        one = self.attached.setdefault(capsule.id, Attached(inside))
+        own = {*OWN_PORTS, *granted}
+        places = frozenset(place for place in found if place.port not in own)
+        has_changed = one.see(inside, places, is_complete=is_complete)
+        if not (has_changed or one.troubles or one.unpublished):
+            return
+        project = self.census.projects[capsule.project_id]
+        fresh = capsule
+        with suppress(AtollError):
+            # The capsule is being removed, or no port is free: what has a lease stays published.
+            fresh = await self._leases.update(one, capsule, project)
+        async with self._turn:
+            if self.attached.get(capsule.id) is not one or fresh.id not in self.census.capsules:
                 return
-            one = self.attached.setdefault(capsule.id, Attached(inside))
-            own = {*OWN_PORTS, *granted}
-            places = frozenset(place for place in found if place.port not in own)
-            if one.inside is inside and one.found == places and not one.troubles:
-                return
-            one.inside, one.found = inside, places
-            with suppress(StateError):
-                # It is being removed: its ports go with it.
-                await self._lease(one, capsule)
+            if fresh is not capsule:
+                self.census = self.census.with_capsule(fresh)
             self._open_doors(one)
             self._tend(capsule.project_id)
 
@@ -115,24 +130,29 @@ class Publisher:
         async with self._turn:
             self._detach(capsule_id)
 
-    async def checkout(self, project_id: str, capsule_id: int | None) -> dict[str, Any]:
-        """Gives the project's canonical ports to a capsule, all or none; None: to nobody.
+    async def checkout(
+        self, project_id: str, capsule_id: int | None, named: Collection[int] = ()
+    ) -> dict[str, Any]:
+        """Gives the project's canonical ports to a capsule, all or none; None: to no capsule.
 
-        Raises StateError or PrerequisiteError; then nothing has changed.
+        `named` are ports that the owner wants in addition to the declared ones. Raises StateError
+        or PrerequisiteError; then nothing has changed.
         """
         async with self._turn:
             await self._refresh()
-            if project_id not in self.census.projects:
-                raise StateError("there is no such project", hint="atoll ls")
-            capsule = None if capsule_id is None else self.census.capsules.get(capsule_id)
-            if capsule_id is not None and (capsule is None or capsule.project_id != project_id):
-                raise StateError("there is no such capsule", hint="atoll ls")
-            wanted = self.canonical(capsule) if capsule is not None else {}
+            capsule = self._require_capsule(project_id, capsule_id)
+            wanted: dict[int, Target] = {}
+            if capsule is not None:
+                selection = select(self.census, capsule, named, self.router_port)
+                require_named(selection, capsule, named)
+                wanted = self.canonical(capsule, selection.taken)
             opened, failures = self.checkouts.open_missing(project_id, wanted)
             try:
-                if capsule is not None:
-                    await self._require_all(capsule, failures)
-                await asyncio.to_thread(self.session.store.set_checkout, project_id, capsule_id)
+                if capsule is not None and failures:
+                    await self._refuse(capsule, failures, named)
+                await asyncio.to_thread(
+                    self.session.store.set_checkout, project_id, capsule_id, named
+                )
             except BaseException:
                 for door in opened:
                     door.close()
@@ -142,6 +162,14 @@ class Publisher:
                 self.checkouts.release(project_id)
             await self._refresh()
         return await self.status(project_id, capsule_id)
+
+    def _require_capsule(self, project_id: str, capsule_id: int | None) -> Capsule | None:
+        if project_id not in self.census.projects:
+            raise StateError("there is no such project", hint="atoll ls")
+        capsule = None if capsule_id is None else self.census.capsules.get(capsule_id)
+        if capsule_id is not None and (capsule is None or capsule.project_id != project_id):
+            raise StateError("there is no such capsule", hint="atoll ls")
+        return capsule
 
     async def status(self, project_id: str, capsule_id: int | None = None) -> dict[str, Any]:
         """Every port of the project's capsules, or of one, as it is now."""
@@ -164,31 +192,28 @@ class Publisher:
         return bool(self.attached or self.census.checkouts or len(self.guests))
 
     def handlers(self) -> dict[str, Handler]:
-        """What can be asked, each by `do`: `{"project": ID, "capsule": ID or None}`."""
+        """What can be asked, each by `do`: `{"project": ID, "capsule": ID or None}`, for a checkout
+        also `"ports": [NUMBER, …]`.
+        """
 
         async def look(request: dict[str, Any]) -> dict[str, Any]:
             return await self.status(str(request["project"]), request["capsule"])
 
         async def checkout(request: dict[str, Any]) -> dict[str, Any]:
-            return await self.checkout(str(request["project"]), request["capsule"])
+            named = parse_named(request.get("ports", []))
+            return await self.checkout(str(request["project"]), request["capsule"], named)
 
         return {"ports": look, "checkout": checkout}
 
-    def canonical(self, capsule: Capsule) -> dict[int, Target]:
-        """The ports that are its due when it is checked out, and where each leads to.
-
-        What is declared always; what is not, while it listens.
-        """
+    def canonical(self, capsule: Capsule, taken: Collection[int]) -> dict[int, Target]:
+        """Where each of these canonical ports leads to, whether something listens there or not."""
         if not has_own_network(capsule):
-            return {
-                number: Target(HOST, capsule.ports[name], LOOPBACK)
-                for name, number in capsule.numbers.items()
-            }
+            leased = {number: capsule.ports[name] for name, number in capsule.numbers.items()}
+            return {n: Target(HOST, leased[n], LOOPBACK, capsule.id) for n in taken}
         one = self.attached.get(capsule.id)
-        known = set(declared(capsule).values())
         if one is None:
-            return {number: Target(None, number) for number in known}
-        return {number: one.target(number) for number in known | one.listening}
+            return {number: Target(None, number, (), capsule.id) for number in taken}
+        return {number: one.target(number) for number in taken}
 
     def find_route(self, labels: tuple[str, ...]) -> Route | None:
         """Where `(service or port, site)` or `(site,)` leads to."""
@@ -211,10 +236,13 @@ class Publisher:
     def named_targets(self, capsule: Capsule) -> dict[str, Target]:
         """Every port of a capsule, by the name of its lease."""
         if not has_own_network(capsule):
-            return {name: Target(HOST, port, LOOPBACK) for name, port in capsule.ports.items()}
+            return {
+                name: Target(HOST, port, LOOPBACK, capsule.id)
+                for name, port in capsule.ports.items()
+            }
         one = self.attached.get(capsule.id)
         return {
-            name: one.target(number) if one is not None else Target(None, number)
+            name: one.target(number) if one is not None else Target(None, number, (), capsule.id)
             for name, number in capsule.numbers.items()
         }
 
@@ -244,93 +272,41 @@ class Publisher:
             self._tend(capsule.project_id)
 
     def _tend(self, project_id: str) -> None:
-        capsule = self.census.capsules.get(self.census.checkouts.get(project_id, -1))
+        capsule = self.census.checked_out(project_id)
         if capsule is not None:
-            self.checkouts.tend(project_id, self.canonical(capsule))
+            named = self.census.checkouts[project_id].ports
+            selection = select(self.census, capsule, named, self.router_port)
+            self.checkouts.tend(project_id, self.canonical(capsule, selection.taken))
 
-    async def _require_all(self, capsule: Capsule, failures: dict[int, OSError]) -> None:
-        """Raises when a port is missing that somebody may count on."""
-        known = set(declared(capsule).values())
-        due = {port: error for port, error in failures.items()
-               if port in known or not is_passing(port)}  # fmt: skip
-        if not due:
-            return
+    async def _refuse(
+        self, capsule: Capsule, failures: dict[int, OSError], named: Collection[int]
+    ) -> NoReturn:
         reasons: dict[int, tuple[str, str]] = {}
-        for port, error in due.items():
+        for port, error in failures.items():
             reason = self._rival(port)
             if reason is None:
                 reason = await asyncio.to_thread(explain, port, error)
             reasons[port] = reason
-        is_root = all(error.errno == errno.EACCES for error in due.values())
-        raise refusal(reasons, again=f"atoll checkout {capsule.name}", is_root=is_root)
+        is_root = all(error.errno == errno.EACCES for error in failures.values())
+        raise refusal(reasons, again=command(capsule, named), is_root=is_root)
 
     def _rival(self, port: int) -> tuple[str, str] | None:
         """Another project that has the port checked out."""
         owner = self.census.projects.get(self.checkouts.owner(port) or "")
         if owner is None:
             return None
-        rival = self.census.capsules[self.census.checkouts[owner.id]]
+        rival = self.census.capsules[self.census.checkouts[owner.id].capsule_id]
         return (
             f"port {port} is checked out by `{rival.name}` of project `{owner.name}`",
             f"atoll checkout --none --project '{owner.root}'",
         )
-
-    async def _lease(self, one: Attached, capsule: Capsule) -> None:
-        """Sees that each port that listens has a lease, as far as there may be leases."""
-        unnamed = []
-        for number in sorted(one.listening - set(capsule.numbers.values())):
-            current = self.census.capsules.get(capsule.id, capsule)
-            if len(current.ports) >= MOST_PORTS and not await self._recycle(one, current):
-                unnamed.append(number)
-                continue
-            name = await self._name(capsule, number)
-            await asyncio.to_thread(ports.lease_one, self.session, capsule, name, number)
-            await self._refresh()
-        one.unnamed = frozenset(unnamed)
-
-    async def _recycle(self, one: Attached, capsule: Capsule) -> bool:
-        """Gives up a lease that nobody declared and nobody uses now, if there is one."""
-        idle = [
-            (number, name) for name, number in capsule.numbers.items()
-            if name.isdigit() and number not in one.listening
-        ]  # fmt: skip
-        if not idle:
-            return False
-        # The kernel's own picks are the highest, and the least likely to come again.
-        _, name = max(idle)
-        await asyncio.to_thread(self.session.store.release_port, capsule, name)
-        await self._refresh()
-        return True
-
-    async def _name(self, capsule: Capsule, number: int) -> str:
-        services = await asyncio.to_thread(self._services, capsule.project_id)
-        taken = self.census.capsules[capsule.id].ports
-        found = [name for name, port in services.items() if port == number and name not in taken]
-        return found[0] if found else str(number)
-
-    def _services(self, project_id: str) -> dict[str, int]:
-        """The ports that the project file declares now; none when it cannot be read."""
-        root = Path(self.census.projects[project_id].root)
-        try:
-            state = (root / config.FILE_NAME).stat()
-        except OSError:
-            return {}
-        stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
-        known = self._files.get(project_id)
-        if known is None or known[0] != stamp:
-            services: dict[str, int] = {}
-            with suppress(SpecError, StateError):
-                file = config.load_config(root, self.session.owner).file
-                services = file.services if file is not None else {}
-            self._files[project_id] = known = (stamp, services)
-        return known[1]
 
     def _open_doors(self, one: Attached) -> None:
         capsule = self.census.capsules.get(one.inside.capsule.id)
         if capsule is None:
             return
         one.troubles = {}
-        open_now = {n: p for n, p in capsule.numbers.items() if p in one.listening}
+        open_now = {n: p for n, p in capsule.numbers.items() if one.is_reachable(p)}
         for name in set(one.doors) - set(open_now):
             one.doors.pop(name).close()
         for name, number in open_now.items():

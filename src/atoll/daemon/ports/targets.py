@@ -78,6 +78,8 @@ class Target(NamedTuple):
     network: Network | None
     port: int
     addresses: tuple[str, ...] = ()
+    capsule_id: int = 0
+    """Whose share of the connections is used; 0 for none."""
 
     async def dial(self) -> socket.socket:
         """ConnectionError when nobody accepts, TimeoutError when nobody answers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from atoll.daemon.ports import canonical, reserved
 from atoll.daemon.ports.attached import Attached
 from atoll.daemon.ports.census import Census, has_own_network
 from atoll.daemon.ports.checkouts import Checkouts, explain
@@ -13,8 +14,11 @@ from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 LISTENING, CLOSED = "listening", "closed"
+UNKNOWN = "unknown: too many sockets listen in the capsule"
+"""Of a port that an incomplete listing does not name."""
 _MOST_ROWS = 200
 """An answer is one message, and messages are bounded."""
+_MOST_REFUSED = 8
 
 
 class Picture(NamedTuple):
@@ -53,15 +57,44 @@ def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> 
         "missing": [
             explain(port, error)[0] for port, error in picture.checkouts.missing(project_id).items()
         ],
+        "not_canonical": not_canonical(picture, project_id, capsule_id),
         "ports": rows[:_MOST_ROWS],
         "more": max(0, len(rows) - _MOST_ROWS),
     }
 
 
 def _checked_out(picture: Picture, project_id: str) -> str | None:
-    chosen = picture.census.checkouts.get(project_id)
-    capsule = None if chosen is None else picture.census.capsules.get(chosen)
+    capsule = picture.census.checked_out(project_id)
     return None if capsule is None else capsule.name
+
+
+def not_canonical(
+    picture: Picture, project_id: str, capsule_id: int | None = None
+) -> dict[str, Any] | None:
+    """What listens in the capsule that is checked out, or is declared, and was not taken; with the
+    command that takes it. None when there is no such port, or another capsule is asked about.
+    """
+    capsule = picture.census.checked_out(project_id)
+    if capsule is None or capsule_id not in (None, capsule.id):
+        return None
+    named = picture.census.checkouts[project_id].ports
+    selection = canonical.select(picture.census, capsule, named, picture.router_port)
+    reasons = dict(selection.refused)
+    one = picture.attached.get(capsule.id)
+    for port in one.listening if one is not None else ():
+        if port not in selection.taken:
+            reasons.setdefault(port, reserved.find_reason(port) or canonical.UNDECLARED)
+    if not reasons:
+        return None
+    shown = sorted(reasons, key=lambda port: (port not in selection.refused, port))[:_MOST_REFUSED]
+    wanted = {*named, *shown}
+    possible = canonical.select(picture.census, capsule, wanted, picture.router_port).taken
+    gained = wanted.intersection(possible)
+    return {
+        "ports": [{"port": port, "reason": reasons[port]} for port in shown],
+        "more": len(reasons) - len(shown),
+        "command": canonical.command(capsule, gained) if gained - set(named) else None,
+    }
 
 
 def router_shape(picture: Picture) -> dict[str, Any]:
@@ -74,16 +107,18 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     """One for each port: the leased ones in their order, then those without a lease."""
     one = picture.attached.get(capsule.id)
     own = has_own_network(capsule)
-    listens = one.listening if one is not None else set()
+    listens = frozenset(one.listening) if one is not None else frozenset()
     if not own:
-        listens = {place.port for place in listening.here()}
+        listens = frozenset(place.port for place in listening.here())
+    unseen = CLOSED if one is None or one.is_complete else UNKNOWN
     site = picture.census.site_of(capsule)
-    is_checked_out = picture.census.checkouts.get(capsule.project_id) == capsule.id
+    chosen = picture.census.checkouts.get(capsule.project_id)
+    is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
     rows = []
     for name, leased in capsule.ports.items():
         number = capsule.numbers.get(name)
         inside = number if own else leased
-        state = LISTENING if inside in listens else CLOSED
+        state = LISTENING if inside in listens else unseen
         if one is not None and name in one.troubles:
             state = explain(leased, one.troubles[name])[0]
         held = is_checked_out and number is not None
@@ -101,11 +136,21 @@ def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
                 "state": state,
             }
         )
-    rows += [
-        {
-            "capsule": capsule.name, "name": str(number), "inside": number, "dynamic": None,
-            "canonical": None, "url": None, "state": "too many ports: not published",
-        }
-        for number in sorted(one.unnamed if one is not None else ())
-    ]  # fmt: skip
-    return rows
+    unleased = set(one.unpublished if one is not None else ())
+    if chosen is not None and is_checked_out:
+        unleased |= {*chosen.ports} - {*capsule.numbers.values()}
+    return rows + [_unleased_row(picture, capsule, number) for number in sorted(unleased)]
+
+
+def _unleased_row(picture: Picture, capsule: Capsule, number: int) -> dict[str, Any]:
+    """A port without a lease: one too many, or one that the owner named and that is closed."""
+    one = picture.attached.get(capsule.id)
+    chosen = picture.census.checkouts.get(capsule.project_id)
+    is_named = chosen is not None and chosen.capsule_id == capsule.id and number in chosen.ports
+    is_held = is_named and picture.checkouts.owner(number) == capsule.project_id
+    is_open = one is not None and number in one.listening
+    return {
+        "capsule": capsule.name, "name": str(number), "inside": number, "dynamic": None,
+        "canonical": number if is_held else None, "url": None,
+        "state": "too many ports: not published" if is_open else CLOSED,
+    }  # fmt: skip
