@@ -74,9 +74,11 @@ class Limits:
         for kind, value in kinds:
             resource.setrlimit(kind, (value, value))
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float) -> float:
+        """The run starts; returns when the first look is due."""
         self._told = self._oom_kills()
         self._said_at = now
+        return now if self.needs_a_look else float("inf")
 
     def heard(self, count: int, now: float) -> str | None:
         """The run has said so much more; the reason to end it, if that is too much."""
