@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -255,6 +256,31 @@ def test_what_holds_each_limit_is_told_truly(person):
         assert f"{name.removesuffix('_bytes')} " in person.atoll("show", "x").stdout
     if not groups:
         assert "cpus 1 (not held)" in person.atoll("show", "x").stdout
+
+
+@as_both
+def test_open_files_are_shown_as_they_are_in_force(person):
+    """The default is more than many hosts permit."""
+
+    def confine():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3000, 3000))
+
+    person.atoll("new", "x", confined=confine)
+    done = person.atoll("run", "x", "--", "sh", "-c", "ulimit -Hn", confined=confine)
+    assert done.stdout == "3000\n"
+    # Asked by a process that could have more: what counts is who starts the runs.
+    assert person.answer("show", "x")["limits"]["files"]["value"] == 3000
+    assert "files 3000 (enforced)" in person.atoll("show", "x").stdout
+
+
+@as_both
+def test_project_file_raises_no_limit_by_itself(person):
+    person.write({"atoll.toml": '[capsule.limits]\nmemory = "900T"\n'})
+    done = person.atoll("new", "x", check=False)
+    assert (done.returncode, "capsule.limits.memory = 900T" in done.stderr) == (4, True), done
+    # Control: what the owner approved or typed holds, and the excess is reported.
+    done = person.atoll("new", "y", "--limit", "memory=800T")
+    assert "`memory=800T`" in done.stderr
 
 
 # Groups of homes that are gone
