@@ -124,6 +124,50 @@ def test_disk_and_tidying_up(person):
     person.sh("x", "head -c 8M /dev/zero > fill; sleep 1; rm fill")
 
 
+UNLINKED = """
+import os, time
+held = []
+for number in range(12):
+    held.append(os.open(f"{os.environ.get('PLACE', '.')}/u{number}", os.O_RDWR | os.O_CREAT))
+    os.unlink(f"{os.environ.get('PLACE', '.')}/u{number}")
+    os.posix_fallocate(held[-1], 0, 40 << 20)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@as_both
+@pytest.mark.parametrize("place", [".", "/tmp"])
+def test_disk_in_files_without_a_name(person, place):
+    require("python3")
+    make(person, "x", disk="50m")
+    held = ("env", f"PLACE={place}", "python3", "-c", UNLINKED)
+    ended_by(person, "x", "disk", *held)
+    # Control: with room for them they are no reason to end.
+    make(person, "y", disk="1g", idle="3s")
+    assert "held" in ended_by(person, "y", "idle", *held, code=124)
+
+
+MEMFDS = """
+import os, time
+held = [os.memfd_create("m") for _ in range(8)]
+for handle in held:
+    os.posix_fallocate(handle, 0, 20 << 20)
+time.sleep(600)
+"""
+
+
+@as_both
+def test_memory_in_files_without_a_name(person):
+    """By the kernel where it counts for us, else by looking at what processes hold."""
+    require("python3")
+    make(person, "x", memory="100m")
+    ended_by(person, "x", "oom", "python3", "-c", MEMFDS)
+    # Control: with room for them they are no reason to end.
+    make(person, "y", memory="400m", idle="3s")
+    ended_by(person, "y", "idle", "python3", "-c", MEMFDS, code=124)
+
+
 def test_disk_by_one_file(person):
     """The kernel may end it before anyone looks."""
     make(person, "x", disk="16m")
