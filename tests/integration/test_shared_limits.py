@@ -70,6 +70,29 @@ def test_pseudo_terminals_of_a_capsule_are_limited(person):
     assert "/dev/pts/" in person.sh("x", f'python3 -c "{spawned}"')
 
 
+LEASE = """
+import fcntl, os
+open("leased", "w").close()
+try:
+    fcntl.fcntl(os.open("leased", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+except OSError as error:
+    print(error.strerror)
+else:
+    print("leased")
+"""
+
+
+@as_both
+def test_no_leases_on_files(person):
+    """On a toolchain of the same user's, one would make whoever writes there wait."""
+    require("python3")
+    person.atoll("new", "x")
+    said = person.atoll("run", "x", "--", "python3", "-c", LEASE).stdout
+    assert said == "Invalid argument\n"
+    # Control: outside, the same is possible.
+    assert person.run(sys.executable, "-c", LEASE, cwd=person.place).stdout == "leased\n"
+
+
 def test_share():
     assert shares.share_of(128) == 32
     assert shares.share_of(20) == 16

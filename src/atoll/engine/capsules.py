@@ -104,6 +104,13 @@ class Capsule:
         holder = 0 if answer is None else int(str(answer[0]["pid"]))
         return confines.tell(self.session, limits, holder)
 
+    @staticmethod
+    def uncounted(limit: str, how: str) -> tuple[str, ...]:
+        """What a limit of this name does not include when it is held like this."""
+        from atoll.engine import confines  # noqa: PLC0415 - likewise
+
+        return confines.uncounted(limit, how)
+
     @property
     def network(self) -> str:
         return isolation_plan(self.session, self.record).network

@@ -57,6 +57,14 @@ def tell(
     return {name: (value, holding(name, parents)) for name, value in in_force.items()}
 
 
+_UNCOUNTED = {"memory_bytes": ("pipes", "socket buffers")}
+
+
+def uncounted(limit: str, how: str) -> tuple[str, ...]:
+    """What a limit does not include where it is held like this."""
+    return _UNCOUNTED.get(limit, ()) if how == "watched" else ()
+
+
 def holding(limit: str, parents: Mapping[str, str]) -> str:
     """How a limit is held where groups for these uses can be made: `enforced` by the kernel,
     `watched` by the keeper, which ends a run that was seen beyond it, or `not held`.

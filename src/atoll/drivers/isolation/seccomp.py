@@ -79,6 +79,7 @@ _CLONE_NEW = 0x7E020000
 _UNSHARE_PLAIN = 0x00050F00
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _PR_SET_MM = 35
+_F_SETLEASE = 1024
 _RENAME_WHITEOUT = 4
 _S_IFMT, _S_IFIFO, _S_IFREG, _S_IFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
@@ -155,6 +156,12 @@ RULES: tuple[Rule, ...] = (
         errno.EPERM,
         "rewrites what the kernel tells others about this process",
         (Match(0, (_PR_SET_MM,)),),
+    ),
+    Rule(
+        "fcntl",
+        errno.EINVAL,
+        "a lease on a file of the host makes its owner wait for 45 seconds to write it",
+        (Match(1, (_F_SETLEASE,)),),
     ),
     Rule("swapon swapoff", errno.EPERM, "the machine's memory"),
     Rule("acct", errno.EPERM, "writes a record of every process of the machine"),
