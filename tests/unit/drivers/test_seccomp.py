@@ -34,7 +34,7 @@ AUDIT_I386, AUDIT_ARM = 0x40000003, 0x40000028
 ABOVE = 0xDEADBEEF << 32
 """Rubbish in the upper half of a register, which the kernel does not look at for an int."""
 
-EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+EINVAL, EPERM, ENOSYS = errno.EINVAL, errno.EPERM, errno.ENOSYS
 NO_FAMILY, NO_PROTOCOL = errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT
 
 # Whatever the arguments are.
@@ -106,6 +106,9 @@ JUDGED = [
     ("ioctl", (0x5412, 0x5401, 0x5412), 0),
     *[("personality", (value,), 0) for value in (0, 0xFFFFFFFF, 0xFFFFFFFF | ABOVE)],
     *[("personality", (value,), EPERM) for value in (8, 0x20000, 0x40000, 0x400000, ABOVE | 8)],
+    ("fcntl", (3, 1024, 0), EINVAL),
+    ("fcntl", (3, 1024 | ABOVE, 0), EINVAL),
+    *[("fcntl", (3, command), 0) for command in (0, 1, 2, 3, 4, 5, 6, 7, 1025, 1030, 1031, 1033)],
     ("prctl", (35, 1), EPERM),
     ("prctl", (35 | ABOVE, 1), EPERM),
     # PDEATHSIG, DUMPABLE, NAME, SECCOMP, SUBREAPER, NO_NEW_PRIVS, PTRACER
