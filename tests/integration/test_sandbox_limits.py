@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -121,6 +122,50 @@ def test_disk_and_tidying_up(person):
     # Too much is there already: whoever comes to tidy up is let, whoever fills on is not.
     assert person.sh("x", "sleep 1; rm -f fill-*; sleep 1; echo tidy") == "tidy\n"
     person.sh("x", "head -c 8M /dev/zero > fill; sleep 1; rm fill")
+
+
+UNLINKED = """
+import os, time
+held = []
+for number in range(12):
+    held.append(os.open(f"{os.environ.get('PLACE', '.')}/u{number}", os.O_RDWR | os.O_CREAT))
+    os.unlink(f"{os.environ.get('PLACE', '.')}/u{number}")
+    os.posix_fallocate(held[-1], 0, 40 << 20)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@as_both
+@pytest.mark.parametrize("place", [".", "/tmp"])
+def test_disk_in_files_without_a_name(person, place):
+    require("python3")
+    make(person, "x", disk="50m")
+    held = ("env", f"PLACE={place}", "python3", "-c", UNLINKED)
+    ended_by(person, "x", "disk", *held)
+    # Control: with room for them they are no reason to end.
+    make(person, "y", disk="1g", idle="3s")
+    assert "held" in ended_by(person, "y", "idle", *held, code=124)
+
+
+MEMFDS = """
+import os, time
+held = [os.memfd_create("m") for _ in range(8)]
+for handle in held:
+    os.posix_fallocate(handle, 0, 20 << 20)
+time.sleep(600)
+"""
+
+
+@as_both
+def test_memory_in_files_without_a_name(person):
+    """By the kernel where it counts for us, else by looking at what processes hold."""
+    require("python3")
+    make(person, "x", memory="100m")
+    ended_by(person, "x", "oom", "python3", "-c", MEMFDS)
+    # Control: with room for them they are no reason to end.
+    make(person, "y", memory="400m", idle="3s")
+    ended_by(person, "y", "idle", "python3", "-c", MEMFDS, code=124)
 
 
 def test_disk_by_one_file(person):
@@ -253,8 +298,36 @@ def test_what_holds_each_limit_is_told_truly(person):
         assert limits[name]["held"] == wanted
         assert name.removesuffix("_bytes") in told[wanted]
         assert f"{name.removesuffix('_bytes')} " in person.atoll("show", "x").stdout
+        is_partial = (name, wanted) == ("memory_bytes", "watched")
+        assert limits[name]["uncounted"] == (["pipes", "socket buffers"] if is_partial else [])
+        assert ("not counting pipes and socket buffers" in told.get(wanted, "")) or not is_partial
     if not groups:
         assert "cpus 1 (not held)" in person.atoll("show", "x").stdout
+
+
+@as_both
+def test_open_files_are_shown_as_they_are_in_force(person):
+    """The default is more than many hosts permit."""
+
+    def confine():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3000, 3000))
+
+    person.atoll("new", "x", confined=confine)
+    done = person.atoll("run", "x", "--", "sh", "-c", "ulimit -Hn", confined=confine)
+    assert done.stdout == "3000\n"
+    # Asked by a process that could have more: what counts is who starts the runs.
+    assert person.answer("show", "x")["limits"]["files"]["value"] == 3000
+    assert "files 3000 (enforced)" in person.atoll("show", "x").stdout
+
+
+@as_both
+def test_project_file_raises_no_limit_by_itself(person):
+    person.write({"atoll.toml": '[capsule.limits]\nmemory = "900T"\n'})
+    done = person.atoll("new", "x", check=False)
+    assert (done.returncode, "capsule.limits.memory = 900T" in done.stderr) == (4, True), done
+    # Control: what the owner approved or typed holds, and the excess is reported.
+    done = person.atoll("new", "y", "--limit", "memory=800T")
+    assert "`memory=800T`" in done.stderr
 
 
 # Groups of homes that are gone

@@ -36,7 +36,10 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         "work": shapes.work(work),
         "network": capsule.network,
         "visible": capsule.visible(),
-        "limits": {key: {"value": v, "held": how} for key, (v, how) in capsule.limits().items()},
+        "limits": {
+            key: {"value": value, "held": how, "uncounted": capsule.uncounted(key, how)}
+            for key, (value, how) in capsule.limits().items()
+        },
         "paused": capsule.is_paused,
         "workspace_driver": capsule.workspace_driver,
     }
@@ -79,9 +82,11 @@ def _visible(places: list[str]) -> str:
 def _limits(capsule: Capsule) -> str:
     limit = capsule.record.time_limit_s
     told = [f"time {units.render_duration(limit)} per run"] if limit else []
-    for key, (value, how) in capsule.limits().items():
+    for key, (value, held) in capsule.limits().items():
         name, _, unit = key.partition("_")
         shown = render_size(value) if unit == "bytes" else f"{value:g}"
+        left = " and ".join(capsule.uncounted(key, held))
+        how = f"{held}, not counting {left}" if left else held
         told.append(f"{name} {units.render_duration(value) if unit == 's' else shown} ({how})")
     return ", ".join(told) or "none"
 

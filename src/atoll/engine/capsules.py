@@ -100,8 +100,19 @@ class Capsule:
     def limits(self) -> dict[str, tuple[float, str]]:
         """By name: the value, and how it is held: `enforced`, `watched` or `not held`."""
         from atoll.engine import confines  # noqa: PLC0415 - looks at the host
+        from atoll.host import views  # noqa: PLC0415 - likewise
 
-        return confines.tell(self.session, isolation_plan(self.session, self.record).limits)
+        limits = isolation_plan(self.session, self.record).limits
+        answer = views.ask(self.record.directory, {"ping": True}) if limits else None
+        holder = 0 if answer is None else int(str(answer[0]["pid"]))
+        return confines.tell(self.session, limits, holder)
+
+    @staticmethod
+    def uncounted(limit: str, how: str) -> tuple[str, ...]:
+        """What a limit of this name does not include when it is held like this."""
+        from atoll.engine import confines  # noqa: PLC0415 - likewise
+
+        return confines.uncounted(limit, how)
 
     @property
     def network(self) -> str:

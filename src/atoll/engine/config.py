@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "ATOLL_NETWORK": "capsule.network",
     "ATOLL_WORKSPACE": "capsule.workspace",
 }
+_LIMIT_KEY = "capsule.limits."
 _LIMIT_VARIABLE = "ATOLL_LIMIT_"
 WORKSPACES = ("auto", *LAYERED)
 _CHOICES = {
@@ -51,7 +52,7 @@ _PARSERS: dict[str, Callable[[str], float]] = {
     "idle": units.parse_duration_s,
     "cpus": units.parse_cpus,
     "pids": units.parse_count,
-    "files": partial(units.parse_count, lowest=16, highest=1_048_576),
+    "files": partial(units.parse_count, lowest=16, highest=units.FILES_LIMIT),
 }
 LIMITS = tuple(_PARSERS)
 
@@ -77,6 +78,8 @@ class ProjectFileText(NamedTuple):
 class Config(NamedTuple):
     settings: Settings
     file: ProjectFileText | None
+    raised: tuple[str, ...] = ()
+    """The limits that hold and that the project file raised above those of the owner."""
 
 
 def load_config(
@@ -87,14 +90,31 @@ def load_config(
     Raises SpecError with every mistake of the layer in which the first one stands.
     """
     file, project_layer = _load_project_layer(root)
+    user_layer = _load_user_layer(owner)
     said: dict[str, Setting] = {
-        **_load_user_layer(owner),
+        **user_layer,
         **project_layer,
         **_parse_words(_from_environment(owner)),
         **_parse_words({key: (text, COMMAND_LINE) for key, text in (given or {}).items()}),
     }
     level = said["capsule.level"].value if "capsule.level" in said else levels.DEFAULT
-    return Config(settings=Settings(values={**_defaults(root, level), **said}), file=file)
+    defaults = _defaults(root, level)
+    values = {**defaults, **said}
+    raised = tuple(
+        key
+        for key, setting in values.items()
+        if key.startswith(_LIMIT_KEY)
+        and setting.source == FILE_NAME
+        and _is_above(setting, user_layer.get(key, defaults.get(key)))
+    )
+    return Config(settings=Settings(values=values), file=file, raised=raised)
+
+
+def _is_above(limit: Setting, owners: Setting | None) -> bool:
+    """Whether a limit permits more than the owner's; None stands for no limit."""
+    if owners is None or owners.value is None:
+        return False
+    return limit.value is None or bool(limit.value > owners.value)
 
 
 def _defaults(root: Path, name: str) -> dict[str, Setting]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers import probes
+from atoll.engine import machine
 from atoll.engine.session import Session
 from atoll.host import cgroups, strays
 from atoll.host.cgroups import Places
@@ -40,12 +41,28 @@ _ALWAYS = ("files",)
 _NEVER_WATCHED = ("cpus",)
 
 
-def tell(session: Session, limits: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """By name, each limit and how it is held (`holding`)."""
+def tell(
+    session: Session, limits: Mapping[str, float], holder: int = 0
+) -> dict[str, tuple[float, str]]:
+    """By name, each limit as it is in force and how it is held (`holding`).
+
+    `holder` is the process that starts the capsule's runs, 0 where none is running.
+    """
     if not limits:
         return {}
     parents = find_places(session.home).parents
-    return {name: (value, holding(name, parents)) for name, value in limits.items()}
+    in_force = dict(limits)
+    if "files" in limits:
+        in_force["files"] = machine.files_in_force(limits["files"], holder)
+    return {name: (value, holding(name, parents)) for name, value in in_force.items()}
+
+
+_UNCOUNTED = {"memory_bytes": ("pipes", "socket buffers")}
+
+
+def uncounted(limit: str, how: str) -> tuple[str, ...]:
+    """What a limit does not include where it is held like this."""
+    return _UNCOUNTED.get(limit, ()) if how == "watched" else ()
 
 
 def holding(limit: str, parents: Mapping[str, str]) -> str:

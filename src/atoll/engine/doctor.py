@@ -243,8 +243,10 @@ def _limits() -> str:
     told: dict[str, list[str]] = {"enforced": [], "watched": [], "not held": []}
     for limit, use in (("memory_bytes", "memory"), ("pids", "pids"), ("cpus", "cpu")):
         name = limit.partition("_")[0]
+        how = confines.holding(limit, places.parents)
         why = f" ({places.missing[use]})" if use in places.missing else ""
-        told[confines.holding(limit, places.parents)].append(name + why)
+        left = " and ".join(confines.uncounted(limit, how))
+        told[how].append(name + why + (f", not counting {left}" if left else ""))
     return "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from atoll.drivers import registry
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import levels, trust
+from atoll.engine import levels, machine, trust
 from atoll.engine.config import Config
 from atoll.engine.session import Session
 from atoll.host import git
@@ -58,9 +58,22 @@ def plan_capsules(
     level = levels.require_level(config.settings.value("capsule.level"), session.home)
     _require_walls(names[0], config, level)
     _require_parts(config, level, dirty=dirty)
+    if level.limits:
+        _warn_of_excess(session, config)
     found = survey(session, project, config)
     planner = _Planner(session, project, config, level, found)
     return [planner.plan(name, dirty=dirty) for name in names]
+
+
+def _warn_of_excess(session: Session, config: Config) -> None:
+    """Limits that somebody chose and that can never be reached on this machine."""
+    chosen = {
+        name: value
+        for name, value in config.settings.below("capsule.limits").items()
+        if config.settings.source(f"capsule.limits.{name}") != "default"
+    }
+    if excess := machine.describe_excess(chosen, machine.capacity(session.home)):
+        session.warn(excess)
 
 
 def ground_of(config: Config) -> Ground:

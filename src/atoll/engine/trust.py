@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 _GATED = ("capsule.setup", "capsule.level", "capsule.network", "capsule.allow", "capsule.env",
           "project.carry", "tools.")  # fmt: skip
-"""What `new` would act on. Other commands in the file wait for the verbs that run them."""
+"""What `new` would act on, besides limits above the owner's (`Config.raised`).
+
+Other commands in the file wait for the verbs that run them.
+"""
 
 
 def is_trusted(session: Session, file: ProjectFileText) -> bool:
@@ -35,7 +38,9 @@ def require_trust(session: Session, config: Config) -> None:
     file = config.file
     if file is None or is_trusted(session, file):
         return
-    gated = [claim for claim in file.claims if claim.key.startswith(_GATED)]
+    gated = [
+        claim for claim in file.claims if claim.key.startswith(_GATED) or claim.key in config.raised
+    ]
     if not gated:
         return
     known = session.store.trusted_digest(str(file.path)) is not None

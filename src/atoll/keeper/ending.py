@@ -3,7 +3,7 @@
 SIGKILL goes to whole process groups, and to what ptrace holds if that does not help: a process
 that forks and exits, again and again, is gone before a signal can be sent to it alone.
 
-`Ending` blocks for no longer than half a second and never reaps. Its owner calls `advance` when
+`Ending` blocks for about a second at most and reaps only by `reap`. Its owner calls `advance` when
 `deadline` has come and stops when `tree.reap` says that no child is left, or when `is_given_up`
 says that none of this helped (another user's process, or one that hangs in the kernel).
 """
@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from atoll.keeper import tree
 from atoll.keeper.tracer import Tracer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 GIVE_UP_S = 10.0
 _ROUND_S = 0.01
 _LONGEST_ROUND_S = 0.25
-_FREEZE_ROUNDS = 50
+_STOP_S = 0.2
 _TRACE_S = 0.5
 
 
@@ -32,6 +33,7 @@ class Ending:
 
     Not of those in `spared`, whoever is in there at the time. `shell` is the process around the
     walls of a run: it and its child are not asked, since all inside would be gone with them.
+    `reap` reaps dead children of the calling process and returns their numbers.
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class Ending:
         "_latest",
         "_leftover",
         "_pause_s",
+        "_reap",
         "_root",
         "_shell",
         "_spared",
@@ -56,10 +59,12 @@ class Ending:
         *,
         spared: Collection[int] = (),
         shell: int | None = None,
+        reap: Callable[[], Collection[int]] | None = None,
     ) -> None:
         self._root = root
         self._spared = spared
         self._shell = shell
+        self._reap = reap
         self._steps = steps
         self._pause_s = _ROUND_S
         self._give_up: float | None = None
@@ -109,28 +114,35 @@ class Ending:
             return []
         self.deadline = min(now + self._pause_s, self._give_up)
         self._pause_s = min(self._pause_s * 2, _LONGEST_ROUND_S)
-        if self._pause_s == _LONGEST_ROUND_S and self._root == os.getpid():
-            # They fork faster than they can be listed, and leave their groups.
-            if self._tracer is None:
-                self._tracer = Tracer(self._root, self._spared)
-            self._tracer.hold(_TRACE_S)
-        processes = self._freeze()
+        processes = self._stop_all()
         tree.kill_groups(processes, self._spared)
         return self._send(processes, signal.SIGKILL)
 
-    def _freeze(self) -> list[tree.Process]:
+    def _stop_all(self) -> list[tree.Process]:
         """Stop everything before the kill: a stopped process cannot fork away from it."""
+        can_trace = self._root == os.getpid()
+        if self._tracer is None and not (can_trace and self._pause_s == _LONGEST_ROUND_S):
+            processes, is_settled = self._send_stops()
+            if is_settled or not can_trace:
+                return processes
+        # They fork faster than they can be listed, and leave their groups.
+        if self._tracer is None:
+            self._tracer = Tracer(self._root, self._spared)
+        self._tracer.hold(_TRACE_S, self._reap)
+        return self._below()
+
+    def _send_stops(self) -> tuple[list[tree.Process], bool]:
+        """Send SIGSTOP until no new process appears; the flag says whether that was achieved."""
         stopped: set[tuple[int, int]] = set()
-        processes: list[tree.Process] = []
-        for _ in range(_FREEZE_ROUNDS):
+        deadline = time.monotonic() + _STOP_S
+        while True:
             processes = self._below()
             fresh = [process for process in processes if process.identity not in stopped]
-            if not fresh:
-                break
+            if not fresh or time.monotonic() >= deadline:
+                return processes, not fresh
             for process in fresh:
                 tree.send_signal(process, signal.SIGSTOP)
                 stopped.add(process.identity)
-        return processes
 
     def _below(self) -> list[tree.Process]:
         return tree.processes_under(self._root, self._spared)

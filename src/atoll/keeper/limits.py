@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from atoll.keeper import tree
+from atoll.keeper import shares, tree
 from atoll.keeper.groups import Group
 from atoll.keeper.watchdog import Budget, Watch, rlimits
 
@@ -71,12 +71,14 @@ class Limits:
         kinds = rlimits(
             self.raw, memory_is_held="memory_bytes" not in self.unmet, in_user_namespace=True
         )
-        for kind, value in kinds:
+        for kind, value in (*kinds, *shares.resource_limits()):
             resource.setrlimit(kind, (value, value))
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float) -> float:
+        """The run starts; returns when the first look is due."""
         self._told = self._oom_kills()
         self._said_at = now
+        return now if self.needs_a_look else float("inf")
 
     def heard(self, count: int, now: float) -> str | None:
         """The run has said so much more; the reason to end it, if that is too much."""
@@ -91,15 +93,16 @@ class Limits:
         if idle_s and now - self._said_at > float(str(idle_s)):
             return "idle"
         found = None
+        pids = tree.descendants(root) if self._watch or self.budget else []
         if self._watch is not None:
-            found = self._watch.look(tree.descendants(root))
+            found = self._watch.look(pids)
         if found is None and self.budget is not None:
-            found = self._look_at_disk(self.budget, now)
+            found = self._look_at_disk(self.budget, now, pids)
         return _REASONS.get(found, found) if found else None
 
-    def _look_at_disk(self, budget: Budget, now: float) -> str | None:
+    def _look_at_disk(self, budget: Budget, now: float, pids: list[int]) -> str | None:
         try:
-            found = budget.look(now)
+            found = budget.look(now, pids)
         except OSError:  # the capsule is being removed
             return None
         upper = str(self.raw["upper"])

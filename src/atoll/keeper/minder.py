@@ -130,9 +130,7 @@ class Minder:
     def _start(self) -> None:
         self._phase = Phase.RUNNING
         if self._limits is not None:
-            self._limits.begin(time.monotonic())
-            if self._limits.needs_a_look:
-                self._look_at = time.monotonic()
+            self._look_at = self._limits.begin(time.monotonic())
         self._run.start()
         self._loop.children_changed = True
         self._status.pid = self._run.pid
@@ -155,7 +153,7 @@ class Minder:
     def _wait_s(self) -> float | None:
         if self._phase is Phase.DRAINING or self._hold.has_clients:
             return _LOOK_AGAIN_S
-        if self._phase is Phase.RUNNING and self._run.is_over:
+        if self._loop.children_changed or (self._phase is Phase.RUNNING and self._run.is_over):
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
         if self._phase is Phase.RUNNING:
@@ -176,10 +174,12 @@ class Minder:
             else:
                 self._stop(self._spec.grace_s)
 
-    def _reap(self) -> None:
+    def _reap(self) -> list[int]:
         self._loop.children_changed = False
         stops: list[tree.Stop] = []
         exits, self._has_children = tree.reap(stops)
+        if tree.is_cut_short(exits, stops):
+            self._loop.children_changed = True
         if self._ending is None or not self._ending.is_tracing:
             self._hold.note_stops(stops)
         for child in exits:
@@ -187,6 +187,7 @@ class Minder:
             self._status.max_rss_bytes = max(self._status.max_rss_bytes, child.max_rss_bytes)
             if child.pid == self._run.pid and self._run.wait_status is None:
                 self._run.main_exited(child.wait_status)
+        return [child.pid for child in exits]
 
     def _advance(self, now: float) -> bool:
         """Go on to the next phase if it is time; True when all is over."""
@@ -223,7 +224,9 @@ class Minder:
             self._status.reason = "exited" if self._run.is_over else reason
             shell = self._run.pid if self._spec.walls is not None else None
             rest_s = _KERNEL_S if shell is not None and self._run.is_over else 0.0
-            self._ending = Ending(os.getpid(), steps, time.monotonic() + rest_s, shell=shell)
+            self._ending = Ending(
+                os.getpid(), steps, time.monotonic() + rest_s, shell=shell, reap=self._reap
+            )
 
     def _stop(self, grace_s: float) -> None:
         now = time.monotonic()
@@ -241,8 +244,7 @@ class Minder:
             self._finish(self._status.reason or "exited")
             return
         # Behind walls the kernel ends what is left, at once: that is nobody's leftover.
-        is_gone = self._run.is_over and self._spec.walls is None
-        self._ending.advance(now, main_is_gone=is_gone)
+        self._ending.advance(now, main_is_gone=self._run.is_over and self._spec.walls is None)
         self._status.leftover = self._ending.leftover
         if self._ending.is_given_up:
             self._status.note(survivors_message(os.getpid()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from atoll.keeper import calls, networks, rooms
+from atoll.keeper import calls, networks, rooms, shares
 
 _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
@@ -45,6 +45,7 @@ def enter_view(view: dict[str, object]) -> None:
         calls.unshare(flags | (calls.CLONE_NEWNET if is_alone else 0))
         if is_user:
             _map_to_self(uid, gid)
+            shares.limit_namespace()
         calls.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     except OSError as error:
         # The kernel has no better word for this one.

@@ -22,7 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MS_NOSUID, _MS_NODEV = 0x2, 0x4
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8
+_MOUNTS = ("bind", "tmpfs", "devpts")
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ASIDE = "moved-aside"
@@ -44,7 +45,8 @@ class Builder:
 
     def build(self, entries: list[dict[str, object]]) -> None:
         """In order. An entry has `at` and one of `directory` (its mode), `link` (its target),
-        `file` (its text), `copy` (its source), `tmpfs` (its options) and `bind` (its source).
+        `file` (its text), `copy` (its source), `tmpfs` (its options), `devpts` (likewise) and
+        `bind` (its source).
         A bind may be `read_only`, `shifted` (shown as theirs), `fixed` (nobody can move the
         directories above it) and `optional` (passed over without a source).
         """
@@ -58,7 +60,7 @@ class Builder:
                     self._furnish(parent, name, entry)
                 finally:
                     os.close(parent)
-                if "bind" in entry or "tmpfs" in entry:
+                if not entry.keys().isdisjoint(_MOUNTS):
                     self._mounted.add("/" + "/".join((*above, name)))
             calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
         finally:
@@ -91,11 +93,12 @@ class Builder:
             self._copy(str(entry["copy"]), parent, name)
         elif "directory" in entry:
             self._make_directory(parent, name, int(str(entry["directory"])))
-        elif "tmpfs" in entry:
+        elif "tmpfs" in entry or "devpts" in entry:
             self._make_directory(parent, name, 0o755)
+            kind = "tmpfs" if "tmpfs" in entry else "devpts"
+            flags = _MS_NOSUID | (_MS_NODEV if kind == "tmpfs" else _MS_NOEXEC)
             with _opened(parent, name) as place:
-                options = str(entry["tmpfs"])
-                calls.mount("atoll", _path(place), "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+                calls.mount("atoll", _path(place), kind, flags, str(entry[kind]))
         else:
             self._bind(parent, name, entry)
 

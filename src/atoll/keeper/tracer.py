@@ -17,7 +17,7 @@ from atoll.keeper import calls, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 _DEAD = ("Z", "X")
 _TRACED = "t"
@@ -28,6 +28,7 @@ _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
 _RELEASE_ROUNDS = 5
 _CATCH_ROUNDS = 200
+_CATCH_BATCH = 256
 _STATUS_BYTES = 8192
 _FORKING = {
     "x86_64": frozenset({56, 57, 58, 435}),  # clone, fork, vfork, clone3
@@ -53,18 +54,21 @@ class Tracer:
         """Signals that were on their way to threads when these stopped."""
         self._forking = _FORKING.get(os.uname().machine, frozenset())
 
-    def hold(self, timeout_s: float) -> str | None:
+    def hold(
+        self, timeout_s: float, reap: Callable[[], Collection[int]] | None = None
+    ) -> str | None:
         """Stop everything; returns None once that is verified, else the reason why it is not.
 
         What could be stopped stays so, until `release`. To be called again, it only verifies what
-        has been stopped before.
+        has been stopped before. `reap` reaps dead children, which would otherwise accumulate and
+        slow down every listing, and returns their numbers.
         """
         self._is_holding = True
         deadline = time.monotonic() + timeout_s
         pause_s, clean = _FIRST_PAUSE_S, 0
         before: set[tuple[int, int, int]] = set()
         while True:
-            self._catch_children()
+            self._catch_children(deadline, reap)
             forks = _count_forks()
             seen: set[tuple[int, int, int]] = set()
             reason = self._find_loose(seen)
@@ -101,18 +105,24 @@ class Tracer:
         if not self._is_holding:
             self._detach(stop.tid)
 
-    def _catch_children(self) -> None:
+    def _catch_children(self, deadline: float, reap: Callable[[], Collection[int]] | None) -> None:
         """Stop the children, as long as new ones come. A process that forks and exits, again and
         again, is always one of them, and gone before all processes have been listed.
         """
         caught: set[int] = set()
         for _ in range(_CATCH_ROUNDS):
-            fresh = children(self._root) - caught - {*self._spared}
-            if not fresh:
+            if reap is not None:
+                # Before the listing: a number in it stays that of a child until the next reaping.
+                caught.difference_update(reap())
+            fresh = [pid for pid in children(self._root) if pid not in caught]
+            # The newest first, and not too many at a time: the others are probably dead already.
+            batch = fresh[-_CATCH_BATCH:]
+            for pid in reversed(batch):
+                if pid not in self._spared:
+                    _seize(pid, pid)
+            if not fresh or time.monotonic() >= deadline:
                 return
-            for pid in fresh:
-                _seize(pid, pid)
-            caught |= fresh
+            caught.update(batch)
 
     def _find_loose(self, seen: set[tuple[int, int, int]]) -> str | None:
         """Stop all that runs; why the tree is not still, or None if it has been since before.
@@ -187,13 +197,13 @@ class Tracer:
             return
 
 
-def children(pid: int, limit_bytes: int = 1 << 20) -> set[int]:
-    """The children of a process's main thread, or as many as so many bytes name.
+def children(pid: int, limit_bytes: int = 1 << 20) -> list[int]:
+    """The children of a process's main thread, the newest last, or as many as so many bytes name.
 
     Each number ends with a space: what was cut off is no number of a child.
     """
     listed = _read(f"/proc/{pid}/task/{pid}/children", limit_bytes)
-    return {int(word) for word in listed.rpartition(b" ")[0].split()}
+    return [int(word) for word in listed.rpartition(b" ")[0].split()]
 
 
 def _seize(pid: int, tid: int) -> str:

@@ -12,7 +12,10 @@ import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sized
+
+REAP_LIMIT = 2000
+"""How many events `reap` takes at a time."""
 
 
 class Process:
@@ -172,12 +175,14 @@ def kill_groups(processes: list[Process], spared: Collection[int] = ()) -> None:
 
 
 def reap(stops: list[Stop] | None = None) -> tuple[list[Exit], bool]:
-    """Reap every dead child; the flag says whether this process still has children.
+    """Reap dead children; the flag says whether this process still has children.
 
-    Threads that this process traces and that have stopped are added to `stops`.
+    Threads that this process traces and that have stopped are added to `stops`. Returns after
+    `REAP_LIMIT` events even if more are pending (`is_cut_short`): processes that fork and exit
+    without end would otherwise keep the caller here for ever.
     """
     exits: list[Exit] = []
-    while True:
+    for _ in range(REAP_LIMIT):
         try:
             pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
@@ -190,3 +195,9 @@ def reap(stops: list[Stop] | None = None) -> tuple[list[Exit], bool]:
             continue
         cpu_s = usage.ru_utime + usage.ru_stime
         exits.append(Exit(pid, wait_status, cpu_s, usage.ru_maxrss * 1024))
+    return exits, True
+
+
+def is_cut_short(exits: Sized, stops: Sized = ()) -> bool:
+    """Whether `reap` returned these because of its limit, so that more may be pending."""
+    return len(exits) + len(stops) >= REAP_LIMIT

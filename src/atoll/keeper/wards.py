@@ -78,6 +78,7 @@ class Wards:
         self._minders: dict[int, _Ward] = {}
         self._lost: list[_Ward] = []
         self._sweep: Ending | None = None
+        self._has_pending_exits = False
 
     def __len__(self) -> int:
         return len(self._minders) + len(self._lost)
@@ -137,11 +138,14 @@ class Wards:
 
     def wait_s(self) -> float | None:
         """After how long `tend` has something to do; None: when a child has changed."""
+        if self._has_pending_exits:
+            return 0.0
         return None if self._sweep is None else max(0.0, self._sweep.deadline - time.monotonic())
 
     def tend(self) -> None:
         """Let go of the runs that are over; go on with the end of those whose minder has died."""
         exits, has_children = tree.reap()
+        self._has_pending_exits = tree.is_cut_short(exits)
         for child in exits:
             if self._novice is not None and child.pid == self._novice.pid:
                 self._novice.socket.close()

@@ -3,7 +3,7 @@
 Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, a walk
 through a tree) is done only when a cheap sum says so, and takes a small share of the time.
 
-Not seen here: memory in files of a tmpfs that nobody maps. Those need a size of their own.
+Not counted as memory: what lies in pipes and in buffers of sockets.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import resource
 import stat
 import time
+
+from atoll.keeper.descriptors import Census
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,12 +41,18 @@ class Watch:
     (resident, or the capsule's own share where that was asked for) and `tasks`.
     """
 
-    __slots__ = ("_memory_limit", "_pids_limit", "_rest_until", "memory_bytes", "tasks")
+    __slots__ = (
+        "_count_at", "_held_bytes", "_is_uncountable", "_memory_limit", "_pids_limit",
+        "_rest_until", "memory_bytes", "tasks",
+    )  # fmt: skip
 
     def __init__(self, limits: Mapping[str, object]) -> None:
         self._memory_limit = _whole(limits, "memory_bytes")
         self._pids_limit = _whole(limits, "pids")
         self._rest_until = 0.0
+        self._count_at = 0.0
+        self._held_bytes = 0
+        self._is_uncountable = False
         self.memory_bytes = 0
         self.tasks = 0
 
@@ -59,18 +67,39 @@ class Watch:
         return None
 
     def _is_over(self, pids: Collection[int], limit: int) -> bool:
+        self._count_held(pids)
+        if self._is_uncountable:
+            return True
         resident = {pid: _resident_bytes(pid) for pid in pids}
-        self.memory_bytes = sum(resident.values())
+        self.memory_bytes = sum(resident.values()) + self._held_bytes
         began = time.monotonic()
         if self.memory_bytes <= limit or began < self._rest_until:
             return False
         # What several processes share was counted once for each of them.
-        self.memory_bytes = sum(_share_bytes(pid, size) for pid, size in resident.items())
+        own, shared = 0, 0
+        for pid, size in resident.items():
+            total, shared_bytes = _share_bytes(pid, size)
+            own += total - shared_bytes
+            shared += shared_bytes
+        # What is held may be mapped as well: the larger of the two is at least there.
+        self.memory_bytes = own + max(shared, self._held_bytes)
         if self.memory_bytes > limit:
             return True
         now = time.monotonic()
         self._rest_until = now + _REST * (now - began)
         return False
+
+    def _count_held(self, pids: Collection[int]) -> None:
+        """Count memory that processes hold by descriptors, mapped or not."""
+        began = time.monotonic()
+        if began < self._count_at:
+            return
+        census = Census()
+        census.take(pids)
+        self._held_bytes = census.memory_bytes
+        self._is_uncountable = census.is_exceeded
+        now = time.monotonic()
+        self._count_at = now + _REST * (now - began)
 
 
 def _threads(pid: int) -> int:
@@ -85,14 +114,18 @@ def _resident_bytes(pid: int) -> int:
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
 
 
-def _share_bytes(pid: int, resident_bytes: int) -> int:
-    """Its own memory and its part of what is shared, swapped out or not; else what is resident."""
+def _share_bytes(pid: int, resident_bytes: int) -> tuple[int, int]:
+    """Its own memory and its part of what is shared, swapped out or not; else what is resident.
+
+    The second number is how much of that are files in memory.
+    """
     sizes = {}
     for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
         name, _, rest = line.partition(b":")
-        if name in (b"Pss", b"SwapPss"):
+        if name in (b"Pss", b"SwapPss", b"Pss_Shmem"):
             sizes[name] = int(rest.split()[0]) * 1024
-    return sum(sizes.values()) if b"Pss" in sizes else resident_bytes
+    shared = sizes.pop(b"Pss_Shmem", 0)
+    return (sum(sizes.values()), shared) if b"Pss" in sizes else (resident_bytes, 0)
 
 
 def _read(path: str) -> bytes:
@@ -148,8 +181,11 @@ class Budget:
         """As of the last walk that came to its end and saw everything."""
         return 0 if self._last is None else self._last.used_bytes
 
-    def look(self, now: float) -> str | None:
-        """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory."""
+    def look(self, now: float, pids: Collection[int] = ()) -> str | None:
+        """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory.
+
+        Files without a name that these processes hold count as if they were in the directory.
+        """
         if self._walk is None:
             if self._last is not None and now < self._stale_at and not self._seems_over(self._last):
                 return None
@@ -159,6 +195,9 @@ class Budget:
         verdict = self._verdict(walk)
         if verdict is None and not is_complete:
             return None
+        if verdict is None:
+            walk.add_unnamed(pids)
+            verdict = self._verdict(walk)
         walk.close()
         self._walk = None
         self._stale_at = now + _STALE_S
@@ -170,7 +209,9 @@ class Budget:
         return verdict
 
     def _verdict(self, walk: _Walk) -> str | None:
-        if self._limit_bytes is not None and walk.used_bytes > self._limit_bytes:
+        if self._limit_bytes is not None and (
+            walk.used_bytes > self._limit_bytes or walk.is_uncountable
+        ):
             return "disk"
         # A tree so deep that each step is dear is as bad as one with too many entries.
         if walk.entries > self._limit_entries or walk.cost > 4 * self._limit_entries:
@@ -189,7 +230,10 @@ class Budget:
 class _Walk:
     """A sum over a tree that may be changed by an enemy meanwhile, made in parts."""
 
-    __slots__ = ("_linked", "_root", "_steps", "cost", "entries", "free", "is_blind", "used_bytes")
+    __slots__ = (
+        "_linked", "_root", "_steps", "cost", "entries", "free", "is_blind", "is_uncountable",
+        "used_bytes",
+    )  # fmt: skip
 
     def __init__(self, directory: str) -> None:
         self.free = _free(directory)
@@ -197,6 +241,7 @@ class _Walk:
         self._linked: set[int] = set()
         self.used_bytes = self.entries = self.cost = 0
         self.is_blind = False
+        self.is_uncountable = False
         self._steps = self._walk()
 
     def go_on(self, cost: int) -> bool:
@@ -212,6 +257,13 @@ class _Walk:
         self._steps.close()
         self._linked.clear()
         os.close(self._root)
+
+    def add_unnamed(self, pids: Collection[int]) -> None:
+        """Add the files that these processes hold and that have no name any more."""
+        census = Census()
+        census.take(pids)
+        self.used_bytes += census.disk_bytes
+        self.is_uncountable = census.is_exceeded
 
     def _walk(self) -> Generator[int, None, None]:
         device = os.fstat(self._root).st_dev

@@ -131,8 +131,8 @@ class Limits(_Table):
     pids: (
         Annotated[
             int,
-            BeforeValidator(partial(rules.require_whole, lowest=1, highest=4_194_304)),
-            WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 4_194_304}),
+            BeforeValidator(partial(rules.require_whole, lowest=1, highest=units.PIDS_LIMIT)),
+            WithJsonSchema({"type": "integer", "minimum": 1, "maximum": units.PIDS_LIMIT}),
         ]
         | None
     ) = Field(None, description="Processes and threads at one time.")
@@ -142,8 +142,8 @@ class Limits(_Table):
     files: (
         Annotated[
             int,
-            BeforeValidator(partial(rules.require_whole, lowest=16, highest=1_048_576)),
-            WithJsonSchema({"type": "integer", "minimum": 16, "maximum": 1_048_576}),
+            BeforeValidator(partial(rules.require_whole, lowest=16, highest=units.FILES_LIMIT)),
+            WithJsonSchema({"type": "integer", "minimum": 16, "maximum": units.FILES_LIMIT}),
         ]
         | None
     ) = Field(None, description="Files that one process may have open.")

@@ -21,6 +21,11 @@ DURATION_LIMIT_S = 366 * 86_400.0
 LARGE_SIZE_BYTES = 1 << 20
 """The least memory or disk that a capsule can be limited to and still start."""
 
+PIDS_LIMIT = 4_194_304
+"""The most processes that a kernel counts."""
+FILES_LIMIT = 1_048_576
+"""The most open files that a process can be limited to."""
+
 _NOT_POSITIVE = "must be more than zero"
 
 
@@ -115,7 +120,7 @@ def render_duration(duration_s: float) -> str:
     return "".join(parts) or "0s"
 
 
-def parse_count(text: str, *, lowest: int = 1, highest: int = 4_194_304) -> int:
+def parse_count(text: str, *, lowest: int = 1, highest: int = PIDS_LIMIT) -> int:
     """A whole number between two bounds."""
     if text.isascii() and text.isdigit() and len(text) <= 12 and lowest <= int(text) <= highest:
         return int(text)

@@ -128,6 +128,49 @@ def test_chain_of_forks_is_ended(keep, python, tmp_path, program):
     assert counter.value == last
 
 
+CHAINS = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        while True:
+            os.setsid()
+            while True:
+                try:
+                    pid = os.fork()
+                except OSError:
+                    continue
+                break
+            if pid:
+                os._exit(0)
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def test_many_chains_of_forks_are_ended(keep, python):
+    """Together they produce dead children faster than the keeper reaps them."""
+    keeper = keep(python, "-c", CHAINS, "20")
+    client = keeper.client()
+    client.read_until(lambda: b"up" in client.out, "the chains")
+    ended = keeper.stop(grace_s=0)
+    assert (ended.reason, ended.message) == ("stopped", None)
+    assert tree.descendants(keeper.minder) == []
+
+
+def test_reaping_returns_while_children_go_on_dying(monkeypatch):
+    """With a small limit, so that a few children stand for an endless supply."""
+    monkeypatch.setattr(tree, "REAP_LIMIT", 3)
+    pids = [os.posix_spawn("/bin/true", ["true"], {}) for _ in range(5)]
+    for pid in pids:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    first, has_children = tree.reap()
+    assert (len(first), has_children, tree.is_cut_short(first)) == (3, True, True)
+    second, _ = tree.reap()
+    assert {child.pid for child in (*first, *second)} >= {*pids}
+    assert not tree.is_cut_short(second)
+
+
 def test_stopped_processes_are_ended(keep, python):
     keeper = keep("sh", "-c", "sleep 1000 & kill -STOP $! $$; wait")
     pid = keeper.wait_started()
@@ -218,10 +261,10 @@ def test_a_number_that_was_cut_off_is_no_child():
             child = stack.enter_context(subprocess.Popen(["sleep", "1000"]))
             stack.callback(child.kill)
             started.add(child.pid)
-        whole = tracer.children(os.getpid())
+        whole = set(tracer.children(os.getpid()))
         assert started <= whole
         listed = Path(f"/proc/self/task/{os.getpid()}/children").read_bytes()
-        found = [tracer.children(os.getpid(), limit) for limit in range(len(listed) + 1)]
+        found = [set(tracer.children(os.getpid(), limit)) for limit in range(len(listed) + 1)]
         assert all(part <= whole for part in found)
         assert found[-1] == whole
         # As a control: cut off anywhere, the list names others.

@@ -34,7 +34,7 @@ AUDIT_I386, AUDIT_ARM = 0x40000003, 0x40000028
 ABOVE = 0xDEADBEEF << 32
 """Rubbish in the upper half of a register, which the kernel does not look at for an int."""
 
-EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+EINVAL, EPERM, ENOSYS = errno.EINVAL, errno.EPERM, errno.ENOSYS
 NO_FAMILY, NO_PROTOCOL = errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT
 
 # Whatever the arguments are.

@@ -117,3 +117,42 @@ def test_many_claims_are_cut(session, load):
     with pytest.raises(StateError) as caught:
         trust.require_trust(session, config)
     assert len(caught.value.message.splitlines()) <= 22
+
+
+LOWER = '[capsule.limits]\nmemory = "64M"\npids = 10\nfiles = 64\ndisk = "64M"\ncpus = 0.5\n'
+RAISED = {
+    "memory": '"900T"', "disk": '"900T"', "pids": "4000000", "files": "1000000", "cpus": "1000",
+    "output": '"900T"', "idle": '"300d"', "time": '"300d"',
+}  # fmt: skip
+
+
+def test_limits_may_be_lowered_without_approval(session, load):
+    trust.require_trust(session, load(LOWER))
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_a_raised_limit_needs_approval(session, load, name):
+    config = load(f"[capsule.limits]\n{name} = {RAISED[name]}\n")
+    with pytest.raises(StateError, match=f"capsule.limits.{name}"):
+        trust.require_trust(session, config)
+    trust.trust(session, config.file)
+    trust.require_trust(session, config)
+
+
+def test_limits_of_the_owner_are_what_counts_as_raised(session, load, root, tmp_path):
+    settings = tmp_path / "config" / "atoll" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[capsule.limits]\npids = 20\n")
+    trust.require_trust(session, load("[capsule.limits]\npids = 20\n"))
+    with pytest.raises(StateError, match=r"capsule\.limits\.pids = 21"):
+        trust.require_trust(session, load("[capsule.limits]\npids = 21\n"))
+    settings.write_text("[capsule.limits]\npids = 9999\n")
+    trust.require_trust(session, load("[capsule.limits]\npids = 9999\n"))
+
+
+def test_a_raised_limit_that_does_not_hold_needs_no_approval(session, load, root, tmp_path):
+    (root / "atoll.toml").write_text('[capsule.limits]\nmemory = "900T"\n')
+    owner = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    config = load_config(root, owner, given={"capsule.limits.memory": "1G"})
+    trust.require_trust(session, config)
+    assert config.raised == ()

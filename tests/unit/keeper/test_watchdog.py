@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from atoll.keeper.watchdog import Budget, Watch, _Walk, free_bytes, rlimits
+from atoll.keeper import descriptors
+from atoll.keeper.descriptors import Census
+from atoll.keeper.watchdog import Budget, Watch, _resident_bytes, _Walk, free_bytes, rlimits
 
 MEGABYTE = 1 << 20
 HOLDS = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -355,3 +357,103 @@ def test_kernel_holds_them(tmp_path, limits, code, error):
 
     assert said(None) == ""
     assert error in said(limit)
+
+
+# What has no name
+
+
+UNLINKED = """
+import os, sys
+directory, size, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+path = os.path.join(directory, "gone")
+handle = os.open(path, os.O_RDWR | os.O_CREAT)
+os.posix_fallocate(handle, 0, size)
+os.unlink(path)
+if how == "mapped":
+    import mmap
+    held = mmap.mmap(handle, size)
+    os.close(handle)
+"""
+MEMFD = f"""
+import os
+handle = os.memfd_create("m")
+os.posix_fallocate(handle, 0, {60 * MEGABYTE})
+{HOLDS}
+"""
+
+
+@pytest.fixture
+def start_unlinked(tmp_path):
+    started = []
+
+    def begin(how):
+        process = subprocess.Popen(
+            [sys.executable, "-c", UNLINKED + HOLDS, str(tmp_path), str(20 * MEGABYTE), how],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process.pid
+
+    yield begin
+    for process in started:
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_files_without_a_name_count(tmp_path, start_unlinked, how):
+    pid = start_unlinked(how)
+    budget = Budget(str(tmp_path), 10 * MEGABYTE)
+    while (found := budget.look(1.0, [pid])) is None and budget._walk is not None:
+        pass
+    assert found == "disk"
+    # Control: no walk finds it.
+    assert verdict(Budget(str(tmp_path), 10 * MEGABYTE)) is None
+    roomy = Budget(str(tmp_path), 30 * MEGABYTE)
+    while roomy.look(1.0, [pid, pid]) is None and roomy._walk is not None:
+        pass
+    assert 20 * MEGABYTE <= roomy.used_bytes < 30 * MEGABYTE
+
+
+def test_files_in_memory_are_no_disk(tmp_path, start):
+    pid, _ = start(MEMFD)
+    census = Census()
+    census.take([pid])
+    assert census.disk_bytes < MEGABYTE
+    assert 60 * MEGABYTE <= census.memory_bytes < 61 * MEGABYTE
+
+
+def test_memory_that_nobody_maps_counts(start):
+    pid, _ = start(MEMFD)
+    assert Watch({"memory_bytes": 50 * MEGABYTE}).look([pid]) == "memory"
+    assert Watch({"memory_bytes": 200 * MEGABYTE}).look([pid]) is None
+    # Control: it is not resident in any process.
+    assert _resident_bytes(pid) < 40 * MEGABYTE
+
+
+def test_more_than_can_be_counted_is_over_every_limit(start, monkeypatch):
+    pid, _ = start(PRIVATE)
+    monkeypatch.setattr(descriptors, "_LIMIT_ENTRIES", 3)
+    assert Watch({"memory_bytes": 1 << 40}).look([pid]) == "memory"
+    monkeypatch.undo()
+    assert Watch({"memory_bytes": 1 << 40}).look([pid]) is None
+
+
+IN_FLIGHT = f"""
+import array, os, socket
+near, far = socket.socketpair()
+handle = os.open(os.devnull, os.O_RDONLY)
+for _ in range(10):
+    near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))])
+{HOLDS}
+"""
+
+
+def test_descriptors_in_flight_are_limited(start, monkeypatch):
+    """Nobody can see what was sent and not received: files could be hidden there."""
+    pid, _ = start(IN_FLIGHT)
+    for limit, is_exceeded in ((9, True), (10, False)):
+        monkeypatch.setattr(descriptors, "_LIMIT_IN_FLIGHT", limit)
+        census = Census()
+        census.take([pid])
+        assert census.is_exceeded == is_exceeded

@@ -37,6 +37,12 @@ _INSTALL = "apt-get install bubblewrap"
 _SMALL = "mode=755,size=64m"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside
 _SHARED_MEMORY_BYTES = 256 << 20
+_TERMINALS = "/dev/pts"
+_MOST_PTYS = 256
+"""Of the kernel's 4096 for all; without a number of its own, one capsule could take 3072.
+
+Bound with `-try`, since a room that an earlier version built and that is still in use has none.
+"""
 _SETTINGS = "/proc/sys"
 _FIRST_PROCESS = "/proc/1"
 _TOLD_BY_PROC = (
@@ -96,6 +102,7 @@ class SandboxProcess(NamespaceProcess):
         return [
             {"at": "/proc", "directory": 0o755},
             {"at": "/dev", "directory": 0o755},
+            {"at": _TERMINALS, "devpts": f"newinstance,ptmxmode=0666,mode=0620,max={_MOST_PTYS}"},
             {"at": "/run", "tmpfs": _SMALL},
             {"at": "/var/run", "link": "/run"},
             {"at": "/var/tmp", "link": "/tmp"},  # noqa: S108 - inside
@@ -160,7 +167,7 @@ class SandboxProcess(NamespaceProcess):
             "--hostname", os.path.basename(plan.holder),
             "--bind", _room(plan), "/",
             "--proc", "/proc", *_covers(),
-            "--dev", "/dev",
+            "--dev", "/dev", "--dev-bind-try", _room(plan) + _TERMINALS, _TERMINALS,
             "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", _SHARED_MEMORY,
             "--remount-ro", "/dev",
         ]  # fmt: skip

@@ -1,0 +1,192 @@
+"""What processes hold through descriptors and mappings alone: files without a name, and memfds.
+
+A file that was unlinked while it is open, or mapped, still takes its space, and no walk through a
+tree finds it. Law: what is read here belongs to processes that may be hostile, so that the work of
+one count is bounded, and whoever exceeds the bound is over every limit.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_LIMIT_ENTRIES = 200_000
+"""Descriptors and mappings of all processes together."""
+_LIMIT_IN_FLIGHT = 1_000
+"""Descriptors that were sent over sockets and not received yet: nobody can look into those."""
+_MAPS_BYTES = 16 << 20
+_DELETED = b" (deleted)"
+_IN_FLIGHT = b"scm_fds:"
+
+
+class Census:
+    """The bytes of files without a name, on disk and in memory, each file counted once.
+
+    Memory also counts what lies in filesystems in memory that only these processes have.
+    """
+
+    __slots__ = (
+        "_entries", "_found", "_in_flight", "_memory", "_seen", "_tmpfs_bytes", "is_exceeded",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], int] = {}
+        own = os.getpid()
+        self._memory = {*_tmpfs_mounts(own), *_MEMFD_DEVICE}
+        self._seen = {_mount_namespace(own)}
+        self._tmpfs_bytes = 0
+        self._entries = 0
+        self._in_flight = 0
+        self.is_exceeded = False
+        """Whether there was more than can be counted."""
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(size for (device, _), size in self._found.items() if device not in self._memory)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Files without a name in a tmpfs of their own are part of what is used there."""
+        memfds = sum(size for (device, _), size in self._found.items() if device in _MEMFD_DEVICE)
+        return memfds + self._tmpfs_bytes
+
+    def take(self, pids: Collection[int]) -> None:
+        """Count what these processes hold; those that end meanwhile, or are not ours, are left."""
+        for pid in pids:
+            self._take_filesystems(pid)
+            self._take_descriptors(pid)
+            self._take_mappings(pid)
+            if self.is_exceeded:
+                return
+
+    def _take_filesystems(self, pid: int) -> None:
+        namespace = _mount_namespace(pid)
+        if namespace in self._seen:
+            return
+        self._seen.add(namespace)
+        for device, place in _tmpfs_mounts(pid).items():
+            if device not in self._memory:
+                self._memory.add(device)
+                self._tmpfs_bytes += _used_bytes(f"/proc/{pid}/root{place}")
+
+    def _take_descriptors(self, pid: int) -> None:
+        for name in _names(f"/proc/{pid}/fd"):
+            if not self._may_go_on():
+                return
+            try:
+                found = os.stat(f"/proc/{pid}/fd/{name}")
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                self._add(found)
+            elif stat.S_ISSOCK(found.st_mode):
+                self._in_flight += _count_in_flight(f"/proc/{pid}/fdinfo/{name}")
+                self.is_exceeded |= self._in_flight > _LIMIT_IN_FLIGHT
+
+    def _take_mappings(self, pid: int) -> None:
+        for line in _read(f"/proc/{pid}/maps", _MAPS_BYTES).splitlines():
+            if not self._may_go_on():
+                return
+            if not line.endswith(_DELETED):
+                continue
+            span, _, _, device, inode, *_ = line.split(None, 5)
+            major, _, minor = device.partition(b":")
+            key = (os.makedev(int(major, 16), int(minor, 16)), int(inode))
+            # What is mapped of memory is part of what the process uses itself.
+            if key in self._found or key[0] in self._memory:
+                continue
+            try:
+                self._add(os.stat(f"/proc/{pid}/map_files/{_unpadded(span)}"))
+            except OSError:
+                # Only root may look; as much as is mapped is the most that it can be.
+                first, _, last = span.partition(b"-")
+                self._found[key] = int(last, 16) - int(first, 16)
+
+    def _add(self, found: os.stat_result) -> None:
+        if found.st_nlink == 0:
+            self._found[found.st_dev, found.st_ino] = found.st_blocks * 512
+
+    def _may_go_on(self) -> bool:
+        self._entries += 1
+        self.is_exceeded |= self._entries > _LIMIT_ENTRIES
+        return not self.is_exceeded
+
+
+def _tmpfs_mounts(pid: int) -> dict[int, str]:
+    """What a process sees of filesystems in memory: where, by device."""
+    found: dict[int, str] = {}
+    for line in _read(f"/proc/{pid}/mountinfo", _MAPS_BYTES).splitlines():
+        mount, _, filesystem = line.partition(b" - ")
+        if filesystem.startswith(b"tmpfs "):
+            fields = mount.split()
+            major, _, minor = fields[2].partition(b":")
+            found.setdefault(os.makedev(int(major), int(minor)), os.fsdecode(fields[4]))
+    return found
+
+
+def _mount_namespace(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return 0
+
+
+def _used_bytes(path: str) -> int:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def _find_memfd_device() -> frozenset[int]:
+    try:
+        handle = os.memfd_create("atoll")
+    except OSError:
+        return frozenset()
+    try:
+        return frozenset({os.fstat(handle).st_dev})
+    finally:
+        os.close(handle)
+
+
+_MEMFD_DEVICE = _find_memfd_device()
+
+
+def _count_in_flight(path: str) -> int:
+    for line in _read(path, 4096).splitlines():
+        if line.startswith(_IN_FLIGHT):
+            return int(line.split()[1])
+    return 0
+
+
+def _unpadded(span: bytes) -> str:
+    """A range as `map_files` names it, without leading zeros."""
+    first, _, last = span.partition(b"-")
+    return f"{int(first, 16):x}-{int(last, 16):x}"
+
+
+def _names(directory: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield entry.name
+    except OSError:
+        return
+
+
+def _read(path: str, size: int) -> bytes:
+    """At most `size` bytes; nothing if the process is gone or is not ours to look at."""
+    pieces: list[bytes] = []
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while size > 0 and (piece := file.read(min(size, 1 << 16))):
+                pieces.append(piece)
+                size -= len(piece)
+    except OSError:
+        return b""
+    return b"".join(pieces)
