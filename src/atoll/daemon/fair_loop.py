@@ -1,0 +1,127 @@
+"""An event loop in which each capsule has a share of the time.
+
+The loop of asyncio runs callbacks in the order in which they became ready, so a capsule with a
+thousand busy connections delays every other capsule by a thousand callbacks. This loop keeps one
+queue per share, and always continues with the share that has used the least time so far: a capsule
+that was idle waits for one callback of its neighbours, whatever they do.
+
+A callback belongs to the share of the context that it was made in. Tasks, readers, writers and
+timers inherit it from the task that creates them, so it is enough to call `enter_share` once in
+the task that serves a capsule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextvars import ContextVar
+from time import perf_counter
+from typing import Protocol
+
+_ROUND = 8
+"""Callbacks between two questions to the kernel: what became ready meanwhile must not wait long."""
+
+
+class _Queued(Protocol):
+    """The part of `asyncio.Handle` that is used here."""
+
+    @property
+    def _context(self) -> _Context: ...
+
+
+class _Context(Protocol):
+    def get(self, var: ContextVar[LoopShare], default: LoopShare, /) -> LoopShare: ...
+
+
+class LoopShare:
+    """What one capsule has used of the loop, and which of its callbacks are ready."""
+
+    __slots__ = ("ready", "used_s")
+
+    def __init__(self) -> None:
+        self.used_s = 0.0
+        self.ready: deque[_Queued] = deque()
+
+
+_SHARE: ContextVar[LoopShare] = ContextVar("share")
+
+
+def enter_share(share: LoopShare) -> None:
+    """Everything that the current task does or creates from now on belongs to `share`."""
+    _SHARE.set(share)
+
+
+class FairQueue:
+    """Takes the place of the loop's queue of ready callbacks, a `collections.deque`.
+
+    The loop asks for the length before each round and then takes that many. Other threads may
+    append, which is why `append` is the one of a deque and sorting happens later in the loop.
+    """
+
+    def __init__(self) -> None:
+        self._incoming: deque[_Queued] = deque()
+        self.append = self._incoming.append
+        self._queued: set[int] = set()
+        """Identities of the callbacks in the queues. The kernel reports a descriptor again in
+        each round until it was read, but its callback must not be queued more than once."""
+        self._own = LoopShare()
+        """For callbacks of no capsule."""
+        self._active: set[LoopShare] = set()
+        self._running: LoopShare | None = None
+        self._began_s = 0.0
+        self._floor_s = 0.0
+        """What the share had used that was last continued: one that was idle starts there, so that
+        it cannot save time up."""
+
+    def __len__(self) -> int:
+        self._charge()
+        while self._incoming:
+            self._sort(self._incoming.popleft())
+        return min(len(self._queued), _ROUND)
+
+    def popleft(self) -> _Queued:
+        """The next callback of the share that has used the least."""
+        self._charge()
+        share = min(self._active, key=_used)
+        self._floor_s = share.used_s
+        handle = share.ready.popleft()
+        if not share.ready:
+            self._active.discard(share)
+        self._queued.discard(id(handle))
+        self._running, self._began_s = share, perf_counter()
+        return handle
+
+    def clear(self) -> None:
+        self._incoming.clear()
+        self._queued.clear()
+        for share in self._active:
+            share.ready.clear()
+        self._active.clear()
+
+    def _charge(self) -> None:
+        if self._running is not None:
+            self._running.used_s += perf_counter() - self._began_s
+            self._running = None
+
+    def _sort(self, handle: _Queued) -> None:
+        if id(handle) in self._queued:
+            return
+        self._queued.add(id(handle))
+        share = handle._context.get(_SHARE, self._own)  # noqa: SLF001 - public only since 3.12
+        if not share.ready:
+            self._active.add(share)
+            share.used_s = max(share.used_s, self._floor_s)
+        share.ready.append(handle)
+
+
+def _used(share: LoopShare) -> float:
+    return share.used_s
+
+
+class FairLoop(asyncio.SelectorEventLoop):
+    """The loop of asyncio with a `FairQueue`; an ordinary one where asyncio has no such queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if isinstance(getattr(self, "_ready", None), deque):
+            self._ready = FairQueue()
