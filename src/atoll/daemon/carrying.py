@@ -55,6 +55,7 @@ class Glance:
 
 
 _NOBODY = Glance()
+_NOTHING = memoryview(b"")
 
 
 async def carry(
@@ -256,8 +257,11 @@ class _Way:
         try:
             while self._piped and self._pipe is not None:
                 self._piped -= os.splice(self._pipe.reader, self._fds[1], self._piped, flags=_FLAGS)
-            while self._pending:
-                self._pending = self._pending[self._target.send(self._pending) :]
+            if self._pending:
+                while self._pending:
+                    self._pending = self._pending[self._target.send(self._pending) :]
+                # An empty view would keep the chunk in memory while the connection is idle.
+                self._pending = _NOTHING
         except _WAIT:
             self._wait_for_room()
             return False

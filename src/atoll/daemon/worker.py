@@ -14,6 +14,7 @@ from atoll.daemon.capsules import Capsules
 from atoll.daemon.control import Control
 from atoll.daemon.fair_loop import FairLoop
 from atoll.daemon.heartbeat import Heartbeat
+from atoll.daemon.memory import MemoryTrimmer
 from atoll.daemon.ports.publishing import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.engine.session import open_session
@@ -60,7 +61,13 @@ class Worker:
             await self._capsules.find_living()
             serving = [
                 tasks.create_task(part.serve())
-                for part in (self._control, self._publisher, self._router, self._capsules)
+                for part in (
+                    self._control,
+                    self._publisher,
+                    self._router,
+                    self._capsules,
+                    MemoryTrimmer(),
+                )
             ]
             await self._until_unneeded()
             for task in serving:
