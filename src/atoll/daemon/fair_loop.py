@@ -1,4 +1,4 @@
-"""An event loop in which each capsule has a share of the time.
+"""An event loop in which each capsule has a share of the processor time.
 
 The loop of asyncio runs callbacks in the order in which they became ready, so a capsule with a
 thousand busy connections delays every other capsule by a thousand callbacks. This loop keeps one
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import ContextVar
-from time import perf_counter
+from time import thread_time
 from typing import Protocol
 
 _ROUND = 8
@@ -34,7 +34,11 @@ class _Context(Protocol):
 
 
 class LoopShare:
-    """What one capsule has used of the loop, and which of its callbacks are ready."""
+    """What one capsule has used of the loop, and which of its callbacks are ready.
+
+    Time is processor time, so that a capsule does not pay for moments in which the daemon itself
+    had to wait for a processor. It is only measured while several shares have something to do.
+    """
 
     __slots__ = ("ready", "used_s")
 
@@ -81,14 +85,19 @@ class FairQueue:
 
     def popleft(self) -> _Queued:
         """The next callback of the share that has used the least."""
-        self._charge()
-        share = min(self._active, key=_used)
+        if len(self._active) == 1:
+            self._charge()
+            (share,) = self._active
+        else:
+            now_s = thread_time()
+            self._charge(now_s)
+            share = min(self._active, key=_used)
+            self._running, self._began_s = share, now_s
         self._floor_s = share.used_s
         handle = share.ready.popleft()
         if not share.ready:
             self._active.discard(share)
         self._queued.discard(id(handle))
-        self._running, self._began_s = share, perf_counter()
         return handle
 
     def clear(self) -> None:
@@ -98,9 +107,9 @@ class FairQueue:
             share.ready.clear()
         self._active.clear()
 
-    def _charge(self) -> None:
+    def _charge(self, now_s: float | None = None) -> None:
         if self._running is not None:
-            self._running.used_s += perf_counter() - self._began_s
+            self._running.used_s += (thread_time() if now_s is None else now_s) - self._began_s
             self._running = None
 
     def _sort(self, handle: _Queued) -> None:

@@ -55,13 +55,13 @@ class Pulse:
         self._most = most
         self._seen = 0
         self._missed = 0
-        self._looked_at_s = time.monotonic()
+        self._looked_at_s = self._now_s()
 
     def is_lost(self, *, is_held: bool = False) -> bool:
         """Call it once per `INTERVAL_S`. With `is_held` the worker cannot beat for a reason that
         is none of its own, and the interval does not count.
         """
-        now_s = time.monotonic()
+        now_s = self._now_s()
         is_late = now_s - self._looked_at_s > INTERVAL_S * _LATE
         self._looked_at_s = now_s
         if (count := self._heartbeat.count) != self._seen:
@@ -71,6 +71,10 @@ class Pulse:
         elif not is_late:
             self._missed += 1
         return self._missed >= (self._most if self._seen else max(self._most, MISSED_AT_START))
+
+    def _now_s(self) -> float:
+        # Stands still while the machine is suspended.
+        return time.monotonic()
 
 
 def is_traced(pid: int) -> bool:
