@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
+from atoll.daemon.fair_loop import FairLoop, LoopShare, current_share, enter_share
 
 BUSY = 400
 
@@ -100,30 +100,32 @@ def test_idle_time_is_not_saved_up():
 
 def test_what_a_task_creates_belongs_to_its_share():
     async def story():
-        share, used = LoopShare(), []
+        share, seen = LoopShare(), []
         left, right = socket.socketpair()
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
 
         def read():
+            seen.append(current_share())
             right.recv(1)
             loop.remove_reader(right)
             loop.call_soon(nested)
 
         def nested():
-            used.append(share.used_s)
+            seen.append(current_share())
             over.set()
 
         async def work():
             loop.add_reader(right, read)
-            used.append(share.used_s)
+            loop.call_later(0, lambda: seen.append(current_share()))
 
         await asyncio.create_task(in_share(share, work()))
         left.send(b"x")
         await over.wait()
         left.close()
         right.close()
-        assert used[0] < used[1]
+        assert seen == [share, share, share]
+        assert current_share() is None
 
     run(FairLoop, story)
 
