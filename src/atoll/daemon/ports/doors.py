@@ -20,8 +20,9 @@ from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.host.listening import family_of
 
 BACKLOG = 1024
-_AT_ONCE = 64
-"""How many are let in before others have their turn."""
+_AT_ONCE = 1
+"""Connections that one socket accepts before others have their turn. More of them would be one long
+callback, which the shares of the loop cannot interrupt."""
 _PAUSE_S = 0.2
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
