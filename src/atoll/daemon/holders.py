@@ -15,7 +15,7 @@ STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 _FEW, _MANY = 3, 8
 """Sockets in store, so that most connections need not ask for one first."""
 _CONNECT_S = 5.0
-_ANSWER_S = 10.0
+ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""
 
 
@@ -30,8 +30,9 @@ class HolderSilent(HolderGone):
 class Holder:
     """Two connections to a holder: one to ask, one that only ends when the holder does."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, answer_s: float = ANSWER_S) -> None:
         self._directory = directory
+        self.answer_s = answer_s
         self._turn = asyncio.Lock()
         self._asking: socket.socket | None = None
         self._watching: socket.socket
@@ -113,7 +114,7 @@ class Holder:
             sock = self._asking
             try:
                 asking.send(sock, request)
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(self.answer_s):
                     await _readable(sock)
                 return asking.receive(sock)
             except BaseException as error:
