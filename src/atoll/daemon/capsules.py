@@ -127,6 +127,10 @@ class Attached:
         return [int(key.removeprefix(_GRANT)) for key in self._served if key.startswith(_GRANT)]
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """From here on the task that serves the connection belongs to the capsule's share: the
+        router and checked-out ports accept for many capsules.
+        """
+        enter_share(self.share)
         return await self.holder.dial(port, address)
 
     async def close(self) -> None:

@@ -83,25 +83,29 @@ class FairQueue:
         it cannot save time up."""
 
     def __len__(self) -> int:
-        self._charge()
-        while self._incoming:
-            self._sort(self._incoming.popleft())
+        if self._running is not None:
+            self._charge(thread_time())
+        if self._incoming:
+            self._sort()
         return min(len(self._queued), _ROUND)
 
     def popleft(self) -> _Queued:
         """The next callback of the share that has used the least."""
-        if len(self._active) == 1:
-            self._charge()
-            (share,) = self._active
+        active = self._active
+        if len(active) == 1:
+            if self._running is not None:
+                self._charge(thread_time())
+            (share,) = active
         else:
             now_s = thread_time()
-            self._charge(now_s)
-            share = min(self._active, key=_used)
+            if self._running is not None:
+                self._charge(now_s)
+            share = min(active, key=_used)
             self._running, self._began_s = share, now_s
         self._floor_s = share.used_s
         handle = share.ready.popleft()
         if not share.ready:
-            self._active.discard(share)
+            active.discard(share)
         self._queued.discard(id(handle))
         return handle
 
@@ -112,20 +116,26 @@ class FairQueue:
             share.ready.clear()
         self._active.clear()
 
-    def _charge(self, now_s: float | None = None) -> None:
+    def _charge(self, now_s: float) -> None:
         if self._running is not None:
-            self._running.used_s += (thread_time() if now_s is None else now_s) - self._began_s
+            self._running.used_s += now_s - self._began_s
             self._running = None
 
-    def _sort(self, handle: _Queued) -> None:
-        if id(handle) in self._queued:
-            return
-        self._queued.add(id(handle))
-        share = handle._context.get(_SHARE, self._own)  # noqa: SLF001 - public only since 3.12
-        if not share.ready:
-            self._active.add(share)
-            share.used_s = max(share.used_s, self._floor_s)
-        share.ready.append(handle)
+    def _sort(self) -> None:
+        """Moves what was appended into the queues of the shares; runs for every callback."""
+        incoming, queued, active = self._incoming, self._queued, self._active
+        own, floor_s = self._own, self._floor_s
+        while incoming:
+            handle = incoming.popleft()
+            key = id(handle)
+            if key in queued:
+                continue
+            queued.add(key)
+            share = handle._context.get(_SHARE, own)  # noqa: SLF001 - public only since 3.12
+            if not share.ready:
+                active.add(share)
+                share.used_s = max(share.used_s, floor_s)
+            share.ready.append(handle)
 
 
 def _used(share: LoopShare) -> float:
