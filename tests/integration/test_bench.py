@@ -80,6 +80,10 @@ def test_network_is_measured_against_direct_connections(atoll, place):
     assert rows["10 MiB through a published port"]["peer"] == "direct"
     assert len(rows["a request over an open connection"]["samples"]) == 400
     assert rows["added to a request over an open connection"]["aim"] == "≤ 0.30 ms"
+    beside = rows["a request beside a neighbour that floods the daemon"]
+    assert (beside["peer"], beside["aim"]) == ("alone", "≤ 2x")
+    past = rows["the same, and the flood does not go through the daemon"]
+    assert len(past["samples"]) == len(beside["samples"]) == 400
     assert list(place.iterdir()) == []
 
 

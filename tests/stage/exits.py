@@ -17,6 +17,7 @@ from atoll.daemon.egress.journal import Journal
 from atoll.daemon.egress.leaving import Doors, Egress
 from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.world import World
+from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
 from atoll.model.egress import Policy
 
@@ -37,6 +38,11 @@ def read_policy(place: Path) -> Policy:
     return Policy.of(**json.loads((place / "policy.json").read_text()))
 
 
+async def serve(share: LoopShare, serving) -> None:
+    enter_share(share)
+    await serving
+
+
 async def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -53,12 +59,14 @@ async def main() -> None:
                 names=tuple(open_door(place, f, DATAGRAM, NAMES_PORT) for f in (V4, V6)),
                 names_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
             )
-            group.create_task(Egress(**parts, directory=place).serve(doors))
+            share = LoopShare()
+            group.create_task(serve(share, Egress(**parts, directory=place).serve(doors)))
             listeners = [open_door(place, family, STREAM, GRANTED) for family in (V4, V6)]
-            group.create_task(Grant(GRANTED, **parts).serve(listeners))
+            group.create_task(serve(share, Grant(GRANTED, **parts).serve(listeners)))
         sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=FairLoop) as runner:
+        runner.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -19,7 +20,8 @@ from atoll.daemon.egress.leaving import Doors, Egress
 from atoll.daemon.egress.reserved import borrow_doors
 from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.world import World
-from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone
+from atoll.daemon.fair_loop import LoopShare, enter_share
+from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone, HolderSilent
 from atoll.daemon.ports.publishing import Publisher
 from atoll.engine import networks, policies
 from atoll.engine.leases import isolation_plan
@@ -31,6 +33,8 @@ from atoll.model.state import Capsule
 _BACKLOG = 1024
 _GRANT = "host:"
 _LOOK_S = 0.4
+_FIND_S = 2.0
+"""How long a start waits for holders, and when one that did not answer is asked again."""
 _LOOPBACK = {V4: "127.0.0.1", V6: "::1"}
 _IPV6 = "/proc/net/if_inet6"
 
@@ -45,6 +49,8 @@ class Attached:
         self.capsule = capsule
         self.holder = holder
         self._world = world
+        self.share = LoopShare()
+        """Of the loop: what is done for this capsule delays no other."""
         self._journal = Journal(Path(capsule.directory))
         self._egress_share = Share()
         self._policy = partial(policies.policy_of, session, capsule.id)
@@ -91,7 +97,7 @@ class Attached:
                 share=self._egress_share,
                 directory=Path(self.capsule.directory),
             )
-            return _serve(egress.serve(doors), opened.pop_all())
+            return _serve(self.share, egress.serve(doors), opened.pop_all())
 
     async def _open_host_port(self, port: int) -> Serving:
         grant = Grant(
@@ -104,7 +110,7 @@ class Attached:
         )
         with ExitStack() as opened:
             listeners = await self._listen(opened, port, self._families)
-            return _serve(grant.serve(listeners), opened.pop_all())
+            return _serve(self.share, grant.serve(listeners), opened.pop_all())
 
     async def _listen(
         self, opened: ExitStack, port: int, families: tuple[int, ...], kind: int = STREAM
@@ -131,6 +137,10 @@ class Attached:
         return [int(key.removeprefix(_GRANT)) for key in self._served if key.startswith(_GRANT)]
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """From here on the task that serves the connection belongs to the capsule's share: the
+        router and checked-out ports accept for many capsules.
+        """
+        enter_share(self.share)
         return await self.holder.dial(port, address)
 
     async def close(self) -> None:
@@ -149,7 +159,9 @@ class Capsules:
         self._world = World.of(os.environ)
         self._attached: dict[int, Attached] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One lock per capsule: an answer that one holder owes is not waited for by the others."""
+        self._finding: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,6 +172,8 @@ class Capsules:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for task in self._finding:
+            await _end(task)
         for capsule_id in list(self._attached):
             await self._detach(capsule_id)
         self._world.close()
@@ -184,6 +198,8 @@ class Capsules:
                 await _end(task)
 
     async def _look(self, attached: Attached) -> None:
+        # Doors that are opened in here belong to the capsule's share, and so do their connections.
+        enter_share(attached.share)
         capsule_id = attached.capsule.id
         with suppress(HolderGone):
             found = await attached.holder.listening()
@@ -212,14 +228,27 @@ class Capsules:
         }
 
     async def find_living(self) -> None:
-        """After a start: those whose views are held already."""
-        for capsule in self._session.store.capsules():
-            with suppress(HolderGone, StateError):
-                await self.attach(capsule)
+        """After a start: those whose views are held already.
+
+        All at once, and a holder that does not answer is not waited for: it is asked again until
+        it does.
+        """
+        capsules = self._session.store.capsules()
+        self._finding = {asyncio.create_task(self._find(capsule)) for capsule in capsules}
+        if self._finding:
+            await asyncio.wait(self._finding, timeout=_FIND_S)
+
+    async def _find(self, capsule: Capsule) -> None:
+        with suppress(HolderGone, StateError):
+            while True:
+                try:
+                    return await self.attach(capsule)
+                except HolderSilent:
+                    await asyncio.sleep(_FIND_S)
 
     async def attach(self, capsule: Capsule) -> None:
         """Looks after a capsule from now on, or looks again at what it may reach."""
-        async with self._turn:
+        async with self._turns[capsule.id]:
             attached = self._attached.get(capsule.id)
             try:
                 if attached is None:
@@ -265,8 +294,9 @@ class Capsules:
         return {"held": attached is not None, "problems": attached.problems if attached else {}}
 
 
-async def _serve(serving: Serving, opened: ExitStack) -> None:
+async def _serve(share: LoopShare, serving: Serving, opened: ExitStack) -> None:
     """With the doors that were opened for it."""
+    enter_share(share)
     with opened:
         await serving
 

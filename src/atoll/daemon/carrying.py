@@ -22,8 +22,8 @@ _HEAVY = 2
 """So many full chunks in a row make a way go over to a pipe."""
 _LIGHT = 32
 """So many small ones in a row make it give the pipe back."""
-_TURNS = 8
-"""How often one way may go on before others have their turn."""
+_TURN_BYTES = 1 << 19
+"""After so many bytes other connections have their turn."""
 _SEND_BYTES = 1 << 17
 """What a target may be ahead of its reader on a heavy way: with more, all of it would have left
 the processor's cache when it is read."""
@@ -55,6 +55,7 @@ class Glance:
 
 
 _NOBODY = Glance()
+_NOTHING = memoryview(b"")
 
 
 async def carry(
@@ -213,11 +214,13 @@ class _Way:
     def _turn(self) -> None:
         """The source has something, or has ended."""
         self.turns += 1
-        for _ in range(_TURNS):
+        left = _TURN_BYTES
+        while left > 0:
             size = self._read()
             # After less than a chunk the source is empty; the loop says when it is not.
             if size is None or not self._write() or size < CHUNK_BYTES:
                 return
+            left -= size
 
     def _read(self) -> int | None:
         """How much was read, 0 for the end; None when nothing was."""
@@ -256,8 +259,11 @@ class _Way:
         try:
             while self._piped and self._pipe is not None:
                 self._piped -= os.splice(self._pipe.reader, self._fds[1], self._piped, flags=_FLAGS)
-            while self._pending:
-                self._pending = self._pending[self._target.send(self._pending) :]
+            if self._pending:
+                while self._pending:
+                    self._pending = self._pending[self._target.send(self._pending) :]
+                # An empty view would keep the chunk in memory while the connection is idle.
+                self._pending = _NOTHING
         except _WAIT:
             self._wait_for_room()
             return False
@@ -292,11 +298,14 @@ class _Way:
     def _go_on(self) -> None:
         """The target has room again. As long as it is the slower side, only it is waited for."""
         self.turns += 1
-        for _ in range(_TURNS):
+        left = _TURN_BYTES
+        while left > 0:
             if not self._write():
                 return
-            if self._read() is None:
+            size = self._read()
+            if size is None:
                 break
+            left -= size
         else:
             return
         if not self.is_over:

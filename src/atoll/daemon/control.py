@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -10,6 +12,10 @@ from atoll.keeper import asking, wire
 from atoll.keeper.peers import Origin
 from atoll.model.errors import AtollError
 from atoll.version import __version__
+
+_RESERVED = 4
+_RETRY_S = 0.1
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Handler = Callable[[dict[str, object]], Awaitable[dict[str, object]]]
 
@@ -22,16 +28,49 @@ class Control:
         self._handlers = handlers
         # What is behind walls lives in a pid namespace of its own, and is not answered.
         self._origin = Origin(is_strict=False)
+        self._reserve: list[int] = []
+        """Descriptors that are closed to accept a client when no others are left."""
 
     async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as clients:
-            while True:
-                client, _ = await loop.sock_accept(self._listener)
-                if self._origin.admits(client):
-                    clients.create_task(self._serve(client))
+        try:
+            async with asyncio.TaskGroup() as clients:
+                while True:
+                    self._fill_reserve()
+                    client = await self._accept()
+                    if self._origin.admits(client):
+                        clients.create_task(self._serve(client))
+                    else:
+                        client.close()
+        finally:
+            self._release_reserve()
+
+    async def _accept(self) -> socket.socket:
+        """Waits for a client, also while the process has no descriptors left."""
+        while True:
+            try:
+                client, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                if self._reserve:
+                    # All of them: to check who the client is takes descriptors, too.
+                    self._release_reserve()
                 else:
-                    client.close()
+                    await asyncio.sleep(_RETRY_S)
+            else:
+                return client
+
+    def _fill_reserve(self) -> None:
+        try:
+            while len(self._reserve) < _RESERVED:
+                self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            # Tried again after the next client.
+            return
+
+    def _release_reserve(self) -> None:
+        while self._reserve:
+            os.close(self._reserve.pop())
 
     async def _serve(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()

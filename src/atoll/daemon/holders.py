@@ -15,19 +15,26 @@ STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 _FEW, _MANY = 3, 8
 """Sockets in store, so that most connections need not ask for one first."""
 _CONNECT_S = 5.0
+ANSWER_S = 10.0
+"""A holder answers at once. One that was stopped is asked again later, on another connection."""
 
 
 class HolderGone(ConnectionError):  # noqa: N818 - it is a state of affairs
     """The view has ended, and its network with it."""
 
 
+class HolderSilent(HolderGone):
+    """The holder is there and does not answer."""
+
+
 class Holder:
     """Two connections to a holder: one to ask, one that only ends when the holder does."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, answer_s: float = ANSWER_S) -> None:
         self._directory = directory
+        self.answer_s = answer_s
         self._turn = asyncio.Lock()
-        self._asking: socket.socket
+        self._asking: socket.socket | None = None
         self._watching: socket.socket
         self._store: deque[socket.socket] = deque()
         self._refill: asyncio.Task[None] | None = None
@@ -35,15 +42,23 @@ class Holder:
         self.pid = 0
 
     async def connect(self) -> None:
-        """Raises HolderGone when nobody holds the view."""
+        """Raises HolderGone when nobody holds the view, or the holder does not answer."""
+        self._watching = self._connect()
         try:
-            self._asking, self._watching = (asking.connect(self._directory) for _ in range(2))
+            reply, _ = await self._ask({"ping": True})
+            self.pid = int(str(reply["pid"]))
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> socket.socket:
+        try:
+            # Without waiting: the queue of a holder that was stopped may be full.
+            return asking.connect(self._directory, timeout_s=0)
+        except BlockingIOError as error:
+            raise HolderSilent("the holder does not answer") from error
         except OSError as error:
             raise HolderGone(str(error)) from error
-        for sock in (self._asking, self._watching):
-            sock.setblocking(False)  # noqa: FBT003
-        reply, _ = await self._ask({"ping": True})
-        self.pid = int(str(reply["pid"]))
 
     async def gone(self) -> None:
         """Returns when the holder has ended."""
@@ -105,18 +120,31 @@ class Holder:
 
     async def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], list[int]]:
         async with self._turn:
+            if self._asking is None:
+                self._asking = self._connect()
+            sock = self._asking
             try:
-                asking.send(self._asking, request)
-                await _readable(self._asking)
-                return asking.receive(self._asking)
-            except (OSError, EOFError, wire.WireError) as error:
-                raise HolderGone(str(error)) from error
+                asking.send(sock, request)
+                async with asyncio.timeout(self.answer_s):
+                    await _readable(sock)
+                return asking.receive(sock)
+            except BaseException as error:
+                # What is still answered belongs to this request and must not be taken for the
+                # answer to another one.
+                self._asking = None
+                sock.close()
+                if isinstance(error, TimeoutError | BlockingIOError):
+                    raise HolderSilent("the holder does not answer") from error
+                if isinstance(error, OSError | EOFError | wire.WireError):
+                    raise HolderGone(str(error)) from error
+                raise
 
     def close(self) -> None:
         if self._refill is not None:
             self._refill.cancel()
         for sock in (self._asking, self._watching, *self._store):
-            sock.close()
+            if sock is not None:
+                sock.close()
         self._store.clear()
         self._close_diag()
 

@@ -1,11 +1,13 @@
 """The daemon's two processes: a watcher that does nothing else, and the worker that it keeps up.
 
-The watcher owns the control socket, so that whoever asks while a worker is born anew only waits.
-A worker ends with its watcher; both hold the daemon's lock.
+The watcher owns the control socket, so that a client that asks while a worker is replaced only
+waits. It replaces a worker that has ended, and one whose event loop no longer runs. A worker ends
+with its watcher; both hold the daemon's lock.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -14,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
 from atoll.engine import daemons
 from atoll.keeper import calls, wire
 from atoll.model.errors import StateError
@@ -26,6 +29,9 @@ _PAUSE_S = 0.3
 _REST_S = 10.0
 """A worker that dies sooner than this has failed."""
 _MOST_FAILURES = 5
+_DUMP = signal.SIGUSR1
+"""On this signal a worker, even one that is stuck, writes the stacks of its threads to the log."""
+_DUMP_S = 2.0
 
 
 def main() -> None:
@@ -41,7 +47,9 @@ def main() -> None:
     failures = 0
     while failures < _MOST_FAILURES:
         began = time.monotonic()
-        code = _watch(_fork_worker(home, listener))
+        heartbeat = Heartbeat()
+        code = watch(_fork_worker(home, listener, heartbeat), Pulse(heartbeat))
+        heartbeat.close()
         if code == _GIVEN_UP:
             break
         lived_s = time.monotonic() - began
@@ -71,18 +79,19 @@ def _raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _fork_worker(home: Path, listener: socket.socket) -> int:
+def _fork_worker(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             if calls.die_with_parent(signal.SIGKILL, parent):
+                enable_dump()
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 # Not before the fork: the watcher needs none of it.
                 from atoll.daemon.worker import work  # noqa: PLC0415
 
-                work(home, listener)
+                work(home, listener, heartbeat)
                 code = _GIVEN_UP
         except StateError as error:
             # Another version has taken the home over: the next command starts its own daemon.
@@ -97,15 +106,37 @@ def _fork_worker(home: Path, listener: socket.socket) -> int:
     return pid
 
 
-def _watch(worker: int) -> int:
-    """Until the worker has ended; a polite signal to the watcher is passed on."""
+def enable_dump() -> None:
+    """In the worker: the signal `_DUMP` writes the stacks of all threads into the log."""
+    faulthandler.register(_DUMP, file=2, all_threads=True)
+
+
+def watch(worker: int, pulse: Pulse) -> int:
+    """Waits until the worker has ended, and ends one that is stuck; returns its exit code.
+
+    A signal that asks the watcher to end is passed on. The timeout of the wait does not include
+    time during which the machine was suspended.
+    """
     while True:
-        number = signal.sigwait({*_STOP, signal.SIGCHLD})
-        if number != signal.SIGCHLD:
+        info = signal.sigtimedwait({*_STOP, signal.SIGCHLD}, INTERVAL_S)
+        if info is not None and info.si_signo != signal.SIGCHLD:
             os.kill(worker, signal.SIGTERM)
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
+        if info is None and pulse.is_lost(is_held=is_traced(worker)):
+            return _kill(worker)
+
+
+def _kill(worker: int) -> int:
+    """Ends a worker that is stuck, after it has written where, and returns its exit code."""
+    _say("the worker does not respond and is replaced; what it is doing:")
+    os.kill(worker, _DUMP)
+    # Time for the dump. A worker that is stopped writes none.
+    signal.sigtimedwait({signal.SIGCHLD}, _DUMP_S)
+    os.kill(worker, signal.SIGKILL)
+    _, status = os.waitpid(worker, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 def _say(text: str) -> None:

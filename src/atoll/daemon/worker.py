@@ -12,6 +12,9 @@ from pathlib import Path
 
 from atoll.daemon.capsules import Capsules
 from atoll.daemon.control import Control
+from atoll.daemon.fair_loop import FairLoop
+from atoll.daemon.heartbeat import Heartbeat
+from atoll.daemon.memory import MemoryTrimmer
 from atoll.daemon.ports.admission import ADMISSION
 from atoll.daemon.ports.publishing import Publisher
 from atoll.daemon.ports.router import Router
@@ -22,12 +25,13 @@ IDLE_S = 300.0
 _LOOK_S = 5.0
 
 
-def work(home: Path, listener: socket.socket) -> None:
+def work(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> None:
     """Until it is told to end, or nothing has needed it for a while.
 
     Raises StateError when another version of Atoll has taken the home over.
     """
-    asyncio.run(Worker(home, listener).serve())
+    with asyncio.Runner(loop_factory=FairLoop) as runner:
+        runner.run(Worker(home, listener).serve(heartbeat))
 
 
 class Worker:
@@ -50,8 +54,9 @@ class Worker:
             },
         )
 
-    async def serve(self) -> None:
+    async def serve(self, heartbeat: Heartbeat) -> None:
         loop = asyncio.get_running_loop()
+        heartbeat.start(loop)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ending.set)
         async with self._capsules, asyncio.TaskGroup() as tasks:
@@ -59,7 +64,13 @@ class Worker:
             await self._capsules.find_living()
             serving = [
                 tasks.create_task(part.serve())
-                for part in (self._control, self._publisher, self._router, self._capsules)
+                for part in (
+                    self._control,
+                    self._publisher,
+                    self._router,
+                    self._capsules,
+                    MemoryTrimmer(),
+                )
             ]
             await self._until_unneeded()
             for task in serving:

@@ -32,6 +32,7 @@ __all__ = [
     "can_let_out",
     "can_unshare",
     "open_beneath",
+    "release_free_memory",
     "sync_filesystem",
     "unshare",
 ]
@@ -76,6 +77,13 @@ def _has_openat2() -> bool:
     finally:
         os.close(root)
     return True
+
+
+def release_free_memory() -> None:
+    """Gives memory that the allocator of libc keeps for later back to the system."""
+    trim = getattr(_libc, "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def can_unshare(flags: int) -> str | None:

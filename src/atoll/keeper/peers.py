@@ -48,7 +48,7 @@ class Origin:
             return False
         try:
             # Asked last: as long as the peer lives, the number is nobody else's.
-            return self._is_home(str(pid), handle) and not select.select([handle], (), (), 0)[0]
+            return self._is_home(str(pid), handle) and not _has_ended(handle)
         except (OSError, ValueError):
             return False
         finally:
@@ -71,6 +71,13 @@ def _open_peer(sock: socket.socket, pid: int) -> int:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:  # before Linux 6.5
         return os.pidfd_open(pid)
+
+
+def _has_ended(handle: int) -> bool:
+    """Not with `select`, which refuses descriptors above 1023: a daemon may have thousands."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _pid_depth(handle: int) -> int:

@@ -24,8 +24,9 @@ from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.host.listening import family_of
 
 BACKLOG = 1024
-_AT_ONCE = 16
-"""Connections that one socket accepts before other tasks have their turn."""
+_AT_ONCE = 1
+"""Connections that one socket accepts before others have their turn. More of them would be one long
+callback, which the shares of the loop cannot interrupt."""
 MAX_CONNECTIONS = 2048
 """Of one capsule, where the limit on descriptors permits; see `Guests`."""
 _RESERVED = 16

@@ -17,6 +17,8 @@ _REQUESTS = 200
 _LEAST_SHARE = 0.6
 """Of the throughput of a direct connection."""
 _ADDED_S = 0.0003
+_MOST_TIMES = 2
+"""How much slower a capsule may answer while another one floods the daemon."""
 _PROGRAM = (
     f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
     "from atoll.engine.bench.traffic import main; main()"
@@ -24,7 +26,7 @@ _PROGRAM = (
 # By name only: the daemon is a face, which the engine does not know.
 _CARRIER = (
     f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
-    "from atoll.daemon.ports.doors import carry_to; carry_to(int(sys.argv[1]))"
+    "from atoll.daemon.ports.bench_carrier import carry_all; carry_all(map(int, sys.argv[1:]))"
 )
 
 
@@ -40,7 +42,10 @@ def measure(order: Order, tell: Tell) -> Report:
     return Report(
         machine=machine_of(parent, "none", load_before),
         projects=(),
-        rows=tuple(_rows(found["carried"], found["direct"], size)),
+        rows=(
+            *_rows(found["carried"], found["direct"], size),
+            *_neighbour_rows(found["neighbour"]),
+        ),
         skipped=(),
     )
 
@@ -61,3 +66,16 @@ def _rows(carried: dict[str, list[float]], direct: dict[str, list[float]], size:
         added = tuple(sample - base for sample in carried[key])
         rows.append(Row("", f"added to {names[key]}", added, aim=at_most(_ADDED_S)))
     return rows
+
+
+def _neighbour_rows(found: dict[str, list[float]]) -> list[Row]:
+    """What a flood costs a neighbour. Part of that are the processors that the flood itself uses:
+    the second row has the same flood past the daemon.
+    """
+    alone = tuple(found["alone"])
+    through = "a request beside a neighbour that floods the daemon"
+    past = "the same, and the flood does not go through the daemon"
+    return [
+        Row("", through, tuple(found["beside"]), "alone", alone, at_most_times(_MOST_TIMES)),
+        Row("", past, tuple(found["control"]), "alone", alone),
+    ]

@@ -13,25 +13,36 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NoReturn
 
 _BULK, _ECHO = b"b", b"e"
 _PIECE = bytes(1 << 16)
 """What most programs hand over at once."""
 _SERVERS = 4
+_FLOODERS = 2
+_CROWD = 64
 _REQUEST = b"x" * 300
 _LOOPBACK = "127.0.0.1"
 
 
 def main() -> None:
-    """Reads `{"count", "bytes", "requests", "carrier"}`, writes samples of both ways as JSON."""
+    """Reads `{"count", "bytes", "requests", "carrier"}`, writes samples of both ways as JSON, and
+    those of a request alone and beside floods.
+    """
     order = json.load(sys.stdin)
+    os.write(1, json.dumps({**_measure_ways(order), **_measure_beside(order)}).encode())
+
+
+def _measure_ways(order: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Carried and direct."""
     server = socket.create_server((_LOOPBACK, 0), backlog=1024)
     direct = server.getsockname()[1]
     # Several, so that nobody waits for one that is still seeing the former client off.
     children = [_fork(lambda: _serve(server)) for _ in range(_SERVERS)]
     try:
-        carried, carrier = _start_carrier(order["carrier"], direct)
+        (carried,), carrier = _start_carrier(order["carrier"], direct)
         children.append(carrier)
         found: dict[str, dict[str, list[float]]] = {}
         # In turns: the machine may get busier meanwhile.
@@ -41,11 +52,53 @@ def main() -> None:
                 samples["bulk"].append(_bulk(port, order["bytes"]))
                 samples["request"] += _requests(port, order["requests"])
                 samples["connection"] += [_connection(port) for _ in range(order["requests"] // 8)]
-        os.write(1, json.dumps(found).encode())
+        return found
     finally:
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        _end(children)
+
+
+def _measure_beside(order: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Requests through one port, while another one of the same carrier is flooded with connections.
+
+    The control is a flood of the same servers that does not go through the carrier: what that costs
+    is the processors' share of it.
+    """
+    servers = [socket.create_server((_LOOPBACK, 0), backlog=1024) for _ in range(2)]
+    children = [_fork(partial(_serve, server)) for server in servers for _ in range(_FLOODERS)]
+    quiet, flooded = (server.getsockname()[1] for server in servers)
+    try:
+        (port, neighbour), carrier = _start_carrier(order["carrier"], quiet, flooded)
+        children.append(carrier)
+        floods = {"alone": 0, "beside": neighbour, "control": flooded}
+        found: dict[str, list[float]] = {way: [] for way in floods}
+        for _ in range(order["count"]):
+            for way, target in floods.items():
+                flooders = [_fork(partial(_flood, target)) for _ in range(_FLOODERS) if target]
+                try:
+                    found[way] += [_connection(port) for _ in range(order["requests"])]
+                finally:
+                    _end(flooders)
+        return {"neighbour": found}
+    finally:
+        _end(children)
+
+
+def _flood(port: int) -> NoReturn:
+    """Many connections at once, again and again."""
+    while True:
+        with ExitStack() as opened:
+            crowd = [opened.enter_context(_connect(port, _BULK)) for _ in range(_CROWD)]
+            for client in crowd:
+                client.sendall(_REQUEST)
+                client.shutdown(socket.SHUT_WR)
+            for client in crowd:
+                client.recv(32)
+
+
+def _end(children: list[int]) -> None:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _fork(work: Callable[[], object]) -> int:
@@ -58,18 +111,18 @@ def _fork(work: Callable[[], object]) -> int:
     return pid
 
 
-def _start_carrier(program: str, port: int) -> tuple[int, int]:
-    """Its port and its process."""
+def _start_carrier(program: str, *targets: int) -> tuple[list[int], int]:
+    """A port for each target, and the process."""
     reader, writer = os.pipe()
 
     def become() -> NoReturn:
         os.dup2(writer, 1)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, str(port)])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, *map(str, targets)])  # noqa: S606
 
     pid = _fork(become)
     os.close(writer)
     with os.fdopen(reader) as said:
-        return int(said.readline()), pid
+        return [int(word) for word in said.readline().split()], pid
 
 
 def _serve(server: socket.socket) -> NoReturn:

@@ -1,0 +1,31 @@
+"""A program for `atoll bench network`: carries ports in one loop, as the daemon does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable
+
+from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
+from atoll.daemon.ports.doors import Guests, Reception, lead, listen
+from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
+
+
+def carry_all(targets: Iterable[int]) -> None:
+    """Never returns. Prints one port for each target, in order; each has a share of the loop."""
+
+    async def serve(sockets: list[socket.socket], port: int) -> None:
+        enter_share(LoopShare())
+        guests, target = Guests(), Target(HOST, port, LOOPBACK[:1])
+        Reception(sockets, lambda client: guests.serve(lead(client, target)))
+        await asyncio.Event().wait()
+
+    async def serve_all() -> None:
+        leads = [(listen(0), port) for port in targets]
+        ports = [sockets[0].getsockname()[1] for sockets, _ in leads]
+        os.write(1, " ".join(map(str, ports)).encode() + b"\n")
+        await asyncio.gather(*(serve(sockets, port) for sockets, port in leads))
+
+    with asyncio.Runner(loop_factory=FairLoop) as runner:
+        runner.run(serve_all())

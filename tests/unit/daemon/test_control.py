@@ -1,0 +1,90 @@
+"""The control socket answers also when the daemon has many descriptors, or none left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from atoll.keeper import asking, wire
+
+PROGRAM = """
+import asyncio, os, resource, socket, sys
+sys.path.append({source!r})
+from atoll.daemon.control import Control
+from atoll.keeper import wire
+
+async def ping(request):
+    return {{"pong": True}}
+
+async def main():
+    listener = wire.listen({place!r}, "socket", socket.SOCK_SEQPACKET)
+    serving = asyncio.create_task(Control(listener, {{"ping": ping}}).serve())
+    await asyncio.sleep(0)
+    highest = error = 0
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, hard))
+    try:
+        while highest < {count}:
+            highest = os.dup(0)
+    except OSError as failure:
+        error = failure.errno
+    os.write(1, b"%d\\n" % error)
+    await serving
+
+asyncio.run(main())
+"""
+EMFILE = 24
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """`serve(most, count)`: a control socket in a process that holds descriptors up to the number
+    `count`, and may have `most`; gives the error with which that ended, and asks.
+    """
+    started = []
+
+    def start(most: int, count: int):
+        source = str(Path(__file__).parents[3] / "src")
+        program = PROGRAM.format(source=source, place=str(tmp_path), most=most, count=count)
+        process = subprocess.Popen([sys.executable, "-I", "-c", program],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # fmt: skip
+        started.append(process)
+        error = int(process.stdout.readline())
+
+        def ask():
+            sock, handle, path = wire.socket_in(tmp_path, "socket", socket.SOCK_SEQPACKET)
+            with sock:
+                sock.settimeout(60)
+                sock.connect(path)
+                os.close(handle)
+                return asking.ask(sock, {"do": "ping"})[0].get("pong")
+
+        return error, ask
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_answers_without_any_descriptor_left(serve):
+    error, ask = serve(256, 1000)
+    # The control: nothing else can be opened there.
+    assert error == EMFILE
+    assert [ask() for _ in range(20)] == [True] * 20
+
+
+def test_answers_with_many_descriptors(serve):
+    """`select` refuses those above 1,023."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4096:
+        pytest.skip("needs a limit of 4,096 descriptors")
+    error, ask = serve(4096, 2000)
+    assert error == 0
+    assert ask()
