@@ -15,7 +15,8 @@ from atoll.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from atoll.engine.capsules import Capsule, Result
+    from atoll.engine.capsules import Capsule
+    from atoll.engine.captured import Result
     from atoll.engine.projects import Project, open_project
     from atoll.engine.runs import RunSpec
     from atoll.model.errors import (
@@ -38,7 +39,7 @@ _HOMES = {
     "Outcome": "atoll.model.state",
     "PrerequisiteError": "atoll.model.errors",
     "Project": "atoll.engine.projects",
-    "Result": "atoll.engine.capsules",
+    "Result": "atoll.engine.captured",
     "Run": "atoll.model.state",
     "RunSpec": "atoll.engine.runs",
     "SpecError": "atoll.model.errors",

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from atoll.keeper import asking, wire
 from atoll.keeper.peers import Origin
 from atoll.model.errors import AtollError
-from atoll.version import __version__
+from atoll.version import DAEMON_REVISION, __version__
 
+_BUILD = {"version": __version__, "revision": DAEMON_REVISION}
 _RESERVED = 4
 _RETRY_S = 0.1
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -83,7 +84,7 @@ class Control:
                         return
                     answer = await self._answer(wire.parse_json(payload))
                     # So that who asks need not ask first who answers.
-                    asking.send(client, {**answer, "version": __version__})
+                    asking.send(client, {**answer, **_BUILD})
                 except (OSError, wire.WireError):
                     return
 

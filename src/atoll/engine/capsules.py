@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from atoll.drivers import registry
 from atoll.engine import (
@@ -23,7 +23,7 @@ from atoll.engine import (
 )
 from atoll.engine.attempts import Attempt
 from atoll.engine.browsers import Browser
-from atoll.engine.captured import Captured
+from atoll.engine.captured import Captured, Result
 from atoll.engine.channels import Channel
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
@@ -37,7 +37,6 @@ from atoll.model.names import printable
 from atoll.model.plan import Enclosure
 from atoll.model.state import (
     CapsuleState,
-    Outcome,
     Process,
     RecoveryPoint,
     Run,
@@ -45,21 +44,6 @@ from atoll.model.state import (
     Work,
     require_outcome,
 )
-
-
-class Result(NamedTuple):
-    """A finished run with its output, as the library gives it."""
-
-    run: Run
-    outcome: Outcome
-    stdout: bytes
-    stderr: bytes
-    dropped_bytes: int = 0
-    """What both streams held before that: of each, the last 64 MiB are kept."""
-
-    @property
-    def exit_code(self) -> int:
-        return self.outcome.shell_code
 
 
 class Capsule:

@@ -8,6 +8,9 @@ before it.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
+
+from atoll.model.state import Outcome, Run
 
 LIMIT_BYTES = 64 << 20
 """Of each of the two streams; as much as its log keeps."""
@@ -55,3 +58,18 @@ class Captured:
     def dropped_bytes(self, stream: str) -> int:
         """How much of the stream came before `content` and is not kept."""
         return self._streams[stream].dropped_bytes
+
+
+class Result(NamedTuple):
+    """A finished run with its output, as the library gives it."""
+
+    run: Run
+    outcome: Outcome
+    stdout: bytes
+    stderr: bytes
+    dropped_bytes: int = 0
+    """What both streams held before that: of each, the last 64 MiB are kept."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.outcome.shell_code

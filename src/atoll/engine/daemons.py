@@ -25,7 +25,7 @@ from atoll.model.errors import (
     StateError,
 )
 from atoll.model.state import Capsule
-from atoll.version import __version__
+from atoll.version import DAEMON_REVISION, __version__
 
 SOCKET = "socket"
 LOG = "log"
@@ -70,7 +70,7 @@ def ask(session: Session, request: dict[str, object], *, start: bool = True) -> 
             return False
         with sock:
             reply = _find_reply(sock, request)
-            if start and reply is not None and reply.get("version") != __version__:
+            if start and reply is not None and not _is_current(reply):
                 # After an upgrade: it hands everything back, and the next one takes it.
                 _find_reply(sock, {"do": "stop"})
                 return False
@@ -177,6 +177,10 @@ def _start(session: Session) -> None:
         )
     finally:
         lock.release()
+
+
+def _is_current(reply: dict[str, object]) -> bool:
+    return (reply.get("version"), reply.get("revision")) == (__version__, DAEMON_REVISION)
 
 
 def _find_reply(sock: socket.socket, request: dict[str, object]) -> dict[str, object] | None:
