@@ -27,7 +27,7 @@ from atoll.engine import networks, policies
 from atoll.engine.leases import isolation_plan
 from atoll.engine.session import Session
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
-from atoll.model.errors import StateError
+from atoll.model.errors import AtollError, StateError
 from atoll.model.state import Capsule
 
 _BACKLOG = 1024
@@ -188,7 +188,7 @@ class Capsules:
         try:
             while True:
                 for capsule_id in [key for key, task in looks.items() if task.done()]:
-                    looks.pop(capsule_id).result()
+                    self._judge(capsule_id, looks.pop(capsule_id))
                 for capsule_id, attached in self._attached.items():
                     if capsule_id not in looks:
                         looks[capsule_id] = asyncio.create_task(self._look(attached))
@@ -196,6 +196,24 @@ class Capsules:
         finally:
             for task in looks.values():
                 await _end(task)
+
+    def _judge(self, capsule_id: int, look: asyncio.Task[None]) -> None:
+        """An error over one capsule is told, and stops no other. Raises AtollError, which concerns
+        the whole home.
+        """
+        error, attached = look.exception(), self._attached.get(capsule_id)
+        if isinstance(error, AtollError):
+            raise error
+        if attached is None:
+            return
+        if error is None:
+            attached.problems.pop("ports", None)
+            return
+        problem = f"{type(error).__name__}: {error}"
+        if attached.problems.get("ports") != problem:
+            attached.problems["ports"] = problem
+            told = {"message": f"ports of `{attached.capsule.name}`", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
 
     async def _look(self, attached: Attached) -> None:
         # Doors that are opened in here belong to the capsule's share, and so do their connections.

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from atoll.daemon.capsules import Capsules
+from atoll.daemon.fair_loop import LoopShare
 from atoll.daemon.ports import census, port_leases, telling
 from atoll.daemon.ports.port_leases import MAX_PORTS, plan_change
 from atoll.engine import ports
@@ -281,6 +282,7 @@ class Looked(Played):
     def __init__(self, capsule):
         super().__init__(capsule)
         self.holder, self.granted = self, ()
+        self.share, self.problems = LoopShare(), {}
         self.open, self.asked = asyncio.Event(), 0
 
     async def listening(self):
@@ -306,6 +308,36 @@ def test_capsule_that_does_not_answer_delays_no_other(play):
         assert stuck.asked == 1
         stuck.open.set()
         await until(lambda: stuck.asked >= 2)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        capsules._world.close()
+
+    play(story)
+
+
+def test_error_over_one_capsule_is_reported_and_stops_no_other(play):
+    async def story(world, publisher):
+        project = world.project()
+        broken, quick = (
+            Looked(world.capsule(project, name, web=3000)) for name in ("broken", "quick")
+        )
+        broken.found = quick.open.set
+        quick.doors[3000] = await world.serve("quick")
+        broken.open.set()
+        logged = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: logged.append(told))
+        capsules = Capsules(world.session, publisher)
+        capsules._attached = {one.capsule.id: one for one in (broken, quick)}
+        serving = asyncio.create_task(capsules.serve())
+        await until(lambda: quick.asked >= 3 and broken.asked >= 3)
+        assert await ask(quick.capsule.ports["web"]) == "quick"
+        assert "TypeError" in broken.problems["ports"]
+        assert quick.problems == {}
+        # Once, though it fails at every look.
+        assert [type(told["exception"]) for told in logged] == [TypeError]
+        broken.found = list
+        await until(lambda: broken.problems == {})
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
