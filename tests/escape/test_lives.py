@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from atoll.engine import runs, views
+from atoll.engine.runs import RunSpec
 from atoll.host import views as holders
+from atoll.model.state import Reason
 from atoll.testing.remains import find_remains, keepers_of, views_of
 
 DAEMON = """
@@ -195,3 +197,12 @@ def test_many_rounds_leave_nothing(project, repo, git, wait_for):
     session.nursery.close()
     wait_for(lambda: not keepers_of(session.home), timeout_s=90, what="the end of all keepers")
     assert find_remains(session.home, repo, refs=["refs/heads/main"]) == []
+
+
+def test_a_run_that_is_stopped_while_its_walls_are_built_is_asked_first(capsule):
+    """Not killed after the time that it has to react: at first there is nobody to be asked."""
+    for _ in range(5):
+        run = capsule.start(RunSpec(argv=("sleep", "1000"), background=True))
+        capsule.stop()
+        outcome = capsule.require_run(run.number).outcome
+        assert (outcome.reason, outcome.exit_code) == (Reason.STOPPED, 128 + signal.SIGTERM)

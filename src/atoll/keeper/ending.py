@@ -45,6 +45,7 @@ class Ending:
         "_root",
         "_shell",
         "_spared",
+        "_step_ends",
         "_steps",
         "_tracer",
         "deadline",
@@ -66,6 +67,7 @@ class Ending:
         self._shell = shell
         self._reap = reap
         self._steps = steps
+        self._step_ends: float | None = None
         self._pause_s = _ROUND_S
         self._give_up: float | None = None
         self._latest = float("inf")
@@ -93,18 +95,30 @@ class Ending:
         """Take the step that is due, if one is."""
         if now < self.deadline:
             return
-        if self._steps and now < self._latest:
-            number, wait_s = self._steps.pop(0)
-            below = self._below()
-            walls = [p for p in below if self._shell in (p.pid, p.ppid)]
-            reached = self._send([p for p in below if p not in walls], number, signal.SIGCONT)
-            # Paused with the rest, they could not see that it has ended.
-            self._send(walls, signal.SIGCONT)
-            self.deadline = min(now + wait_s, self._latest)
-        else:
-            reached = self._kill(now)
+        is_asking = self._steps and now < self._latest
+        reached = self._ask(now) if is_asking else self._kill(now)
         if main_is_gone:
             self._leftover.update(process.identity for process in reached)
+
+    def _ask(self, now: float) -> list[tree.Process]:
+        """Send the signal of the next step. While walls are being built there is nobody behind
+        them to get it: then it is sent as soon as there is.
+        """
+        number, wait_s = self._steps[0]
+        if self._step_ends is None:
+            self._step_ends = now + wait_s
+        below = self._below()
+        walls = [p for p in below if self._shell in (p.pid, p.ppid)]
+        reached = self._send([p for p in below if p not in walls], number, signal.SIGCONT)
+        # Paused with the rest, they could not see that it has ended.
+        self._send(walls, signal.SIGCONT)
+        if reached or not walls or now >= self._step_ends:
+            self._steps.pop(0)
+            self.deadline = min(self._step_ends, self._latest)
+            self._step_ends = None
+        else:
+            self.deadline = min(now + _ROUND_S, self._step_ends, self._latest)
+        return reached
 
     def _kill(self, now: float) -> list[tree.Process]:
         if self._give_up is None:
