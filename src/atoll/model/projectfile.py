@@ -174,6 +174,8 @@ def _report(model: type[BaseModel], detail: ErrorDetails) -> Report:
             return Report(path, message, given if isinstance(given, str) else None, choices)
         case "extra_forbidden":
             return _unknown_key(model, path)
+        case "too_long":
+            return Report(path, f"must have at most {detail['ctx']['max_length']} entries")
         case kind:
             return Report(path, _MESSAGES.get(kind, "has a value of the wrong kind"))
 

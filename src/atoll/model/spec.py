@@ -328,8 +328,9 @@ class ProjectFile(_Table):
     tools: Tools = Field(
         default_factory=Tools, description="Where compilers and interpreters come from."
     )
+    # Bounded, since each of them leases a port for each capsule.
     services: Mapping[Label, Service] = Field(
-        default_factory=dict, description="Processes that are kept up, by name."
+        default_factory=dict, max_length=64, description="Processes that are kept up, by name."
     )
     secrets: Mapping[Variable, Secret] = Field(
         default_factory=dict, description="Secrets that capsules may be granted, by variable."

@@ -311,6 +311,10 @@ def test_no_text_may_hide_what_it_says(escape: str) -> None:
         ),
         ("project = 1", "must be a table"),
         ("services = [1]", "must be a table"),
+        (
+            "\n".join(f"services.s{number}.command = 'x'" for number in range(65)),
+            "must have at most 64 entries",
+        ),
         ("project.never = ['!*.pem']", "cannot take a pattern off the list"),
         ("services.a = {command='x', shared='yes'}", "must be `true` or `false`"),
         (
