@@ -51,7 +51,7 @@ PRIVILEGED = ("--uid", "0", "--gid", "0", "--cap-add", "ALL")
 CAPABILITIES = ((1 << 38) - 1) & ~(1 << 24)
 MARK = 2000
 
-EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+EINVAL, EPERM, ENOSYS = errno.EINVAL, errno.EPERM, errno.ENOSYS
 NO_FAMILY, NO_PROTOCOL = errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT
 BAD = 1  # as a pointer
 NONE = -1  # as a descriptor
@@ -59,7 +59,7 @@ NOBODY = 0x7FFFFFF0  # as a process
 ALL = 0xFFFFFFFF  # as flags
 UNKNOWN = (-1,) * 6  # neither a pointer, nor a descriptor, nor flags
 ABOVE = 1 << 40
-CLONE_THREAD = 0x10000  # alone it is invalid
+CLONE_THREAD = 0x10400  # with FILES; without memory of its siblings it is invalid
 NEW = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 UNIX, INET, INET6, NETLINK, VSOCK = 1, 2, 10, 16, 40
 STREAM, DGRAM, RAW, CLOEXEC = 1, 2, 3, 0x80000
@@ -121,6 +121,10 @@ ATTEMPTS = [
     *[Attempt("unshare", (flag | 1,)) for flag in (*NEW, 0x80, 0x100000, ABOVE)],
     *[Attempt("clone", (flag | CLONE_THREAD, 0, 0, 0, 0)) for flag in NEW],
     *[Attempt("clone", (flag | CLONE_THREAD | ABOVE, 0, 0, 0, 0)) for flag in NEW],
+    *[Attempt("unshare", (flags | 1,)) for flags in (0x400, 0x400 | ABOVE)],
+    *[Attempt("clone", (flags, 0, 0, 0, 0)) for flags in (0x10000, 0x10000 | ABOVE)],
+    *[Attempt("close_range", (NONE, NONE, flags), EINVAL) for flags in (2, 2 | ABOVE)],
+    Attempt("io_setup", (0, BAD), ENOSYS),
     Attempt("clone3", (BAD, 0), ENOSYS),
     Attempt("listns", (BAD, BAD, 0, ALL), ENOSYS),
     *[

@@ -25,7 +25,7 @@ from atoll.host import cgroups, hierarchies, kernel
 from atoll.host.cgroups import Places, find_places, make_group, sweep
 from atoll.keeper import tree
 from atoll.keeper.groups import Group
-from atoll.keeper.watchdog import rlimits
+from atoll.keeper.process_limits import rlimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

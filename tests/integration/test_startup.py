@@ -110,6 +110,7 @@ def test_version_and_help_load_no_engine(loaded):
             "atoll.cli.app",
             "atoll.cli.frame",
             "atoll.cli.output",
+            "atoll.cli.status",
             "atoll.model",
             "atoll.model.errors",
             "atoll.model.names",

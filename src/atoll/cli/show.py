@@ -85,7 +85,7 @@ def _limits(capsule: Capsule) -> str:
     for key, (value, held) in capsule.limits().items():
         name, _, unit = key.partition("_")
         shown = render_size(value) if unit == "bytes" else f"{value:g}"
-        left = " and ".join(capsule.uncounted(key, held))
+        left = ", ".join(capsule.uncounted(key, held))
         how = f"{held}, not counting {left}" if left else held
         told.append(f"{name} {units.render_duration(value) if unit == 's' else shown} ({how})")
     return ", ".join(told) or "none"

@@ -57,7 +57,11 @@ def tell(
     return {name: (value, holding(name, parents)) for name, value in in_force.items()}
 
 
-_UNCOUNTED = {"memory_bytes": ("pipes", "socket buffers")}
+_SENT = "files sent over sockets"
+_UNCOUNTED = {
+    "memory_bytes": ("pipes", "socket buffers", "System V IPC", _SENT),
+    "disk_bytes": (_SENT, "unmapped parts of unlinked files"),
+}
 
 
 def uncounted(limit: str, how: str) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def _limits() -> str:
         name = limit.partition("_")[0]
         how = confines.holding(limit, places.parents)
         why = f" ({places.missing[use]})" if use in places.missing else ""
-        left = " and ".join(confines.uncounted(limit, how))
+        left = ", ".join(confines.uncounted(limit, how))
         told[how].append(name + why + (f", not counting {left}" if left else ""))
     return "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
 

@@ -7,6 +7,7 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+from atoll.keeper import process_limits
 from atoll.model import units
 
 _PID_MAX = "/proc/sys/kernel/pid_max"
@@ -27,13 +28,13 @@ def capacity(home: Path) -> dict[str, float]:
 def files_in_force(limit: float, pid: int = 0) -> int:
     """The limit on open files that a process started by `pid` (0: this process) really gets.
 
-    A hard limit is never raised, so the one of the parent holds where it is lower.
+    A hard limit is never raised, so the one of the parent counts where it is lower.
     """
     try:
         hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
     except OSError:  # it has just ended
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
+    return process_limits.files_limit(int(limit), hard)
 
 
 def describe_excess(limits: Mapping[str, float | None], available: Mapping[str, float]) -> str:

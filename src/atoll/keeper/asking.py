@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import socket
 
 from atoll.keeper.wire import WireError, parse_json, socket_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOCKET = "keeper"
 WRITTEN = "written"
@@ -20,7 +27,24 @@ def send(sock: socket.socket, value: dict[str, object], fds: tuple[int, ...] = (
     payload = json.dumps(value).encode("ascii")
     if len(payload) > MAX_BYTES:
         raise WireError(f"a request of {len(payload)} bytes is too long")
-    socket.send_fds(sock, [payload], list(fds))
+    try:
+        socket.send_fds(sock, [payload], list(fds))
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        with _highest_limit():
+            socket.send_fds(sock, [payload], list(fds))
+
+
+@contextlib.contextmanager
+def _highest_limit() -> Iterator[None]:
+    """The kernel compares what all processes of a user have in flight with the sender's limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, object], list[int]]:

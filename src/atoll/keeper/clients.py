@@ -6,6 +6,7 @@ client is bounded, and only the foreground client may slow the command down.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections import deque
@@ -164,21 +165,26 @@ class Clients:
 
     def _hold(self, client: Client) -> None:
         client.is_held = True
-        self._hangups.register(client.sock, 0)
+        with contextlib.suppress(OSError):  # what a user may watch by epoll can be used up
+            self._hangups.register(client.sock, 0)
         self._watch(client)
 
     def _let_speak(self, client: Client) -> None:
         if client.is_held:
             client.is_held = False
-            self._hangups.unregister(client.sock)
+            self._forget_hangup(client)
             self._watch(client)
+
+    def _forget_hangup(self, client: Client) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._hangups.unregister(client.sock)
 
     def drop(self, client: Client) -> None:
         if client.is_closed:
             return
         client.is_closed = True
         if client.is_held:
-            self._hangups.unregister(client.sock)
+            self._forget_hangup(client)
         self._loop.forget(client.sock.fileno())
         client.sock.close()
         client.out.clear()

@@ -1,5 +1,7 @@
 """What processes hold through descriptors and mappings alone: files without a name, and memfds.
 
+All threads of a process share its descriptors: a capsule cannot give one a table of its own.
+
 A file that was unlinked while it is open, or mapped, still takes its space, and no walk through a
 tree finds it. Law: what is read here belongs to processes that may be hostile, so that the work of
 one count is bounded, and whoever exceeds the bound is over every limit.
@@ -10,6 +12,8 @@ from __future__ import annotations
 import os
 import stat
 
+from atoll.keeper import tree
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -18,6 +22,10 @@ _LIMIT_ENTRIES = 200_000
 """Descriptors and mappings of all processes together."""
 _LIMIT_IN_FLIGHT = 1_000
 """Descriptors that were sent over sockets and not received yet: nobody can look into those."""
+_WATCHES = "/proc/sys/fs/epoll/max_user_watches"
+_PART = 4
+"""Of what a user's processes may watch by epoll together, one run has a quarter at most."""
+_EPOLL = "anon_inode:[eventpoll]"
 _MAPS_BYTES = 16 << 20
 _DELETED = b" (deleted)"
 _IN_FLIGHT = b"scm_fds:"
@@ -30,7 +38,8 @@ class Census:
     """
 
     __slots__ = (
-        "_entries", "_found", "_in_flight", "_memory", "_seen", "_tmpfs_bytes", "is_exceeded",
+        "_entries", "_found", "_in_flight", "_memory", "_seen", "_tmpfs_bytes", "_watches",
+        "is_exceeded",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,6 +50,7 @@ class Census:
         self._tmpfs_bytes = 0
         self._entries = 0
         self._in_flight = 0
+        self._watches = 0
         self.is_exceeded = False
         """Whether there was more than can be counted."""
 
@@ -56,7 +66,7 @@ class Census:
 
     def take(self, pids: Collection[int]) -> None:
         """Count what these processes hold; those that end meanwhile, or are not ours, are left."""
-        for pid in pids:
+        for pid in map(tree.living_thread, pids):
             self._take_filesystems(pid)
             self._take_descriptors(pid)
             self._take_mappings(pid)
@@ -74,9 +84,11 @@ class Census:
                 self._tmpfs_bytes += _used_bytes(f"/proc/{pid}/root{place}")
 
     def _take_descriptors(self, pid: int) -> None:
+        count, epolls = 0, 0
         for name in _names(f"/proc/{pid}/fd"):
             if not self._may_go_on():
                 return
+            count += 1
             try:
                 found = os.stat(f"/proc/{pid}/fd/{name}")
             except OSError:
@@ -86,6 +98,11 @@ class Census:
             elif stat.S_ISSOCK(found.st_mode):
                 self._in_flight += _count_in_flight(f"/proc/{pid}/fdinfo/{name}")
                 self.is_exceeded |= self._in_flight > _LIMIT_IN_FLIGHT
+            elif not stat.S_IFMT(found.st_mode):
+                epolls += _link(f"/proc/{pid}/fd/{name}") == _EPOLL
+        # Each of them watches a descriptor once at most; to list them all would take too long.
+        self._watches += count * epolls
+        self.is_exceeded |= self._watches > _LIMIT_WATCHES
 
     def _take_mappings(self, pid: int) -> None:
         for line in _read(f"/proc/{pid}/maps", _MAPS_BYTES).splitlines():
@@ -154,7 +171,11 @@ def _find_memfd_device() -> frozenset[int]:
         os.close(handle)
 
 
-_MEMFD_DEVICE = _find_memfd_device()
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _count_in_flight(path: str) -> int:
@@ -190,3 +211,7 @@ def _read(path: str, size: int) -> bytes:
     except OSError:
         return b""
     return b"".join(pieces)
+
+
+_MEMFD_DEVICE = _find_memfd_device()
+_LIMIT_WATCHES = int(_read(_WATCHES, 32) or 1 << 20) // _PART

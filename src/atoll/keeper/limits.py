@@ -7,7 +7,8 @@ import resource
 
 from atoll.keeper import shares, tree
 from atoll.keeper.groups import Group
-from atoll.keeper.watchdog import Budget, Watch, rlimits
+from atoll.keeper.process_limits import rlimits
+from atoll.keeper.watchdog import Budget, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

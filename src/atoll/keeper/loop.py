@@ -24,7 +24,8 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        # Not epoll: what it watches is counted per user, and a capsule could use that up.
+        self._selector = selectors.PollSelector()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)

@@ -21,7 +21,7 @@ REAP_LIMIT = 2000
 class Process:
     """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
 
-    __slots__ = ("group", "pid", "ppid", "session", "start", "state")
+    __slots__ = ("group", "pid", "ppid", "session", "start", "state", "threads")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         """`fields` are those of /proc/PID/stat behind the name."""
@@ -30,6 +30,7 @@ class Process:
         self.ppid = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.threads = int(fields[17])
         self.start = int(fields[19])
 
     @property
@@ -40,6 +41,11 @@ class Process:
     def is_dead(self) -> bool:
         """A zombie or less. It may still have live threads, so it gets signals all the same."""
         return self.state in "ZX"
+
+    @property
+    def is_gone(self) -> bool:
+        """Dead, with all of its threads."""
+        return self.is_dead and self.threads <= 1
 
 
 class Stop:
@@ -80,6 +86,24 @@ def find_process(pid: int) -> Process | None:
     if len(fields) < 20:
         return None
     return Process(pid, fields)
+
+
+def living_thread(pid: int) -> int:
+    """The process itself; or, when its first thread has ended, one that lives: `/proc` shows what
+    such a process has through that one only.
+    """
+    process = find_process(pid)
+    if process is None or not process.is_dead or process.is_gone:
+        return pid
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return pid
+    for tid in threads:
+        thread = find_process(tid)
+        if thread is not None and not thread.is_dead:
+            return tid
+    return pid
 
 
 def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
@@ -126,8 +150,8 @@ def _has_hidden_parent(process: Process) -> bool:
 
 
 def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
-    """The ids of every process below `pid` that is not dead."""
-    return [process.pid for process in processes_under(pid, spared) if not process.is_dead]
+    """The ids of every process below `pid` of which a thread lives."""
+    return [process.pid for process in processes_under(pid, spared) if not process.is_gone]
 
 
 def send_signal(process: Process, *numbers: int) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 import time
 
+from atoll.keeper import tree
 from atoll.keeper.descriptors import Census
+from atoll.keeper.process_limits import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _REST = 10
 """After a dear look, the next one waits for this many times as long as it took."""
+_LONGEST_REST_S = 2.0
+"""And no longer than this, however dear a capsule makes it."""
 _SLICE_ENTRIES = 2_000
 _LIMIT_ENTRIES = 500_000
 _STALE_S = 60.0
 """Others may have freed what the capsule took meanwhile, so that the sums look good."""
 _PARTS = 12
 """So many names of full length fit into one path."""
-_OPEN_FILES = 65_536
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
@@ -47,8 +49,8 @@ class Watch:
     )  # fmt: skip
 
     def __init__(self, limits: Mapping[str, object]) -> None:
-        self._memory_limit = _whole(limits, "memory_bytes")
-        self._pids_limit = _whole(limits, "pids")
+        self._memory_limit = whole(limits, "memory_bytes")
+        self._pids_limit = whole(limits, "pids")
         self._rest_until = 0.0
         self._count_at = 0.0
         self._held_bytes = 0
@@ -70,7 +72,7 @@ class Watch:
         self._count_held(pids)
         if self._is_uncountable:
             return True
-        resident = {pid: _resident_bytes(pid) for pid in pids}
+        resident = dict(map(_find_resident, pids))
         self.memory_bytes = sum(resident.values()) + self._held_bytes
         began = time.monotonic()
         if self.memory_bytes <= limit or began < self._rest_until:
@@ -85,8 +87,7 @@ class Watch:
         self.memory_bytes = own + max(shared, self._held_bytes)
         if self.memory_bytes > limit:
             return True
-        now = time.monotonic()
-        self._rest_until = now + _REST * (now - began)
+        self._rest_until = _end_of_rest(began)
         return False
 
     def _count_held(self, pids: Collection[int]) -> None:
@@ -98,8 +99,12 @@ class Watch:
         census.take(pids)
         self._held_bytes = census.memory_bytes
         self._is_uncountable = census.is_exceeded
-        now = time.monotonic()
-        self._count_at = now + _REST * (now - began)
+        self._count_at = _end_of_rest(began)
+
+
+def _end_of_rest(began: float) -> float:
+    now = time.monotonic()
+    return now + min(_REST * (now - began), _LONGEST_REST_S)
 
 
 def _threads(pid: int) -> int:
@@ -107,6 +112,14 @@ def _threads(pid: int) -> int:
     # The name in parentheses may itself hold spaces and parentheses.
     fields = line.rpartition(b")")[2].split()
     return int(fields[17]) if len(fields) > 17 else 0
+
+
+def _find_resident(pid: int) -> tuple[int, int]:
+    """Under which number `/proc` shows what the process uses, and how much that is."""
+    if size := _resident_bytes(pid):
+        return pid, size
+    thread = tree.living_thread(pid)
+    return thread, _resident_bytes(thread)
 
 
 def _resident_bytes(pid: int) -> int:
@@ -340,36 +353,3 @@ def _free(directory: str) -> tuple[int, int]:
     """Bytes and inodes; a filesystem that makes inodes as needed tells of none."""
     status = os.statvfs(directory)
     return status.f_bfree * status.f_frsize, status.f_ffree
-
-
-def rlimits(
-    limits: Mapping[str, object], *, memory_is_held: bool, in_user_namespace: bool
-) -> list[tuple[int, int]]:
-    """What a child sets for itself before exec, as soft and hard limit: `(resource, value)`.
-
-    `memory_is_held`: by a group; else each process alone may have as much as all together.
-    `in_user_namespace`: of the capsule's own, entered already, and not as the kernel's user 0.
-    Elsewhere the kernel counts all that the user runs, or nothing.
-    """
-    wanted = [
-        # One byte: too little for a file, and the one value at which the kernel asks no handler.
-        (resource.RLIMIT_CORE, 1),
-        (resource.RLIMIT_NOFILE, _whole(limits, "files") or _OPEN_FILES),
-        (resource.RLIMIT_FSIZE, _whole(limits, "disk_bytes")),
-        (resource.RLIMIT_DATA, None if memory_is_held else _whole(limits, "memory_bytes")),
-        (resource.RLIMIT_NPROC, _whole(limits, "pids") if in_user_namespace else None),
-    ]
-    return [(kind, _allowed(kind, value)) for kind, value in wanted if value is not None]
-
-
-def _allowed(kind: int, value: int) -> int:
-    """Nobody may raise a hard limit: not even root, in many containers."""
-    hard = resource.getrlimit(kind)[1]
-    return value if hard == resource.RLIM_INFINITY else min(value, hard)
-
-
-def _whole(limits: Mapping[str, object], key: str) -> int | None:
-    value = limits.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError(f"the limit `{key}` is not a whole number: {value!r}")

@@ -181,6 +181,14 @@ def test_errors_of_the_system_are_explained(run, planted, number, code, said):
     assert said in err
 
 
+def test_other_things_than_disks_can_be_used_up(run, planted, atoll_home):
+    atoll_home.mkdir()
+    planted(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    got, _, err = run("boom")
+    assert got == 3
+    assert "the system said: No space left on device" in err
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
 def test_interruption_is_130(run, planted, error):
     planted(error)

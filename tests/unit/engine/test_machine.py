@@ -28,10 +28,11 @@ def test_capacity_is_that_of_this_machine(tmp_path):
 
 def test_files_in_force_are_those_of_the_process_that_starts_others():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert machine.files_in_force(hard + 1) == hard
+    # A little stays for those who start others: `process_limits.files_limit`.
+    assert hard * 3 // 4 <= machine.files_in_force(hard + 1) < hard
     assert machine.files_in_force(50) == 50
     with subprocess.Popen(["sleep", "600"]) as process:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
-        assert machine.files_in_force(hard, process.pid) == 64
+        assert machine.files_in_force(hard, process.pid) == 48
         process.kill()
     assert machine.files_in_force(50, process.pid) == 50

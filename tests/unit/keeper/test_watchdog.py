@@ -4,12 +4,21 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 
-from atoll.keeper import descriptors
+from atoll.keeper import descriptors, tree
 from atoll.keeper.descriptors import Census
-from atoll.keeper.watchdog import Budget, Watch, _resident_bytes, _Walk, free_bytes, rlimits
+from atoll.keeper.process_limits import files_limit, rlimits
+from atoll.keeper.watchdog import (
+    Budget,
+    Watch,
+    _end_of_rest,
+    _resident_bytes,
+    _Walk,
+    free_bytes,
+)
 
 MEGABYTE = 1 << 20
 HOLDS = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -316,7 +325,16 @@ def test_each_limit_only_where_it_means_what_it_says():
 
 def test_hard_limits_are_never_raised():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert as_dict({"files": hard + 1})[resource.RLIMIT_NOFILE] == hard
+    assert as_dict({"files": hard + 1})[resource.RLIMIT_NOFILE] < hard
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hard", "given"),
+    [(100, 1024, 100), (1024, 1024, 768), (65_536, 20_000, 18_976), (65_536, 1 << 20, 65_536)],
+)
+def test_capsule_has_fewer_descriptors_than_those_who_start_it(wanted, hard, given):
+    assert files_limit(wanted, hard) == given
+    assert files_limit(wanted, resource.RLIM_INFINITY) == wanted
 
 
 @pytest.mark.parametrize(
@@ -457,3 +475,62 @@ def test_descriptors_in_flight_are_limited(start, monkeypatch):
         census = Census()
         census.take([pid])
         assert census.is_exceeded == is_exceeded
+
+
+# The first thread ends by the system call, without the library; the other one goes on.
+HEADLESS = f"""
+import ctypes, os, platform, sys, threading
+os.set_inheritable(1, False)
+numbers = {{"x86_64": 60, "aarch64": 93}}
+exit_number = numbers[platform.machine()]
+handle = os.memfd_create("m")
+os.posix_fallocate(handle, 0, {60 * MEGABYTE})
+def go_on():
+    data = b"x" * {60 * MEGABYTE}
+    while "Z" not in open(f"/proc/{{os.getpid()}}/task/{{os.getpid()}}/stat").read():
+        pass
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).syscall(exit_number, 0)
+"""
+
+
+def test_process_whose_first_thread_has_ended_is_no_hiding_place(start):
+    pid, _ = start(HEADLESS)
+    # The control: of the process itself nothing is to be seen.
+    assert _resident_bytes(pid) == 0
+    assert tree.find_process(pid).is_dead
+    watch = Watch({"memory_bytes": 200 * MEGABYTE})
+    assert watch.look([pid]) is None
+    assert watch.memory_bytes > 120 * MEGABYTE
+    census = Census()
+    census.take([pid])
+    assert 60 * MEGABYTE <= census.memory_bytes < 61 * MEGABYTE
+    assert pid in tree.descendants(os.getpid())
+
+
+EPOLLS = f"""
+import os, select
+watched = [os.eventfd(0) for _ in range(50)]
+epolls = [select.epoll() for _ in range(10)]
+for epoll in epolls:
+    for fd in watched:
+        epoll.register(fd)
+{HOLDS}
+"""
+
+
+def test_what_is_watched_by_epoll_is_limited(start, monkeypatch):
+    """The kernel counts it per user: used up, nobody else could wait for anything."""
+    pid, _ = start(EPOLLS)
+    for limit, is_exceeded in ((499, True), (1_000, False)):
+        monkeypatch.setattr(descriptors, "_LIMIT_WATCHES", limit)
+        census = Census()
+        census.take([pid])
+        assert census.is_exceeded == is_exceeded
+
+
+def test_dear_look_is_repeated_soon_however_dear_it_was():
+    assert _end_of_rest(time.monotonic() - 1000) < time.monotonic() + 3

@@ -75,8 +75,10 @@ def _only(argument: int, *values: int, mask: int = _WORD, high: bool = False) ->
 # Namespaces: NEWNS, CGROUP, UTS, IPC, USER, PID and NET. NEWTIME has the value of a signal in
 # `clone`, and can only be had from `unshare`.
 _CLONE_NEW = 0x7E020000
-# VM, FS, FILES, SIGHAND, THREAD and SYSVSEM: what a thread may stop to share with its siblings.
-_UNSHARE_PLAIN = 0x00050F00
+# VM, FS, SIGHAND, THREAD and SYSVSEM: what a thread may stop to share with its siblings.
+_UNSHARE_PLAIN = 0x00050B00
+_CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
+_CLOSE_RANGE_UNSHARE = 2
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _PR_SET_MM = 35
 _F_SETLEASE, _F_SETDELEG = 1024, 1040
@@ -130,6 +132,22 @@ RULES: tuple[Rule, ...] = (
         (_only(0, 0, mask=_WORD & ~_UNSHARE_PLAIN),),
     ),
     Rule("unshare", errno.EPERM, "flags that no kernel knows yet", (_only(0, 0, high=True),)),
+    # With `unshare(CLONE_FILES)`, which is refused above: the descriptors of a process are one
+    # table, so that they can be counted and each process has no more than its limit.
+    Rule(
+        "clone",
+        errno.EPERM,
+        "a thread with descriptors of its own, which no limit counts",
+        (Match(0, (_CLONE_THREAD,), mask=_CLONE_THREAD | _CLONE_FILES),),
+    ),
+    Rule(
+        "close_range",
+        errno.EINVAL,
+        "descriptors of a thread's own, as with clone",
+        (_only(2, 0, mask=_CLOSE_RANGE_UNSHARE),),
+    ),
+    # Databases fall back to other ways of writing on this answer.
+    Rule("io_setup", errno.ENOSYS, "takes of what all users of the machine have together"),
     Rule(
         "clone",
         errno.EPERM,

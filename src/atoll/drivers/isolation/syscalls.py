@@ -34,6 +34,7 @@ _EVERYWHERE = {
     "fsmount": 432,
     "fspick": 433,
     "clone3": 435,
+    "close_range": 436,
     "openat2": 437,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
@@ -83,6 +84,7 @@ _X86_64 = {
     "quotactl": 179,
     "nfsservctl": 180,
     "lookup_dcookie": 212,
+    "io_setup": 206,
     "clock_settime": 227,
     "kexec_load": 246,
     "add_key": 248,
@@ -113,6 +115,7 @@ _X86_64 = {
 # Without the calls that were history before the processor was made: there is no mknod beside
 # mknodat, no port of a PC, no segment.
 _AARCH64 = {
+    "io_setup": 0,
     "lookup_dcookie": 18,
     "fcntl": 25,
     "ioctl": 29,
