@@ -23,11 +23,12 @@ from atoll.daemon.egress.world import World
 from atoll.daemon.fair_loop import LoopShare, enter_share
 from atoll.daemon.holders import DATAGRAM, STREAM, V4, V6, Holder, HolderGone, HolderSilent
 from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.setbacks import SETBACKS, Setbacks
 from atoll.engine import networks, policies
 from atoll.engine.leases import isolation_plan
 from atoll.engine.session import Session
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
-from atoll.model.errors import AtollError, StateError
+from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 _BACKLOG = 1024
@@ -161,7 +162,8 @@ class Capsules:
         self._watchers: dict[int, asyncio.Task[None]] = {}
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per capsule: an answer that one holder owes is not waited for by the others."""
-        self._finding: set[asyncio.Task[None]] = set()
+        self._finding: asyncio.Task[None] | None = None
+        self._setbacks = Setbacks("looking for the capsules that run")
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,8 +174,8 @@ class Capsules:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for task in self._finding:
-            await _end(task)
+        if self._finding is not None:
+            await _end(self._finding)
         for capsule_id in list(self._attached):
             await self._detach(capsule_id)
         self._world.close()
@@ -198,11 +200,11 @@ class Capsules:
                 await _end(task)
 
     def _judge(self, capsule_id: int, look: asyncio.Task[None]) -> None:
-        """An error over one capsule is told, and stops no other. Raises AtollError, which concerns
+        """An error over one capsule is told, and stops no other. Raises StateError, which concerns
         the whole home.
         """
         error, attached = look.exception(), self._attached.get(capsule_id)
-        if isinstance(error, AtollError):
+        if isinstance(error, StateError):
             raise error
         if attached is None:
             return
@@ -251,18 +253,38 @@ class Capsules:
         All at once, and a holder that does not answer is not waited for: it is asked again until
         it does.
         """
-        capsules = self._session.store.capsules()
-        self._finding = {asyncio.create_task(self._find(capsule)) for capsule in capsules}
-        if self._finding:
-            await asyncio.wait(self._finding, timeout=_FIND_S)
+        self._finding = asyncio.create_task(self._find_all())
+        await asyncio.wait({self._finding}, timeout=_FIND_S)
+        if self._finding.done():
+            # Raises what concerns the whole home.
+            self._finding.result()
+
+    async def _find_all(self) -> None:
+        found = [self._find(capsule) for capsule in await self._read_capsules()]
+        for failure in await asyncio.gather(*found, return_exceptions=True):
+            if failure is not None:
+                self._setbacks.note(failure)
+
+    async def _read_capsules(self) -> list[Capsule]:
+        while True:
+            try:
+                return self._session.store.capsules()
+            except SETBACKS as error:
+                self._setbacks.note(error)
+            await asyncio.sleep(_FIND_S)
 
     async def _find(self, capsule: Capsule) -> None:
-        with suppress(HolderGone, StateError):
+        with suppress(StateError):
             while True:
                 try:
                     return await self.attach(capsule)
                 except HolderSilent:
-                    await asyncio.sleep(_FIND_S)
+                    pass
+                except HolderGone:
+                    return None
+                except SETBACKS as error:
+                    self._setbacks.note(error)
+                await asyncio.sleep(_FIND_S)
 
     async def attach(self, capsule: Capsule) -> None:
         """Looks after a capsule from now on, or looks again at what it may reach."""

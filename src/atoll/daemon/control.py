@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
+from atoll.daemon.setbacks import SCARCE, SETBACKS
 from atoll.keeper import asking, wire
 from atoll.keeper.peers import Origin
 from atoll.model.errors import AtollError
@@ -16,7 +17,8 @@ from atoll.version import DAEMON_REVISION, __version__
 _BUILD = {"version": __version__, "revision": DAEMON_REVISION}
 _RESERVED = 4
 _RETRY_S = 0.1
-_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP)
+"""Of the listener itself; everything else concerns one client, or passes."""
 
 Handler = Callable[[dict[str, object]], Awaitable[dict[str, object]]]
 
@@ -51,9 +53,9 @@ class Control:
             try:
                 client, _ = await asyncio.get_running_loop().sock_accept(self._listener)
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno in _BROKEN:
                     raise
-                if self._reserve:
+                if self._reserve and error.errno in SCARCE:
                     # All of them: to check who the client is takes descriptors, too.
                     self._release_reserve()
                 else:
@@ -85,7 +87,7 @@ class Control:
                     answer = await self._answer(wire.parse_json(payload))
                     # So that who asks need not ask first who answers.
                     asking.send(client, {**answer, **_BUILD})
-                except (OSError, wire.WireError):
+                except (OSError, wire.WireError, MemoryError):
                     return
 
     async def _answer(self, request: dict[str, object]) -> dict[str, object]:
@@ -96,3 +98,8 @@ class Control:
             return await handler(request)
         except AtollError as error:
             return {"error": error.message, "kind": error.kind, "hint": error.hint}
+        except (*SETBACKS, LookupError, TypeError, ValueError) as error:
+            told = {"message": f"the request `{request.get('do')}` failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+            text = f"the daemon failed over `{request.get('do')}`: {error}"
+            return {"error": text, "kind": "driver", "hint": "atoll daemon logs"}

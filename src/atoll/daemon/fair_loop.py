@@ -18,6 +18,8 @@ from contextvars import ContextVar
 from time import thread_time
 from typing import Protocol
 
+from atoll.daemon.selector import ScarceSelector
+
 _ROUND = 8
 """Callbacks between two questions to the kernel: what became ready meanwhile must not wait long."""
 
@@ -143,9 +145,11 @@ def _used(share: LoopShare) -> float:
 
 
 class FairLoop(asyncio.SelectorEventLoop):
-    """The loop of asyncio with a `FairQueue`; an ordinary one where asyncio has no such queue."""
+    """The loop of asyncio with a `FairQueue`, where asyncio has such a queue. It goes on when the
+    user has no epoll watches left, see `ScarceSelector`.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(ScarceSelector())
         if isinstance(getattr(self, "_ready", None), deque):
             self._ready = FairQueue()

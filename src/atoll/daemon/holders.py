@@ -7,6 +7,7 @@ import os
 import socket
 from collections import deque
 
+from atoll.daemon.setbacks import SCARCE
 from atoll.host.listening import ListenerQuery, Listing, find_listening
 from atoll.keeper import asking, wire
 
@@ -15,6 +16,8 @@ STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 _FEW, _MANY = 3, 8
 """Sockets in store, so that most connections need not ask for one first."""
 _CONNECT_S = 5.0
+_AGAIN_S = 1.0
+"""Between two attempts to watch a holder while the daemon lacks resources for it."""
 ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""
 
@@ -58,11 +61,19 @@ class Holder:
         except BlockingIOError as error:
             raise HolderSilent("the holder does not answer") from error
         except OSError as error:
+            if error.errno in SCARCE:
+                raise HolderSilent(str(error)) from error
             raise HolderGone(str(error)) from error
 
     async def gone(self) -> None:
         """Returns when the holder has ended."""
-        await _readable(self._watching)
+        while True:
+            try:
+                return await _readable(self._watching)
+            except OSError as error:
+                if error.errno not in SCARCE:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     async def sockets(self, *wanted: tuple[int, int]) -> list[socket.socket]:
         """New sockets of the capsule's network, by (family, type), non-blocking."""
@@ -133,7 +144,8 @@ class Holder:
                 # answer to another one.
                 self._asking = None
                 sock.close()
-                if isinstance(error, TimeoutError | BlockingIOError):
+                is_scarce = isinstance(error, OSError) and error.errno in SCARCE
+                if is_scarce or isinstance(error, TimeoutError):
                     raise HolderSilent("the holder does not answer") from error
                 if isinstance(error, OSError | EOFError | wire.WireError):
                     raise HolderGone(str(error)) from error
@@ -159,8 +171,8 @@ async def _readable(sock: socket.socket) -> None:
 
     # A descriptor of its own: the loop allows one reader for each.
     handle = os.dup(sock.fileno())
-    loop.add_reader(handle, note)
     try:
+        loop.add_reader(handle, note)
         await ready
     finally:
         loop.remove_reader(handle)

@@ -29,6 +29,8 @@ _PAUSE_S = 0.3
 _REST_S = 10.0
 """A worker that dies sooner than this has failed."""
 _MOST_FAILURES = 5
+_SHORT_S = 1.0
+"""Between two attempts to start a worker while the machine has no process or memory for it."""
 _DUMP = signal.SIGUSR1
 """On this signal a worker, even one that is stuck, writes the stacks of its threads to the log."""
 _DUMP_S = 2.0
@@ -44,11 +46,22 @@ def main() -> None:
     _raise_limits()
     listener = wire.listen(directory, daemons.SOCKET, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
-    failures = 0
+    failures, is_short = 0, False
     while failures < _MOST_FAILURES:
         began = time.monotonic()
-        heartbeat = Heartbeat()
-        code = watch(_fork_worker(home, listener, heartbeat), Pulse(heartbeat))
+        try:
+            heartbeat = Heartbeat()
+            worker = _fork_worker(home, listener, heartbeat)
+        except OSError as error:
+            # The user has no process or memory left: both are waited for.
+            if not is_short:
+                _say(f"no worker can be started now: {error}")
+            is_short = True
+            if signal.sigtimedwait(_STOP, _SHORT_S):
+                break
+            continue
+        is_short = False
+        code = watch(worker, Pulse(heartbeat))
         heartbeat.close()
         if code == _GIVEN_UP:
             break

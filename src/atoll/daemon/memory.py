@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import mmap
+from contextlib import suppress
 
 from atoll.host import kernel
 
@@ -22,7 +23,9 @@ class MemoryTrimmer:
         gc.collect()
         gc.freeze()
         kernel.release_free_memory()
-        self._enough_bytes = resident_bytes() + _GROWN_BYTES
+        self._enough_bytes = _GROWN_BYTES
+        with suppress(OSError):
+            self._enough_bytes += resident_bytes()
         self._looks_between = 1
         self._looks_left = 1
 
@@ -30,7 +33,9 @@ class MemoryTrimmer:
         """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self.look()
+            # No descriptor or memory may be left: the next look will tell.
+            with suppress(OSError):
+                self.look()
 
     def look(self) -> bool:
         """Returns whether it trimmed."""

@@ -83,10 +83,20 @@ class Worker:
                 async with asyncio.timeout(_LOOK_S):
                     await self._ending.wait()
                     return
-            if not self._session.home.exists():
+            if not self._has_home():
                 return
             if self._capsules.are_needed or self._publisher.is_needed:
                 needed_at = time.monotonic()
+
+    def _has_home(self) -> bool:
+        try:
+            os.stat(self._session.home)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            # It could not be looked at, which says nothing about it.
+            return True
+        return True
 
     async def _status(self, request: dict[str, object]) -> dict[str, object]:
         del request

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -224,3 +226,36 @@ def test_bad_ports_of_a_request(play, value):
 
 def test_ports_of_a_request():
     assert parse_named([80, 3000, 80]) == (80, 3000)
+
+
+OCCUPY = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+DAEMON = "if False:\n    from atoll.daemon.main import main\n"
+
+
+@pytest.mark.parametrize("program", [DAEMON + OCCUPY, OCCUPY])
+def test_port_of_another_home_is_given_back_there(play, tmp_path, program):
+    """The control is another program, which can only be ended."""
+    home = f"{tmp_path}/an other"
+
+    is_daemon = program != OCCUPY
+
+    async def story(world, publisher):
+        fix = world.capsule(world.project(), "fix", web=port)
+        with pytest.raises(StateError) as caught:
+            await publisher.checkout(fix.project_id, fix.id)
+        hint = caught.value.hint
+        assert (f"ATOLL_HOME='{home}' atoll checkout --none" in hint) == is_daemon
+        assert (f"kill {process.pid}" in hint) != is_daemon
+
+    argv = [sys.executable, "-I", "-c", program, home, "9"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        port = int(process.stdout.readline())
+        try:
+            play(story)
+        finally:
+            process.stdin.close()

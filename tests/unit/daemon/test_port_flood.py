@@ -210,6 +210,40 @@ def test_without_the_hysteresis_a_restart_would_lose_the_lease(play, monkeypatch
     play(story)
 
 
+async def second_run(world, publisher):
+    """Whether the port of a second run is published at once after a first one that had too many."""
+    fix = world.capsule(world.project(), "fix")
+    await publisher.update(Played(fix), places(range(10_000, 12_000)))
+    world.now += 5
+    await publisher.forget(fix.id)
+    await publisher.update(Played(fix), places([50_000]))
+    return "50000" in known(world, fix).ports
+
+
+def test_leases_of_a_former_run_make_room_at_once(play):
+    async def story(world, publisher):
+        assert await second_run(world, publisher)
+
+    play(story)
+
+
+def test_leases_of_the_same_run_stay_for_a_while(play):
+    """The control: the flood ends, but the network stays."""
+
+    async def story(world, publisher):
+        fix = world.capsule(world.project(), "fix")
+        inside = Played(fix)
+        await publisher.update(inside, places(range(10_000, 12_000)))
+        world.now += 5
+        await publisher.update(inside, places([50_000]))
+        assert "50000" not in known(world, fix).ports
+        world.now += port_leases.RECYCLE_AFTER_S
+        await publisher.update(inside, places([50_000]))
+        assert "50000" in known(world, fix).ports
+
+    play(story)
+
+
 def test_port_that_is_declared_later_comes_first(play, tmp_path):
     async def story(world, publisher):
         fix = world.capsule(world.project(root=str(tmp_path)), "fix")

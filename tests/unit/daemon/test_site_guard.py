@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 
@@ -34,6 +35,8 @@ def hello(name):
         request(SITE.upper()),
         request(b"fix--shop.localhost."),
         request(b"a--b--0123456789abcdef.localhost"),
+        request(b"xn--b--0123456789abcdef.localhost"),
+        request(b"xn--bcher-kva.fix--shop.localhost"),
         request(SITE, b"POST /a?b HTTP/1.0"),
         request(SITE, end=b"\n"),
         request(b"localhost\r\nhOST:" + SITE),
@@ -53,6 +56,9 @@ def test_names_of_capsules_are_refused(data):
         request(b"127.0.0.1:3000"),
         request(b"tenant.localhost:3000"),
         request(b"my--app.example.org"),
+        request(b"xn--bcher-kva.localhost:3000"),
+        request(b"shop.XN--BCHER-KVA.localhost"),
+        hello(b"xn--bcher-kva.localhost"),
         request(b"localhost") + b"fix--shop.localhost",
         b"GET key\r\n",
         b"*2\r\n$3\r\nGET\r\n",
@@ -197,5 +203,69 @@ def test_server_that_speaks_first(led, banner, is_heard):
         assert (b" 421 " in said, b"200 OK" in said) == (True, False)
         assert b"Host" not in server.heard
         writer.close()
+
+    led(server, story)
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("host", [SITE, b"localhost:3000"])
+def test_pieces_are_judged_as_the_whole(end, host):
+    data, found, seen = request(host, end=end), bytearray(), 0
+    with contextlib.ExitStack() as stack:
+        if host == SITE:
+            stack.enter_context(pytest.raises(ForeignSiteError))
+        for number in range(len(data)):
+            found += data[number : number + 1]
+            assert is_complete(found, seen) == (number == len(data) - 1)
+            seen = len(found)
+
+
+def test_long_label_is_judged_in_linear_time():
+    """Each of these would take minutes if the time grew with the square of the length."""
+    for text in (b"-" * 60_000, b"a-" * 30_000, b"--a" * 20_000):
+        assert is_complete(request(text))
+
+
+async def begin(port, piece):
+    """What a client hears that sends only the beginning of something, and waits."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(piece)
+    try:
+        return await reader.read(100)
+    except ConnectionError:
+        return None
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("piece", [b"G", b"\x16", b"GET k"])
+def test_beginning_of_no_request_is_passed_on_in_the_end(led, monkeypatch, piece):
+    monkeypatch.setattr(site_guard, "_HEAD_S", 0.05)
+    server = Server()
+
+    async def story(port):
+        assert await begin(port, piece) == piece
+
+    led(server, story)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        request(SITE)[:-2],
+        b"GET http://fix--shop.localhost/",
+        b"GET / HTTP/1.1\r\n",
+        hello(b"web.fix--shop.localhost")[:-3],
+        hello(b"x")[:9],
+    ],
+)
+def test_beginning_of_a_request_never_arrives(led, monkeypatch, piece):
+    """The control."""
+    monkeypatch.setattr(site_guard, "_HEAD_S", 0.05)
+    server = Server()
+
+    async def story(port):
+        assert piece not in (await begin(port, piece) or b"")
+        assert server.heard == b""
 
     led(server, story)

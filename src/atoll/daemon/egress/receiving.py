@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from atoll.daemon.egress.shares import Share
 from atoll.daemon.egress.streams import Stream
+from atoll.daemon.setbacks import SCARCE
 
 _BREATH_S = 0.1
 _PASSING = {
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOBUFS,
-    errno.ENOMEM,
+    *SCARCE,
     errno.ECONNABORTED,
     errno.EPROTO,
     errno.EPERM,

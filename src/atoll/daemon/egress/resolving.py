@@ -14,6 +14,7 @@ from atoll.daemon.egress.name_limits import LimitError
 from atoll.daemon.egress.reaching import Way
 from atoll.daemon.egress.standins import StandIns
 from atoll.daemon.egress.streams import Stream
+from atoll.daemon.setbacks import SETBACKS
 from atoll.drivers.network import names
 from atoll.drivers.network.names import BadQuestionError, Question, UnansweredError
 from atoll.model.egress import Address, is_local
@@ -85,7 +86,7 @@ async def serve_datagrams(way: Way, stand_ins: StandIns, sock: socket.socket) ->
             said = answer(way, stand_ins, data, most=names.DATAGRAM_BYTES)
             if said is not None:
                 await loop.sock_sendto(sock, said, asker)
-        except OSError:
+        except SETBACKS:
             # Somebody who asked is gone already, or the kernel has no room: he asks again.
             await asyncio.sleep(_BREATH_S)
         # Questions come as fast as somebody can write them.

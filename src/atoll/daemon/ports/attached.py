@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from atoll.daemon.ports.doors import Door
@@ -26,7 +27,7 @@ class Attached:
         """When a port that is not declared was last leased."""
         self._found: frozenset[Listening] = frozenset()
         self._addresses: dict[int, tuple[str, ...]] = {}
-        self._idle_since: dict[str, float] = {}
+        self._idle_since: dict[str, float] | None = None
 
     @property
     def listening(self) -> Collection[int]:
@@ -56,9 +57,14 @@ class Attached:
         return bool(self.target(number).addresses)
 
     def idle_leases(self, capsule: Capsule, now: float) -> dict[str, float]:
-        """The leases of undeclared ports that do not listen, each with the time since when."""
+        """The leases of undeclared ports that do not listen, each with the time since when.
+
+        Those that do not listen at the first look have not for as long as anybody knows: their
+        listeners ended with a former run.
+        """
+        known, since = (self._idle_since, now) if self._idle_since is not None else ({}, -math.inf)
         self._idle_since = {
-            name: self._idle_since.get(name, now)
+            name: known.get(name, since)
             for name, number in capsule.numbers.items()
             if name.isdigit() and not self.is_reachable(number)
         }

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Mapping
 
 from atoll.daemon.ports.doors import Door, Guests
 from atoll.daemon.ports.targets import Target
-from atoll.host.listening import find_occupants
+from atoll.host.listening import Occupant, find_occupants
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 
+_COMMAND_BYTES = 1 << 14
+_DAEMON = b"from atoll.daemon.main import main"
+_HOME_WORD = 4
+"""Where the home stands in the command line of a daemon, after its program."""
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
@@ -85,6 +90,15 @@ class Checkouts:
 
 def explain(port: int, error: OSError) -> tuple[str, str]:
     """Why a port cannot be had, and what cures it."""
+    try:
+        return _explain(port, error)
+    except OSError as trouble:
+        # No descriptor is left to find out more.
+        why = f"{error.strerror} ({trouble.strerror})"
+        return f"port {port} cannot be had: {why}", f"ss -tanp 'sport = :{port}'"
+
+
+def _explain(port: int, error: OSError) -> tuple[str, str]:
     if error.errno == errno.EACCES:
         with open(_LOW_PORTS, encoding="ascii") as stream:
             first = stream.read().strip()
@@ -98,9 +112,30 @@ def explain(port: int, error: OSError) -> tuple[str, str]:
     if not occupants:
         return f"port {port} is in use, though nobody listens on it", f"ss -tanp 'sport = :{port}'"
     told = " and ".join(occupant.render() for occupant in occupants)
+    if homes := sorted({home for home in map(_find_home, occupants) if home is not None}):
+        text = f"port {port} is taken by Atoll with the home {' and '.join(map(repr, homes))}"
+        return text, "; ".join(
+            f"ATOLL_HOME={shlex.quote(home)} atoll checkout --none" for home in homes
+        )
     pids = sorted({str(occupant.pid) for occupant in occupants if occupant.pid is not None})
     cure = f"kill {' '.join(pids)}" if pids else f"sudo ss -tlnp 'sport = :{port}'"
     return f"port {port} is taken by {told}", cure
+
+
+def _find_home(occupant: Occupant) -> str | None:
+    """The home that a process serves if it is a daemon of Atoll, of ours and not in a capsule."""
+    if occupant.pid is None:
+        return None
+    try:
+        if os.stat(f"/proc/{occupant.pid}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
+            return None
+        with open(f"/proc/{occupant.pid}/cmdline", "rb") as stream:
+            words = stream.read(_COMMAND_BYTES).split(b"\0")
+    except OSError:
+        return None
+    # As `atoll.engine.daemons` starts it.
+    is_daemon = len(words) > _HOME_WORD and _DAEMON in words[_HOME_WORD - 1]
+    return os.fsdecode(words[_HOME_WORD]) if is_daemon else None
 
 
 def refusal(reasons: Mapping[int, tuple[str, str]], *, again: str, is_root: bool) -> AtollError:

@@ -21,6 +21,7 @@ from typing import Any
 from atoll.daemon.ports.admission import ADMISSION
 from atoll.daemon.ports.site_guard import lead_guarded
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
+from atoll.daemon.setbacks import SCARCE
 from atoll.host.listening import family_of
 
 BACKLOG = 1024
@@ -32,7 +33,6 @@ MAX_CONNECTIONS = 2048
 _RESERVED = 16
 """Connections that each capsule may have when the others use up what all may have together."""
 _PAUSE_S = 0.2
-_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _RESET = struct.pack("ii", 1, 0)
 
@@ -115,7 +115,10 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 class Reception:
-    """Accepts on listening sockets and hands every client over."""
+    """Accepts on listening sockets and hands every client over.
+
+    OSError when they cannot be watched; then they are closed.
+    """
 
     def __init__(
         self,
@@ -128,8 +131,12 @@ class Reception:
         self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._pauses: dict[int, asyncio.TimerHandle] = {}
-        for sock in sockets:
-            self._watch(sock)
+        try:
+            for sock in sockets:
+                self._loop.add_reader(sock.fileno(), self._accept, sock)
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Lets nobody in any more. Who is in stays."""
@@ -142,7 +149,10 @@ class Reception:
 
     def _watch(self, sock: socket.socket) -> None:
         self._pauses.pop(sock.fileno(), None)
-        self._loop.add_reader(sock.fileno(), self._accept, sock)
+        try:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        except OSError:
+            self._pause(sock)
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -154,11 +164,18 @@ class Reception:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno not in SCARCE:
                     raise
                 self._pause(sock)
                 return
-            if not ADMISSION.admits(client):
+            try:
+                is_admitted = ADMISSION.admits(client)
+            except OSError:
+                # Who it is cannot be found out without resources.
+                reset(client)
+                self._pause(sock)
+                return
+            if not is_admitted:
                 reset(client)
                 continue
             client.settimeout(0)

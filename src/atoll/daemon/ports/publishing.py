@@ -22,6 +22,7 @@ from atoll.daemon.ports.checkouts import Checkouts, explain, refusal
 from atoll.daemon.ports.doors import Door, Guests
 from atoll.daemon.ports.port_leases import PortLeases
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Inside, Target
+from atoll.daemon.setbacks import SETBACKS, Setbacks
 from atoll.engine import urls
 from atoll.engine.session import Session
 from atoll.host import sockets
@@ -56,6 +57,7 @@ class Publisher:
         self.checkouts = Checkouts(self.guests)
         self._turn = asyncio.Lock()
         self._leases = PortLeases(session, clock)
+        self._setbacks = Setbacks("reading the store")
 
     async def serve(self) -> None:
         """Keeps canonical ports as the store says, until cancelled; then closes everything."""
@@ -256,10 +258,16 @@ class Publisher:
         return None
 
     async def _refresh(self) -> None:
-        self.census = await asyncio.to_thread(census.take, self.session)
-        with suppress(AtollError):
-            # The owner may have said another one; a bad word of theirs changes nothing here.
-            self.router_port = await asyncio.to_thread(urls.router_port, self.session)
+        """What cannot be read now stays as it was last."""
+        try:
+            self.census = await asyncio.to_thread(census.take, self.session)
+            with suppress(AtollError):
+                # The owner may have said another one; a bad word of theirs changes nothing here.
+                self.router_port = await asyncio.to_thread(urls.router_port, self.session)
+        except SETBACKS as error:
+            self._setbacks.note(error)
+        else:
+            self._setbacks.clear()
 
     def _detach(self, capsule_id: int) -> None:
         one = self.attached.pop(capsule_id, None)

@@ -81,12 +81,13 @@ class Router:
         self._port = publisher.router_port
         try:
             sockets = listen(self._port, both=True)
+            inodes = [os.fstat(sock.fileno()).st_ino for sock in sockets]
+            self._reception = Reception(sockets, self._receive)
         except OSError as error:
             publisher.router_trouble = error
             return
         publisher.router_trouble = None
-        self._inodes = [os.fstat(sock.fileno()).st_ino for sock in sockets]
-        self._reception = Reception(sockets, self._receive)
+        self._inodes = inodes
 
     def _close(self) -> None:
         if self._reception is not None:

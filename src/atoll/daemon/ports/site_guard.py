@@ -27,10 +27,15 @@ take for an answer what was sent before it was known whom the request is for."""
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
 _REQUEST = re.compile(rb"[A-Z]+ [^\r\n]* HTTP/1\.[01]\r?")
 _HOST = re.compile(rb"\n[ \t]*host[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
-_SITE = re.compile(rb"[a-z0-9-]*--[a-z0-9-]*\.localhost", re.IGNORECASE)
+_END = re.compile(rb"\n\r?\n")
+_LABEL = re.compile(rb"(?<![a-z0-9-])([a-z0-9-]+)\.localhost", re.IGNORECASE)
+_MARK = b"--"
+_ENCODED = b"xn--"
 _SHOWN_BYTES = 64
 _TLS = b"\x16\x03"
 _TLS_HEAD_BYTES = 5
+_START_BYTES = 16
+"""More than the longest method."""
 _REFUSAL = Answer(421, "this port does not answer to the name of a capsule", "atoll ports")
 
 
@@ -42,34 +47,68 @@ class ForeignSiteError(Exception):
         self.is_http = is_http
 
 
-def is_complete(data: bytes) -> bool:
-    """Whether the first bytes of a connection are enough to judge it.
+def is_complete(data: bytes | bytearray, seen: int = 0) -> bool:
+    """Whether the first bytes of a connection are enough to judge it. So many of them were `seen`
+    before and not enough.
 
     Raises ForeignSiteError when they name a capsule, or are too long to find out.
     """
-    if data.startswith(_TLS) or _TLS.startswith(data[:2]):
+    start = bytes(data[:_START_BYTES])
+    if start.startswith(_TLS) or _TLS.startswith(start):
         return _is_complete_hello(data)
-    if not data.startswith(_METHODS):
-        return not any(method.startswith(data) for method in _METHODS)
-    line, end, _ = data.partition(b"\n")
-    if end and not _REQUEST.fullmatch(line):
-        return True
-    head, end, _ = data.replace(b"\r\n", b"\n").partition(b"\n\n")
-    if not end and len(data) > HEAD_BYTES:
+    if not start.startswith(_METHODS):
+        return not any(method.startswith(start) for method in _METHODS)
+    if data.find(b"\n", 0, seen) < 0:
+        line = data.find(b"\n", seen)
+        if line >= 0 and not _REQUEST.fullmatch(data, 0, line):
+            return True
+    end = _END.search(data, max(0, seen - 2))
+    if end is None and len(data) > HEAD_BYTES:
         raise ForeignSiteError(is_http=True)
-    if end and any(_SITE.search(host) for host in _HOST.findall(head)):
-        raise ForeignSiteError(is_http=True)
-    return bool(end)
+    if end is not None:
+        _require_no_site(data[: end.start()])
+    return end is not None
 
 
-def _is_complete_hello(data: bytes) -> bool:
+def _require_no_site(head: bytes | bytearray) -> None:
+    """Raises ForeignSiteError when the head of a request names a capsule."""
+    if any(_names_capsule(host) for host in _HOST.findall(head)):
+        raise ForeignSiteError(is_http=True)
+
+
+def _judge_late(data: bytes | bytearray) -> None:
+    """Of what is still not whole after a long time. A browser sends heads whole, and no page can
+    make it send a part of one; so this is something else, unless it shows a request or a TLS hello.
+
+    Raises ForeignSiteError, or TimeoutError for what began as a request or a hello.
+    """
+    if _names_capsule(data):
+        raise ForeignSiteError(is_http=not data.startswith(_TLS))
+    if data.startswith(_TLS) or b"\n" in data:
+        raise TimeoutError
+
+
+def _is_complete_hello(data: bytes | bytearray) -> bool:
     """A browser's first record holds the whole hello, with the server's name in plain text."""
     if len(data) < _TLS_HEAD_BYTES:
         return False
     end = _TLS_HEAD_BYTES + int.from_bytes(data[3:_TLS_HEAD_BYTES], "big")
-    if _SITE.search(data[:end]):
+    if len(data) < end:
+        return False
+    if _names_capsule(data[:end]):
         raise ForeignSiteError(is_http=False)
-    return len(data) >= end
+    return True
+
+
+def _names_capsule(data: bytes | bytearray) -> bool:
+    """Whether a label with `--` below `localhost` is in there. One that begins with `xn--` and has
+    no second `--` is an encoded international name, which no capsule has (`urls.site_label`).
+    """
+    labels = (found[1].lower() for found in _LABEL.finditer(data))
+    return any(
+        label.count(_MARK) > 1 or (_MARK in label and not label.startswith(_ENCODED))
+        for label in labels
+    )
 
 
 async def lead_guarded(client: socket.socket, server: socket.socket) -> None:
@@ -131,14 +170,19 @@ async def _wait_readable(
 async def _receive_first(client: socket.socket) -> bytes:
     """What the client says first, as far as it takes to judge it. OSError when it is lost."""
     loop = asyncio.get_running_loop()
-    found = await loop.sock_recv(client, CHUNK_BYTES)
-    async with asyncio.timeout(_HEAD_S):
-        while found and not is_complete(found):
-            piece = await loop.sock_recv(client, CHUNK_BYTES)
-            if not piece:
-                break
-            found += piece
-    return found
+    found = bytearray(await loop.sock_recv(client, CHUNK_BYTES))
+    seen = 0
+    try:
+        async with asyncio.timeout(_HEAD_S):
+            while found and not is_complete(found, seen):
+                seen = len(found)
+                piece = await loop.sock_recv(client, CHUNK_BYTES)
+                if not piece:
+                    break
+                found += piece
+    except TimeoutError:
+        _judge_late(found)
+    return bytes(found)
 
 
 async def _carry_server_first(client: socket.socket, server: socket.socket) -> None:

@@ -1,0 +1,49 @@
+"""Failures of the host that pass: no descriptors, memory, threads or disk space are left.
+
+A capsule of the same user can bring them about at will, so none of them may end the daemon: what
+failed is tried again, and the log tells of it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+from atoll.model.errors import PrerequisiteError
+
+SETBACKS = (OSError, PrerequisiteError, MemoryError, RuntimeError)
+"""What is raised then: by files, /proc and sockets; by the store, which explains what SQLite says;
+by allocations; and by the start of a thread.
+"""
+SCARCE = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EAGAIN,
+    }
+)
+"""Errors of a system call that needs a resource of which nothing is left. `ENOSPC` is also what
+`epoll_ctl` says when the user watches too many descriptors."""
+
+
+class Setbacks:
+    """Tells of failures of one activity, each once until it has passed."""
+
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
+        self._told = ""
+
+    def note(self, error: BaseException) -> None:
+        """Logs the error unless it is the one that was logged last."""
+        text = f"{type(error).__name__}: {error}"
+        if text != self._told:
+            self._told = text
+            told = {"message": f"{self._activity} failed; trying again", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+
+    def clear(self) -> None:
+        """The activity has succeeded."""
+        self._told = ""
