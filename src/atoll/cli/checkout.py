@@ -28,7 +28,9 @@ def command(frame: Frame, name: str | None, *, named: tuple[int, ...], nobody: b
     are. A port that is not declared, is privileged (below 1024) or belongs to a well-known service
     such as PostgreSQL is taken only when `--port` names it. Example: atoll checkout fix --port
     5432"""
-    if nobody == (name is not None):
+    if nobody and name is not None:
+        raise click.UsageError("NAME and `--none` exclude each other")
+    if not nobody and name is None:
         raise click.UsageError("name a capsule, or give the ports back with `--none`")
     if nobody and named:
         raise click.UsageError("`--port` and `--none` exclude each other")

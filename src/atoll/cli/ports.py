@@ -33,7 +33,10 @@ def tell(output: Output, data: dict[str, Any]) -> None:
     rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
     output.table("ports", data, _COLUMNS, rows)
     trouble = data["router"]["trouble"]
-    refused = trouble and f"no URL works: {trouble}\nhint: export {urls.VARIABLE}=PORT"
+    refused = None
+    if trouble:
+        free = urls.find_free(data["router"]["port"])
+        refused = f"no URL works: {trouble}\nhint: export {urls.VARIABLE}={free or 'PORT'}"
     for text in (data["note"], refused, *data["missing"]):
         if text:
             output.note(text)

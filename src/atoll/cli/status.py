@@ -9,10 +9,12 @@ could not be parsed. Descriptors 0, 1 and 2 are refused: the command writes ther
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import click
@@ -31,15 +33,22 @@ def reset() -> None:
 
 
 def report(envelope: dict[str, object]) -> None:
-    """Writes the one object. A reader that is gone does not matter: the exit code stands."""
+    """Writes the one object. When that fails, a warning says so, and the exit code stands."""
     while _open:
         fd = _open.pop()
         content = json.dumps(envelope, ensure_ascii=True).encode("ascii") + b"\n"
         try:
             while content:
                 content = content[os.write(fd, content) :]
-        except OSError:
-            return
+        except OSError as error:
+            _warn(f"nothing can be written to `--status-fd {fd}`: {error.strerror}")
+
+
+def _warn(text: str) -> None:
+    from atoll.cli import output  # noqa: PLC0415 - it reports errors by this module
+
+    with suppress(output.ReaderLeft):
+        output.Output().warn(text)
 
 
 def status_option(function: F) -> F:
@@ -57,8 +66,10 @@ def _require(context: click.Context, parameter: click.Parameter, fd: int | None)
     hint = f"--status-fd {fd} {fd}>FILE"
     try:
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-    except OSError as error:
-        raise SpecError(f"`--status-fd {fd}`: {error.strerror}", hint=hint) from error
+    except (OSError, OverflowError) as error:
+        # A number that is too large for the kernel is not even asked for.
+        reason = getattr(error, "strerror", None) or os.strerror(errno.EBADF)
+        raise SpecError(f"`--status-fd {fd}`: {reason}", hint=hint) from error
     if mode == os.O_RDONLY:
         raise SpecError(f"`--status-fd {fd}`: not open for writing", hint=hint)
     os.set_inheritable(fd, False)  # noqa: FBT003

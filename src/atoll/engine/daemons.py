@@ -199,4 +199,4 @@ def _checked(reply: dict[str, object]) -> dict[str, object]:
         kind = _KINDS.get(str(reply.get("kind")), DriverError)
         hint = reply.get("hint")
         raise kind(str(reply["error"]), hint=None if hint is None else str(hint))
-    return reply
+    return {key: value for key, value in reply.items() if key != "revision"}

@@ -152,6 +152,8 @@ def _ask(
     trouble = router_check.find_trouble(session)
     request = {"do": do, "project": project.id, "capsule": capsule.id if capsule else None}
     found: dict[str, Any] = daemons.ask(session, {**request, **(words or {})})
+    # That of the daemon, which says nothing about ports.
+    found = {key: value for key, value in found.items() if key != "version"}
     if trouble is None:
         return found
     rows = [{**row, "url": None} for row in found["ports"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 
 import pytest
@@ -149,6 +150,24 @@ def test_refusal_is_told(daemon, capsys):
 def test_usage_is_checked_before_anything_is_asked(daemon, words):
     assert run(["checkout", *words]) == 2
     assert daemon.asked == []
+
+
+def test_name_and_none_exclude_each_other(daemon, capsys):
+    assert run(["checkout", "fix", "--none"]) == 2
+    assert "NAME and `--none` exclude each other" in capsys.readouterr().err
+
+
+def test_the_daemons_version_is_no_part_of_an_answer(daemon, capsys):
+    daemon.answer = {**ANSWER, "version": "0.1"}
+    assert run(["ports", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == ANSWER
+
+
+def test_hint_names_a_free_port_for_the_router(daemon, capsys):
+    daemon.answer = {**ANSWER, "router": {"port": 7080, "trouble": "port 7080 is taken by `x`"}}
+    assert run(["ports"]) == 0
+    assert re.search(r"hint: export ATOLL_ROUTER_PORT=(7[0-9]{3}|PORT)$", capsys.readouterr().err,
+                     re.MULTILINE)  # fmt: skip
 
 
 def test_unknown_capsule(daemon):
