@@ -22,7 +22,7 @@ from atoll.model.state import require_outcome
 def command(frame: Frame, run: str) -> int:
     """Attaches to RUN (such as fix-auth.2, or a capsule's name for its latest run).
 
-    What you type goes to a run that has a terminal; Ctrl-] leaves it running.
+    What you type goes to a run that has a terminal, Ctrl-C included; Ctrl-] leaves it running.
     """
     name, _, number = run.partition(".")
     capsule = frame.capsule(name)

@@ -79,18 +79,8 @@ class Pulse:
 
 def is_traced(pid: int) -> bool:
     """Whether a debugger holds a process."""
-    return _status(pid, "TracerPid") not in ("", "0")
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP has stopped a process."""
-    return _status(pid, "State") == "T"
-
-
-def _status(pid: int, field: str) -> str:
-    """The first word of a field of `/proc/PID/status`; empty when the process is gone."""
     with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as status:
         for line in status:
-            if line.startswith(f"{field}:"):
-                return line.split()[1]
-    return ""
+            if line.startswith("TracerPid:"):
+                return int(line.split()[1]) != 0
+    return False

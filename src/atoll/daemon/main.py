@@ -16,8 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_stopped, is_traced
+from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
 from atoll.engine import daemons
+from atoll.host.procfs import is_stopped
 from atoll.keeper import calls, wire
 from atoll.model.errors import StateError
 
