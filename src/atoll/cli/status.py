@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 import click
@@ -25,15 +24,17 @@ F = TypeVar("F", bound=Callable[..., int | None])
 
 _open: list[int] = []
 """The descriptor of this invocation, if it has one."""
+_failures: list[str] = []
 
 
 def reset() -> None:
     """Before an invocation: a program may have several."""
     _open.clear()
+    _failures.clear()
 
 
 def report(envelope: dict[str, object]) -> None:
-    """Writes the one object. When that fails, a warning says so, and the exit code stands."""
+    """Writes the one object. When that fails, `take_failures` says so: the exit code stands."""
     while _open:
         fd = _open.pop()
         content = json.dumps(envelope, ensure_ascii=True).encode("ascii") + b"\n"
@@ -41,14 +42,14 @@ def report(envelope: dict[str, object]) -> None:
             while content:
                 content = content[os.write(fd, content) :]
         except OSError as error:
-            _warn(f"nothing can be written to `--status-fd {fd}`: {error.strerror}")
+            _failures.append(f"nothing can be written to `--status-fd {fd}`: {error.strerror}")
 
 
-def _warn(text: str) -> None:
-    from atoll.cli import output  # noqa: PLC0415 - it reports errors by this module
-
-    with suppress(output.ReaderLeft):
-        output.Output().warn(text)
+def take_failures() -> list[str]:
+    """What could not be written, each told once."""
+    told = [*_failures]
+    _failures.clear()
+    return told
 
 
 def status_option(function: F) -> F:
