@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import signal
 import sys
 
 _OBJECTS = 50_000
@@ -15,11 +17,23 @@ def main() -> None:
     codes: list[int] = []
     # Registered first, so called last.
     atexit.register(_leave, codes)
+    # Until `run` is there to say that it was interrupted. A signal that is ignored stays ignored.
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_usual:
+        signal.signal(signal.SIGINT, _end)
     # Imported late, so that importing this module costs nothing.
     from atoll.cli.app import run  # noqa: PLC0415
 
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     codes.append(run(sys.argv[1:]))
     sys.exit(codes[0])
+
+
+def _end(number: int, frame: object) -> None:
+    """Ctrl-C while modules are imported: nothing has begun, and nothing has to be undone."""
+    del frame
+    os._exit(128 + number)
 
 
 def _leave(codes: list[int]) -> None:

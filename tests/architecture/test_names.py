@@ -10,6 +10,7 @@ EMPTY_VERBS = ("get_", "handle_", "process_", "do_")
 
 # Methods that another library calls by name: they count only inside a class that has a base.
 HOOKS = {
+    "get_map": "selectors.BaseSelector",
     "get_command": "click.Group",
     "do_GET": "http.server.BaseHTTPRequestHandler",
     "do_POST": "http.server.BaseHTTPRequestHandler",

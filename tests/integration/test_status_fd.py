@@ -68,7 +68,7 @@ def test_the_command_does_not_have_the_descriptor(status):
     assert (code, told["kind"]) == (0, "run")
 
 
-@pytest.mark.parametrize("fd", ["0", "1", "2", "-1", "999", "three"])
+@pytest.mark.parametrize("fd", ["0", "1", "2", "-1", "999", "2147483648", f"{1 << 80}", "three"])
 def test_a_descriptor_that_cannot_be_used(atoll, repo, fd):
     atoll("new", "x", "--level", "none", cwd=repo)
     marker = repo / "ran"
@@ -96,6 +96,18 @@ def test_a_reader_that_has_left(atoll, repo):
     os.close(reader)
     try:
         args = ("run", "x", "--status-fd", str(writer), "--", "sh", "-c", "exit 3")
-        assert atoll(*args, cwd=repo, check=False, pass_fds=(writer,)).returncode == 3
+        done = atoll(*args, cwd=repo, check=False, pass_fds=(writer,))
     finally:
         os.close(writer)
+    assert done.returncode == 3
+    assert done.stderr.count("warning: nothing can be written to `--status-fd") == 1
+
+
+def test_a_disk_that_is_full(atoll, repo):
+    atoll("new", "x", "--level", "none", cwd=repo)
+    with open("/dev/full", "wb", buffering=0) as full:
+        fd = full.fileno()
+        args = ("run", "x", "--status-fd", str(fd), "--", "sh", "-c", "exit 3")
+        done = atoll(*args, cwd=repo, check=False, pass_fds=(fd,))
+    assert done.returncode == 3
+    assert done.stderr.count("warning: nothing can be written to `--status-fd") == 1

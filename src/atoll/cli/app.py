@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -146,10 +147,14 @@ def run(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _run(words or ["--help"], as_json="--json" in own)
+        code = _run(words or ["--help"], as_json="--json" in own)
     except output.ReaderLeft:
         output.abandon_stdout()
-        return 128 + signal.SIGPIPE
+        code = 128 + signal.SIGPIPE
+    for text in status.take_failures():
+        with suppress(output.ReaderLeft):
+            output.Output().warn(text)
+    return code
 
 
 def _run(words: list[str], *, as_json: bool) -> int:

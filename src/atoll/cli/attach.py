@@ -22,7 +22,8 @@ from atoll.model.state import require_outcome
 def command(frame: Frame, run: str) -> int:
     """Attaches to RUN (such as fix-auth.2, or a capsule's name for its latest run).
 
-    What you type goes to a run that has a terminal; Ctrl-] leaves it running.
+    What you type goes to a run that has a terminal; Ctrl-] leaves it running. Ctrl-C is passed on
+    to the run; where there is no terminal, a second one stops it.
     """
     name, _, number = run.partition(".")
     capsule = frame.capsule(name)

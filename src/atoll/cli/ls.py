@@ -7,6 +7,8 @@ import click
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, verb
 
+_MOST_PORTS = 3
+
 
 @click.command("ls")
 @verb
@@ -25,7 +27,7 @@ def command(frame: Frame) -> None:
                 str(c.record.state),
                 f"{c.record.base_ref}@{c.record.base_commit[:7]}",
                 str(len(living[c.name])),
-                ",".join(str(port) for port in c.ports.values()),
+                _ports(list(c.ports.values())),
                 phrases.age(c.record.created_at),
             )
             for c in capsules
@@ -33,3 +35,9 @@ def command(frame: Frame) -> None:
     )
     if not capsules:
         frame.output.note("no capsules yet\nhint: atoll new NAME")
+
+
+def _ports(numbers: list[int]) -> str:
+    """The first few, and how many more there are."""
+    more = [f"+{len(numbers) - _MOST_PORTS}"] if len(numbers) > _MOST_PORTS else []
+    return ",".join([*map(str, numbers[:_MOST_PORTS]), *more])

@@ -8,7 +8,7 @@ import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import Output
-from atoll.engine import ports, urls
+from atoll.engine import ports, sharing, urls
 
 _COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
 
@@ -22,25 +22,33 @@ def command(frame: Frame, name: str | None) -> None:
     project = frame.project()
     capsule = None if name is None else project.capsule(name).record
     data = ports.look(project.session, project.record, capsule)
-    tell(frame.output, data)
+    tell(frame.output, data, name)
 
 
 command.params[0].required = False
 
 
-def tell(output: Output, data: dict[str, Any]) -> None:
-    """The daemon's answer, which `checkout` shows as well."""
+def tell(output: Output, data: dict[str, Any], name: str | None = None) -> None:
+    """The daemon's answer about all capsules or one, which `checkout` shows as well."""
     rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
     output.table("ports", data, _COLUMNS, rows)
     trouble = data["router"]["trouble"]
-    refused = trouble and f"no URL works: {trouble}\nhint: export {urls.VARIABLE}=PORT"
+    refused = None
+    if trouble:
+        free = urls.find_free(data["router"]["port"])
+        refused = f"no URL works: {trouble}\nhint: export {urls.VARIABLE}={free or 'PORT'}"
     for text in (data["note"], refused, *data["missing"]):
         if text:
             output.note(text)
     if data["not_canonical"]:
         output.note(_render_refused(data["not_canonical"]))
     if data["more"]:
-        output.note(f"{data['more']} more are not shown\nhint: atoll ports NAME")
+        hint = "\nhint: atoll ports NAME" if name is None else ""
+        output.note(f"{data['more']} more are not shown: an answer has {len(rows)} at most{hint}")
+    if data["shared"]:
+        output.note(
+            f"other users of this machine may connect\nhint: {sharing.VARIABLE}=off atoll ports"
+        )
     if not rows:
         output.note("no port is declared, and nothing listens yet")
 

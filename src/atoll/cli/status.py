@@ -9,6 +9,7 @@ could not be parsed. Descriptors 0, 1 and 2 are refused: the command writes ther
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,23 +24,32 @@ F = TypeVar("F", bound=Callable[..., int | None])
 
 _open: list[int] = []
 """The descriptor of this invocation, if it has one."""
+_failures: list[str] = []
 
 
 def reset() -> None:
     """Before an invocation: a program may have several."""
     _open.clear()
+    _failures.clear()
 
 
 def report(envelope: dict[str, object]) -> None:
-    """Writes the one object. A reader that is gone does not matter: the exit code stands."""
+    """Writes the one object. When that fails, `take_failures` says so: the exit code stands."""
     while _open:
         fd = _open.pop()
         content = json.dumps(envelope, ensure_ascii=True).encode("ascii") + b"\n"
         try:
             while content:
                 content = content[os.write(fd, content) :]
-        except OSError:
-            return
+        except OSError as error:
+            _failures.append(f"nothing can be written to `--status-fd {fd}`: {error.strerror}")
+
+
+def take_failures() -> list[str]:
+    """What could not be written, each told once."""
+    told = [*_failures]
+    _failures.clear()
+    return told
 
 
 def status_option(function: F) -> F:
@@ -57,8 +67,10 @@ def _require(context: click.Context, parameter: click.Parameter, fd: int | None)
     hint = f"--status-fd {fd} {fd}>FILE"
     try:
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-    except OSError as error:
-        raise SpecError(f"`--status-fd {fd}`: {error.strerror}", hint=hint) from error
+    except (OSError, OverflowError) as error:
+        # A number that is too large for the kernel is not even asked for.
+        reason = getattr(error, "strerror", None) or os.strerror(errno.EBADF)
+        raise SpecError(f"`--status-fd {fd}`: {reason}", hint=hint) from error
     if mode == os.O_RDONLY:
         raise SpecError(f"`--status-fd {fd}`: not open for writing", hint=hint)
     os.set_inheritable(fd, False)  # noqa: FBT003

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
 from atoll.engine import daemons
+from atoll.host.procfs import is_stopped
 from atoll.keeper import calls, wire
 from atoll.model.errors import StateError
 
@@ -143,10 +144,14 @@ def watch(worker: int, pulse: Pulse) -> int:
 
 def _kill(worker: int) -> int:
     """Ends a worker that is stuck, after it has written where, and returns its exit code."""
-    _say("the worker does not respond and is replaced; what it is doing:")
-    os.kill(worker, _DUMP)
-    # Time for the dump. A worker that is stopped writes none.
-    signal.sigtimedwait({signal.SIGCHLD}, _DUMP_S)
+    if is_stopped(worker):
+        # It would write no dump.
+        _say("the worker does not respond and is replaced: a signal has stopped it")
+    else:
+        _say("the worker does not respond and is replaced; what it is doing:")
+        os.kill(worker, _DUMP)
+        # Time for the dump.
+        signal.sigtimedwait({signal.SIGCHLD}, _DUMP_S)
     os.kill(worker, signal.SIGKILL)
     _, status = os.waitpid(worker, 0)
     return os.waitstatus_to_exitcode(status)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from atoll.engine import daemons, levels, router_check, urls
 from atoll.engine.session import Session
 from atoll.host import tcp_diag
+from atoll.host.process import wait_until
 from atoll.model.errors import SpecError, StateError
 from atoll.model.state import Capsule
 
 _LAST_PORT = 65_535
+_LEASED_S = 2.0
+_MOST_NAMES = 8
 
 
 def url_of(session: Session, capsule: Capsule, service: str | None) -> str:
     """The address on the host, by the capsule's own name.
 
-    Raises SpecError for a service that it does not have, StateError when nothing is published, or
-    when somebody else listens on the router's port.
+    Raises SpecError for a service that it does not have, StateError when the port is not published,
+    or when somebody else listens on the router's port.
     """
     if not daemons.is_wanted(session) and levels.has_own_network(capsule.level):
         raise StateError(
@@ -32,7 +37,37 @@ def url_of(session: Session, capsule: Capsule, service: str | None) -> str:
             )
         return f"http://localhost:{port}/"
     router_check.require_own(session)
+    _require_published(session, capsule, name)
     return f"{urls.of_capsule(session, capsule, {name: None})[name]}/"
+
+
+def _require_published(session: Session, capsule: Capsule, name: str) -> None:
+    """Raises StateError for a port without a lease: the router does not know its name.
+
+    Waits a moment: a port gets its lease soon after something has begun to listen on it.
+    """
+
+    def is_leased() -> bool:
+        fresh = session.store.capsule(capsule.id)
+        if fresh is None:
+            return False
+        return name in fresh.ports or int(name) in fresh.numbers.values()
+
+    if wait_until(is_leased, timeout_s=_LEASED_S):
+        return
+    request = {"do": "ports", "project": capsule.project_id, "capsule": capsule.id}
+    answer: dict[str, Any] = daemons.ask(session, dict(request))
+    rows = answer["ports"]
+    listening = [row["name"] for row in rows if row["url"] and row["state"] == "listening"]
+    reason = "nothing listens on it, and it is not declared"
+    for row in rows:
+        if str(row["inside"]) == name:
+            reason = f"it is `{row['name']}`" if row["url"] else row["state"]
+    open_ones = ", ".join(listening[:_MOST_NAMES]) or "nothing"
+    raise StateError(
+        f"port {name} of `{capsule.name}` is not published: {reason}; listening: {open_ones}",
+        hint=f"atoll ports {capsule.name}",
+    )
 
 
 def url_inside(capsule: Capsule, service: str | None) -> str:

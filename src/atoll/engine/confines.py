@@ -78,6 +78,15 @@ def holding(limit: str, parents: Mapping[str, str]) -> str:
     return "not held" if limit in _NEVER_WATCHED else "watched"
 
 
+def find_unheld(session: Session, limits: Collection[str]) -> list[str]:
+    """Those of these limits, by their names in settings, that nothing holds on this machine."""
+    doubtful = [limit for limit in limits if limit in _NEVER_WATCHED]
+    if not doubtful:
+        return []
+    parents = find_places(session.home).parents
+    return [limit for limit in doubtful if holding(limit, parents) == "not held"]
+
+
 def open_group(session: Session, capsule: Capsule, limits: Mapping[str, float]) -> dict[str, str]:
     """Makes the capsule's group, or takes it over; returns its directories by their use."""
     if not limits:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from atoll.engine.session import Session
-from atoll.host import files, locks
+from atoll.host import files, locks, procfs
 from atoll.host.process import own_environment, wait_until
 from atoll.keeper import asking, wire
 from atoll.model.errors import (
@@ -32,6 +34,7 @@ LOG = "log"
 OFF = "ATOLL_DAEMON"
 """Set to `off`, no daemon is started: nothing is published, and nothing gets out."""
 _PATIENCE_S = 30.0
+_PEER = struct.Struct("=3i")
 _STARTED_S = 20.0
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _KINDS: dict[str, type[AtollError]] = {
@@ -78,7 +81,7 @@ def ask(session: Session, request: dict[str, object], *, start: bool = True) -> 
         return reply is not None
 
     if not wait_until(is_answered, timeout_s=_STARTED_S):
-        raise DriverError("the daemon does not answer", hint="atoll daemon logs")
+        raise DriverError("the daemon does not answer", hint=_cure(_find_watcher(session.home)))
     return _checked(found[0])
 
 
@@ -90,11 +93,33 @@ def status(session: Session) -> dict[str, object]:
 def stop(session: Session) -> dict[str, object]:
     """Ends the daemon and waits for that; returns what it was. Raises StateError without one."""
     before = status(session)
+    # Asked now: its socket may be gone when it is needed.
+    watcher = _find_watcher(session.home)
     ask(session, {"do": "stop"}, start=False)
     path = lock_of(session.home).path
     if not wait_until(lambda: not locks.is_locked(path), timeout_s=_STARTED_S):
-        raise DriverError("the daemon does not end", hint=f"kill {before['pid']}")
+        raise DriverError("the daemon does not end", hint=_cure(watcher))
     return before
+
+
+def _find_watcher(home: Path) -> int | None:
+    """The daemon's first process, which listens on its socket and starts the others."""
+    with suppress(OSError):
+        sock = find(home)
+        if sock is not None:
+            with sock:
+                peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            return int(_PEER.unpack(peer)[0]) or None
+    return None
+
+
+def _cure(watcher: int | None) -> str:
+    """What to do about a daemon that does not answer or does not end."""
+    if watcher is None:
+        return "atoll daemon logs"
+    if procfs.is_stopped(watcher):
+        return f"kill -CONT {watcher}, or: kill -9 {watcher}"
+    return f"atoll daemon logs, then: kill -9 {watcher}"
 
 
 def log_lines(home: Path) -> Iterator[str]:
@@ -199,4 +224,4 @@ def _checked(reply: dict[str, object]) -> dict[str, object]:
         kind = _KINDS.get(str(reply.get("kind")), DriverError)
         hint = reply.get("hint")
         raise kind(str(reply["error"]), hint=None if hint is None else str(hint))
-    return reply
+    return {key: value for key, value in reply.items() if key != "revision"}

@@ -46,7 +46,7 @@ def describe_excess(limits: Mapping[str, float | None], available: Mapping[str, 
     ]
     if not found:
         return ""
-    return f"limits above what this machine has are never reached: {', '.join(found)}"
+    return f"limits above what this machine has, so the smaller number applies: {', '.join(found)}"
 
 
 def _render(name: str, value: float) -> str:

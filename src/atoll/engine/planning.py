@@ -14,7 +14,7 @@ from typing import NamedTuple
 from atoll.drivers import registry
 from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import levels, machine, trust
+from atoll.engine import confines, levels, machine, trust
 from atoll.engine.config import Config
 from atoll.engine.session import Session
 from atoll.host import git
@@ -59,14 +59,14 @@ def plan_capsules(
     _require_walls(names[0], config, level)
     _require_parts(config, level, dirty=dirty)
     if level.limits:
-        _warn_of_excess(session, config)
+        _warn_of_limits(session, config)
     found = survey(session, project, config)
     planner = _Planner(session, project, config, level, found)
     return [planner.plan(name, dirty=dirty) for name in names]
 
 
-def _warn_of_excess(session: Session, config: Config) -> None:
-    """Limits that somebody chose and that can never be reached on this machine."""
+def _warn_of_limits(session: Session, config: Config) -> None:
+    """Limits that somebody chose and that exceed this machine, or that nothing holds here."""
     chosen = {
         name: value
         for name, value in config.settings.below("capsule.limits").items()
@@ -74,6 +74,12 @@ def _warn_of_excess(session: Session, config: Config) -> None:
     }
     if excess := machine.describe_excess(chosen, machine.capacity(session.home)):
         session.warn(excess)
+    unheld = confines.find_unheld(
+        session, [name for name, value in chosen.items() if value is not None]
+    )
+    if unheld:
+        told = ", ".join(f"`{name}`" for name in unheld)
+        session.warn(f"not held on this machine, for want of cgroups: {told}\nhint: atoll doctor")
 
 
 def ground_of(config: Config) -> Ground:

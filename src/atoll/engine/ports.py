@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from atoll.engine import daemons, levels, router_check, urls
+from atoll.engine import daemons, levels, router_check, sharing, urls
 from atoll.engine.session import Session
 from atoll.engine.store import PortTakenError
 from atoll.host import sockets, tcp_diag
@@ -134,7 +134,7 @@ def checkout(
     session: Session, project: Project, capsule: Capsule | None, ports: Collection[int] = ()
 ) -> dict[str, Any]:
     """Gives the project's declared ports, and those in `ports`, to a capsule on the host's own
-    loopback, all or none of them; None: to no capsule.
+    loopback: those that it may have are taken together or not at all. None: to no capsule.
 
     Raises StateError when another process has one of them, PrerequisiteError when the kernel does
     not permit it; then nothing has changed.
@@ -152,6 +152,9 @@ def _ask(
     trouble = router_check.find_trouble(session)
     request = {"do": do, "project": project.id, "capsule": capsule.id if capsule else None}
     found: dict[str, Any] = daemons.ask(session, {**request, **(words or {})})
+    # That of the daemon, which says nothing about ports.
+    found = {key: value for key, value in found.items() if key != "version"}
+    found["shared"] = sharing.is_shared(session.home)
     if trouble is None:
         return found
     rows = [{**row, "url": None} for row in found["ports"]]

@@ -108,3 +108,9 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped a process."""
+    text = _read(pid, "stat")
+    return text is not None and parse_stat(text)[0] == b"T"

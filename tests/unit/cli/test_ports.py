@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 
 import pytest
@@ -20,6 +21,7 @@ ANSWER = {
     "missing": [],
     "not_canonical": None,
     "more": 0,
+    "shared": False,
     "ports": [
         {
             "capsule": "fix", "name": "web", "inside": 3000, "dynamic": 20_001, "canonical": 3000,
@@ -149,6 +151,66 @@ def test_refusal_is_told(daemon, capsys):
 def test_usage_is_checked_before_anything_is_asked(daemon, words):
     assert run(["checkout", *words]) == 2
     assert daemon.asked == []
+
+
+def test_rows_left_out_of_one_capsule_have_no_hint_to_ask_for_one(daemon, capsys):
+    daemon.answer = {**ANSWER, "more": 7}
+    assert run(["ports"]) == 0
+    assert "hint: atoll ports NAME" in capsys.readouterr().err
+    assert run(["ports", "fix"]) == 0
+    said = capsys.readouterr().err
+    assert "7 more are not shown" in said
+    assert "hint" not in said
+
+
+def test_ports_that_are_shared_are_mentioned(daemon, capsys, monkeypatch):
+    monkeypatch.setenv("ATOLL_SHARE_PORTS", "on")
+    assert run(["ports"]) == 0
+    assert "other users of this machine may connect" in capsys.readouterr().err
+    # It is kept for the home.
+    monkeypatch.delenv("ATOLL_SHARE_PORTS")
+    assert run(["ports", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["shared"] is True
+    monkeypatch.setenv("ATOLL_SHARE_PORTS", "off")
+    assert run(["ports"]) == 0
+    assert "other users" not in capsys.readouterr().err
+
+
+def test_checkout_that_takes_nothing_says_so(daemon, capsys):
+    assert run(["checkout", "fix"]) == 0
+    assert "no port was taken" not in capsys.readouterr().err
+    daemon.answer = {**ANSWER, "ports": ANSWER["ports"][1:]}
+    assert run(["checkout", "fix"]) == 0
+    assert "no port was taken" in capsys.readouterr().err
+
+
+def test_url_of_a_port_that_is_not_published_is_refused(daemon, capsys, monkeypatch):
+    monkeypatch.delenv("ATOLL_DAEMON", raising=False)
+    assert run(["open", "fix", "5000", "--print"]) == 4
+    said = capsys.readouterr().err
+    assert "port 5000 of `fix` is not published: nothing listens on it" in said
+    assert "listening: web" in said
+    assert run(["open", "fix", "9", "--print"]) == 4
+    said = capsys.readouterr().err
+    assert "port 9 of `fix` is not published: too many ports: not published" in said
+
+
+def test_name_and_none_exclude_each_other(daemon, capsys):
+    assert run(["checkout", "fix", "--none"]) == 2
+    assert "`--none` and NAME exclude each other" in capsys.readouterr().err
+
+
+def test_the_daemons_version_is_no_part_of_an_answer(daemon, capsys):
+    daemon.answer = {**ANSWER, "version": "0.1"}
+    assert run(["ports", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == ANSWER
+
+
+def test_hint_names_a_free_port_for_the_router(daemon, capsys):
+    daemon.answer = {**ANSWER, "router": {"port": 7080, "trouble": "port 7080 is taken by `x`"}}
+    assert run(["ports"]) == 0
+    assert re.search(r"hint: export ATOLL_ROUTER_PORT=(7[0-9]{3}|PORT)$", capsys.readouterr().err,
+                     re.MULTILINE)  # fmt: skip
 
 
 def test_unknown_capsule(daemon):

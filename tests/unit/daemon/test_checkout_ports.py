@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -259,3 +260,26 @@ def test_port_of_another_home_is_given_back_there(play, tmp_path, program):
             play(story)
         finally:
             process.stdin.close()
+
+
+def test_hint_names_no_port_that_this_user_may_not_bind(play):
+    async def story(world, publisher):
+        project, port = world.project(), free_port()
+        fix = world.capsule(project, "fix", low=81)
+        await attach(world, publisher, fix, 81, port)
+        told = await publisher.checkout(project.id, fix.id)
+        wanted = sorted(n for n in (81, port) if reserved.may_bind(n, os.geteuid()))
+        assert reasons(told)[81] == "it is a privileged port"
+        assert told["not_canonical"]["command"] == " ".join(
+            ["atoll checkout fix", *(f"--port {number}" for number in wanted)]
+        )
+
+    play(story)
+
+
+def test_root_may_bind_any_port_and_others_those_that_the_kernel_says():
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", encoding="ascii") as stream:
+        first = int(stream.read())
+    assert reserved.may_bind(1, 0)
+    assert reserved.may_bind(max(1, first), 1000)
+    assert not reserved.may_bind(first - 1, 1000)

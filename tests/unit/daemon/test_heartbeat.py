@@ -36,6 +36,10 @@ async def get_stuck():
     heartbeat.start(asyncio.get_running_loop())
     os.read(reader, 1)
 
+async def be_stopped():
+    heartbeat.start(asyncio.get_running_loop())
+    os.kill(os.getpid(), signal.SIGSTOP)
+
 async def work_on():
     heartbeat.start(asyncio.get_running_loop())
     while heartbeat.count < 5:
@@ -67,6 +71,12 @@ def test_worker_that_is_stuck_is_ended_and_shows_where():
     assert done.stdout == f"{-signal.SIGKILL}\n"
     assert "does not respond" in done.stderr
     assert "in get_stuck" in done.stderr
+
+
+def test_worker_that_is_stopped_is_replaced_and_the_log_says_why():
+    done = watch("be_stopped")
+    assert done.stdout == f"{-signal.SIGKILL}\n"
+    assert done.stderr.rstrip().endswith("is replaced: a signal has stopped it")
 
 
 def test_without_a_heartbeat_it_would_stay():

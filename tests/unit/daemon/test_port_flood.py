@@ -290,6 +290,23 @@ def test_incomplete_listing_hides_no_leased_port(play):
     play(story)
 
 
+def test_named_and_declared_ports_are_in_the_table_of_a_flood(play):
+    async def story(world, publisher):
+        project, named = world.project(), world.free_ports(1)[0]
+        fix = world.capsule(project, "fix", web=3000)
+        await publisher.update(Played(fix), places(range(10_000, 13_000)))
+        told = await publisher.checkout(project.id, fix.id, [named])
+        rows = told["ports"]
+        assert (len(rows), told["more"] > 2000) == (200, True)
+        assert [row["inside"] for row in rows[:2]] == [3000, named]
+        states = [row["state"] for row in rows[2:]]
+        published = states.count(telling.LISTENING)
+        assert published == MAX_PORTS - 1
+        assert states[published:] == [telling.UNPUBLISHED] * (198 - published)
+
+    play(story)
+
+
 def test_one_capsules_store_write_delays_no_other_capsule(play):
     async def story(world, publisher):
         project = world.project()

@@ -103,3 +103,13 @@ def test_processes_of_a_removed_capsule_are_told(stuck):
     assert said == [f"processes of `{group.name}` cannot be killed: 4194300"]
     (group / "cgroup.procs").unlink()
     assert confines.sweep(session) == [group.name]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_chosen_limits_that_are_not_held(tmp_path, monkeypatch, way):
+    parents, expected = WAYS[way]
+    monkeypatch.setattr(confines, "find_places", lambda _: Places(parents, {}))
+    session = SimpleNamespace(home=tmp_path)
+    unheld = ["cpus"] if expected["cpus"] == "not held" else []
+    assert confines.find_unheld(session, ["memory", "cpus", "disk"]) == unheld
+    assert confines.find_unheld(session, ["memory", "disk"]) == []

@@ -71,6 +71,17 @@ def first_unprivileged() -> int:
         return _PRIVILEGED_BELOW
 
 
+def may_bind(port: int, user_id: int) -> bool:
+    """Whether the kernel lets this user listen on a free port. Not cached: sysctl can change it."""
+    if user_id == 0:
+        return True
+    try:
+        with open(_UNPRIVILEGED, encoding="ascii") as stream:
+            return port >= int(stream.read())
+    except (OSError, ValueError):
+        return port >= _PRIVILEGED_BELOW
+
+
 def find_reason(port: int) -> str | None:
     """Why the owner has to name the port; None for an ordinary one."""
     if service := WELL_KNOWN.get(port):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from atoll.daemon.ports import canonical, reserved
@@ -14,6 +15,7 @@ from atoll.model.errors import StateError
 from atoll.model.state import Capsule
 
 LISTENING, CLOSED = "listening", "closed"
+UNPUBLISHED = "too many ports: not published"
 UNKNOWN = "unknown: too many sockets listen in the capsule"
 """Of a port that an incomplete listing does not name."""
 _MOST_ROWS = 200
@@ -44,7 +46,7 @@ def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> 
         row
         for capsule in census.of_project(project_id)
         if capsule_id in (None, capsule.id)
-        for row in capsule_rows(picture, capsule)
+        for row in ranked_rows(picture, capsule)
     ]
     is_second = label != name
     return {
@@ -58,9 +60,15 @@ def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> 
             explain(port, error)[0] for port, error in picture.checkouts.missing(project_id).items()
         ],
         "not_canonical": not_canonical(picture, project_id, capsule_id),
-        "ports": rows[:_MOST_ROWS],
+        "ports": _first_by_rank(rows),
         "more": max(0, len(rows) - _MOST_ROWS),
     }
+
+
+def _first_by_rank(rows: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows that an answer has room for, in the order in which they came."""
+    kept = sorted(range(len(rows)), key=lambda index: rows[index][0])[:_MOST_ROWS]
+    return [rows[index][1] for index in sorted(kept)]
 
 
 def _checked_out(picture: Picture, project_id: str) -> str | None:
@@ -89,7 +97,13 @@ def not_canonical(
     shown = sorted(reasons, key=lambda port: (port not in selection.refused, port))[:_MOST_REFUSED]
     wanted = {*named, *shown}
     possible = canonical.select(picture.census, capsule, wanted, picture.router_port).taken
-    gained = wanted.intersection(possible)
+    # A command that fails because of one port takes none, so it names no port that is root's.
+    user_id = os.geteuid()
+    gained = {
+        port
+        for port in wanted.intersection(possible)
+        if port in named or reserved.may_bind(port, user_id)
+    }
     return {
         "ports": [{"port": port, "reason": reasons[port]} for port in shown],
         "more": len(reasons) - len(shown),
@@ -103,7 +117,24 @@ def router_shape(picture: Picture) -> dict[str, Any]:
     return {"port": picture.router_port, "trouble": trouble}
 
 
-def capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
+def ranked_rows(picture: Picture, capsule: Capsule) -> list[tuple[int, dict[str, Any]]]:
+    """A row for each port with its rank, the lowest first: canonical, declared and named ports (0),
+    others that are listening (1), listening ports without a lease (2), and the rest (3).
+    """
+    chosen = picture.census.checkouts.get(capsule.project_id)
+    is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
+    named = set(chosen.ports) if chosen is not None and is_checked_out else set()
+
+    def rank(row: dict[str, Any]) -> int:
+        if row["canonical"] or row["inside"] in named or not row["name"].isdigit():
+            return 0
+        return {LISTENING: 1, UNPUBLISHED: 2}.get(row["state"], 3)
+
+    ranked = [(rank(row), row) for row in _capsule_rows(picture, capsule)]
+    return sorted(ranked, key=lambda pair: pair[0])
+
+
+def _capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     """One for each port: the leased ones in their order, then those without a lease."""
     one = picture.attached.get(capsule.id)
     own = has_own_network(capsule)
@@ -152,5 +183,5 @@ def _unleased_row(picture: Picture, capsule: Capsule, number: int) -> dict[str, 
     return {
         "capsule": capsule.name, "name": str(number), "inside": number, "dynamic": None,
         "canonical": number if is_held else None, "url": None,
-        "state": "too many ports: not published" if is_open else CLOSED,
+        "state": UNPUBLISHED if is_open else CLOSED,
     }  # fmt: skip
