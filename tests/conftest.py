@@ -6,6 +6,7 @@ Law: no test sees the owner's settings, and no test leaves a process behind.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -70,6 +71,16 @@ def atoll_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git_config))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     return home
+
+
+@pytest.fixture
+def well_known_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One test at a time takes ports of the host that have a number which everybody knows."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    with (shared / "well-known-ports").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

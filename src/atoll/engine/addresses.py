@@ -51,7 +51,7 @@ def _require_published(session: Session, capsule: Capsule, name: str) -> None:
         fresh = session.store.capsule(capsule.id)
         if fresh is None:
             return False
-        return name in fresh.ports or int(name) in fresh.numbers.values()
+        return name in fresh.ports or (name.isdigit() and int(name) in fresh.numbers.values())
 
     if wait_until(is_leased, timeout_s=_LEASED_S):
         return

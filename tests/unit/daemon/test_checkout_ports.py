@@ -18,6 +18,8 @@ from atoll.model.errors import SpecError, StateError
 from atoll.model.state import Checkout
 from worlds import Played, ask, free_port
 
+pytestmark = pytest.mark.usefixtures("well_known_ports")
+
 
 def free_among(numbers):
     """The first that no process of this host has."""
