@@ -57,32 +57,42 @@ class Common(NamedTuple):
     verbose: bool
 
 
+_PROJECT = click.option(
+    "--project", metavar="DIR", help="The project; default: ATOLL_PROJECT, or where you are."
+)
+_TALK = (
+    click.option("-v", "--verbose", is_flag=True, help="Show each command run on the host."),
+    click.option("-q", "--quiet", is_flag=True, help="No narration."),
+    click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object."),
+)
+
+
 def common_options(function: F) -> F:
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Show each command run on the host."),
-        click.option("-q", "--quiet", is_flag=True, help="No narration."),
-        click.option(
-            "--project",
-            metavar="DIR",
-            help="The project; default: ATOLL_PROJECT, or where you are.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object."),
-    ):
-        function = option(function)
-    return function
+    verbose, quiet, as_json = _TALK
+    return as_json(_PROJECT(quiet(verbose(function))))
 
 
 def verb(function: F) -> F:
     """Gives a command the common options and a Frame as its first argument."""
+    return common_options(_framed(function))
 
-    @common_options
+
+def verb_with_own_project(function: F) -> F:
+    """The same, for a verb whose own `--project` means something else: which project is meant is
+    said before the verb.
+    """
+    verbose, quiet, as_json = _TALK
+    return as_json(quiet(verbose(_framed(function))))
+
+
+def _framed(function: F) -> F:
     @functools.wraps(function)
     def wrapped(
         *args: Any,
         as_json: bool,
-        project: str | None,
         quiet: bool,
         verbose: bool,
+        project: str | None = None,
         **kwargs: Any,
     ) -> int | None:
         before: Common = click.get_current_context().obj
@@ -99,7 +109,7 @@ def verb(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def _complete_capsules(
+def complete_capsules(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem  # noqa: PLC0415
@@ -117,11 +127,11 @@ def _complete_capsules(
 
 
 def name_argument(function: F) -> F:
-    return click.argument("name", shell_complete=_complete_capsules)(function)
+    return click.argument("name", shell_complete=complete_capsules)(function)
 
 
 def names_argument(function: F) -> F:
-    return click.argument("names", nargs=-1, required=True, shell_complete=_complete_capsules)(
+    return click.argument("names", nargs=-1, required=True, shell_complete=complete_capsules)(
         function
     )
 

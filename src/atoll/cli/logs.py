@@ -8,6 +8,8 @@ from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
 from atoll.cli.harmless import Cleaner
 from atoll.cli.output import stderr_is_terminal
+from atoll.engine.capsules import Capsule
+from atoll.model.state import Run
 
 
 @click.command("logs")
@@ -17,12 +19,12 @@ from atoll.cli.output import stderr_is_terminal
 @click.option("-t", "--timestamps", is_flag=True, help="Put the time before each line.")
 @verb
 def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamps: bool) -> None:
-    """Shows the output of the latest run of NAME, or of RUN.
+    """Shows the output of RUN, or of the run of NAME that is running, or else of the latest.
 
     Control sequences are taken out: what a run prints cannot steer your terminal.
     """
     capsule = frame.capsule(name)
-    found = capsule.require_run(parse_run(run, name))
+    found = _choose(frame, capsule, parse_run(run, name))
     cleaners = {"out": Cleaner(), "err": Cleaner()}
     fresh = True
     for entry in capsule.log(found, follow=follow):
@@ -45,6 +47,19 @@ def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamp
         ended = capsule.wait(found)
         if ended.outcome is not None and stderr_is_terminal():
             frame.output.note(f"{ended.label}: {phrases.ending(ended.outcome)}")
+
+
+def _choose(frame: Frame, capsule: Capsule, number: int | None) -> Run:
+    """The run that was named; else the latest of those that are running, or of all."""
+    living = [] if number is not None else capsule.living()
+    if not living:
+        return capsule.require_run(number)
+    if len(living) > 1:
+        others = ", ".join(f"{run.number}" for run in living[:-1])
+        frame.output.note(
+            f"{living[-1].label}: {phrases.command(living[-1].argv)} (also running: {others})"
+        )
+    return living[-1]
 
 
 def _stamped(text: str, stamp: str, *, fresh: bool) -> tuple[str, bool]:

@@ -9,6 +9,8 @@ from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
 from atoll.engine.attempts import Attempt
 
+_MOST_RULES = 8
+
 
 @click.command("network")
 @name_argument
@@ -19,10 +21,21 @@ from atoll.engine.attempts import Attempt
 def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool) -> None:
     """Lists the attempts of NAME to reach something, the oldest first."""
     capsule = frame.capsule(name)
+    asked: dict[str, None] = {}
     for attempt in capsule.attempts(count=count or None, follow=follow):
         if attempt.allowed and refused:
             continue
         frame.output.item("connection", attempt._asdict(), _line(attempt))
+        if attempt.ask:
+            asked.pop(attempt.ask, None)
+            asked[attempt.ask] = None
+    now = {rule for allowed in capsule.allowed() for rule in (allowed.rule, *allowed.means)}
+    rules = [rule for rule in asked if rule not in now][-_MOST_RULES:]
+    if rules:
+        frame.output.note(
+            f"hint: atoll allow {name} {' '.join(rules)}\n"
+            f"hint: atoll allow --project {' '.join(rules)}  (every capsule of this project)"
+        )
 
 
 def _line(attempt: Attempt) -> str:

@@ -14,7 +14,7 @@ from atoll.model.names import numbered
 
 
 @click.command("new")
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--from", "base", metavar="REF", help="Start from this commit; default: HEAD.")
 @click.option("--level", metavar="LEVEL", help=f"How hard the walls are: {', '.join(NAMES)}.")
 @click.option("--network", metavar="MODE", help="none, allow or open.")
@@ -23,12 +23,14 @@ from atoll.model.names import numbered
 @click.option(
     "--workspace", metavar="DRIVER", help="auto, overlay, btrfs, reflink or copy; default: auto."
 )
-@click.option("-n", "count", default=1, type=click.IntRange(1, 1000), help="Make NAME-1 to NAME-N.")
+@click.option(
+    "-n", "count", default=1, type=click.IntRange(1, 1000), help="Make NAME-1 to NAME-N of each."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done.")
 @verb
 def command(
     frame: Frame,
-    name: str,
+    names: tuple[str, ...],
     base: str | None,
     level: str | None,
     network: str | None,
@@ -39,7 +41,12 @@ def command(
     dirty: bool,
     dry_run: bool,
 ) -> None:
-    """Makes the capsule NAME, a private copy of this project on the branch atoll/NAME."""
+    """Makes the capsule NAME, or several: private copies of this project on the branches
+    atoll/NAME.
+    """
+    wanted = [one for name in names for one in numbered(name, count)]
+    if twice := sorted({name for name in wanted if wanted.count(name) > 1}):
+        raise click.UsageError(f"`{twice[0]}` is named twice")
     project = frame.project()
     spec = CapsuleSpec(
         level=level,
@@ -49,7 +56,7 @@ def command(
         dirty=dirty,
         workspace=workspace,
     )
-    plans = project.plan_many(numbered(name, count), spec)
+    plans = project.plan_many(wanted, spec)
     if dry_run:
         lines = [line for plan in plans for line in plan.describe()]
         frame.output.answer("plan", lines, "\n".join(lines))

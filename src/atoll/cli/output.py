@@ -35,6 +35,9 @@ _BAR_WIDTH = 20
 _TELLING = 0.02
 """Of a share that is smaller, nothing can be foretold."""
 _PATIENCE_S = 1.0
+_GAP = 3
+"""Between two columns of a table on a terminal."""
+_LEAST_WIDTH = 8
 _COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -61,14 +64,24 @@ class Output:
             _write(sys.stdout, text, end="")
 
     def table(
-        self, kind: str, data: object, columns: Sequence[str], rows: Iterable[Sequence[str]]
+        self,
+        kind: str,
+        data: object,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        clip: Sequence[str] = (),
     ) -> None:
-        """A table as the answer; in a pipe tab-free columns without a frame."""
+        """A table as the answer; in a pipe tab-free columns without a frame.
+
+        On a terminal that is too narrow, columns in `clip` are cut short and no cell is wrapped;
+        without any, long cells are wrapped between words.
+        """
         cells = [[printable(cell) for cell in row] for row in rows]
         if self.json:
             self.answer(kind, data, "")
         elif sys.stdout.isatty():
-            _print_rich_table(columns, cells)
+            _print_rich_table(columns, cells, clip)
         else:
             _write(sys.stdout, render_columns(columns, cells))
 
@@ -226,19 +239,46 @@ def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_rich_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str]
+) -> None:
     # Costs tens of milliseconds to import: only for a person who looks at a terminal.
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console(no_color=not is_colored(sys.stdout), highlight=False)
+    if clip:
+        rows = clip_cells(columns, rows, clip, console.width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name.upper(), overflow="fold")
+        table.add_column(name.upper(), overflow="fold", no_wrap=bool(clip))
     for row in rows:
         table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    Console(no_color=not is_colored(sys.stdout), highlight=False).print(table)
+    console.print(table)
+
+
+def clip_cells(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str], width: int
+) -> list[list[str]]:
+    """The rows with cells of the columns in `clip` cut short, the widest first, so that a row fits
+    into `width`; each keeps a few characters, whatever the width.
+    """
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    clipped = [index for index, name in enumerate(columns) if name in clip]
+    excess = sum(widths) + _GAP * len(columns) - width
+    while excess > 0 and clipped:
+        widest = max(clipped, key=lambda index: widths[index])
+        if widths[widest] <= _LEAST_WIDTH:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    return [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - 1] + "…"
 
 
 def _style(cell: str) -> str:

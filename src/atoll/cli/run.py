@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from atoll.cli import phrases, shapes
@@ -9,12 +11,18 @@ from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
 from atoll.cli.terminal import is_terminal, relay, size
+from atoll.engine import places, refusals
 from atoll.engine.capsules import Capsule
 from atoll.engine.captured import TEXT_LIMIT_BYTES, Captured
 from atoll.engine.runs import RunSpec
 from atoll.model import units
 from atoll.model.errors import SpecError
 from atoll.model.state import Outcome, Reason, require_outcome
+
+cwd_option = click.option(
+    "--cwd", metavar="DIR",
+    help="Start there, in the workspace; default: where you are in the project.",
+)  # fmt: skip
 
 
 @click.command("run", options_metavar="[OPTIONS]")
@@ -31,12 +39,14 @@ from atoll.model.state import Outcome, Reason, require_outcome
     "--network", metavar="MODE",
     help="none: not even the capsule's; allow, open: wider than the capsule's while it runs.",
 )  # fmt: skip
+@cwd_option
 @status_option
 @verb
 def command(
     frame: Frame,
     name: str,
     argv: tuple[str, ...],
+    cwd: str | None,
     timeout: str | None,
     write: tuple[str, ...],
     network: str | None,
@@ -46,10 +56,26 @@ def command(
 ) -> int:
     """Runs COMMAND inside the capsule NAME and exits with its code."""
     capsule = frame.capsule(name)
-    asked = RunSpec(argv=argv, timeout_s=_parse_timeout(timeout), write=write, network=network)
+    cwd = choose_cwd(frame, capsule, cwd)
+    asked = RunSpec(
+        argv=argv, cwd=cwd, timeout_s=_parse_timeout(timeout), write=write, network=network
+    )
     if detach:
         return _start_background(frame, capsule, asked._replace(background=True, tty=tty))
     return run_foreground(frame, capsule, asked)
+
+
+def choose_cwd(frame: Frame, capsule: Capsule, wanted: str | None) -> str:
+    """Where a command starts: as was said, or where the user is in the project."""
+    root = frame.project().root
+    if wanted is not None:
+        is_here = os.path.realpath(wanted) == os.path.realpath(root)
+        return "" if is_here else places.relative_place(root, wanted) or wanted
+    here = places.relative_place(root, os.getcwd())
+    if here and not capsule.has_directory(here):
+        frame.output.note(f"`{here}` is not in `{capsule.name}`: starting at the top")
+        return ""
+    return here
 
 
 def _parse_timeout(text: str | None) -> float | None:
@@ -72,6 +98,7 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
     """Runs to the end with this terminal or these pipes; returns the command's own code."""
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
+    before = capsule.mark_refusals()
     run = capsule.start(asked._replace(tty=tty, rows=rows, cols=cols), owner=owner)
     captured = Captured(TEXT_LIMIT_BYTES)
     channel = capsule.channel(run, role="foreground", rows=rows, cols=cols)
@@ -81,10 +108,15 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
     ended = capsule.conclude(run)
     outcome = require_outcome(ended)
     report(envelope("run", shapes.run(ended)))
+    refused = capsule.refusals(before)
     if frame.output.json:
-        frame.output.answer("run", {**shapes.run(ended), **shapes.captured(captured)}, "")
+        network = {"refused": [attempt._asdict() for attempt in refused]}
+        data = {**shapes.run(ended), **shapes.captured(captured), "network": network}
+        frame.output.answer("run", data, "")
         return 0
     _tell_end(frame, run.label, outcome)
+    if told := refusals.describe(capsule.record, refused):
+        frame.output.note(told)
     if asked.write and not outcome.good:
         frame.output.note(f"{run.label}: nothing but {', '.join(asked.write)} could be written")
     return outcome.shell_code

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
     from atoll.engine.captured import Captured
     from atoll.engine.layers import Layer
+    from atoll.engine.overview import Summary
     from atoll.engine.timeline import Moment
     from atoll.engine.verify import attempt as verify
 
@@ -43,6 +44,20 @@ def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
         "time_limit_s": record.time_limit_s,
     }
     return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
+
+
+def summary(record: Summary) -> Shape:
+    """A capsule as `ls` shows it."""
+    changed = record.changed
+    return {
+        **capsule(record.capsule, runs=record.runs),
+        "project": record.project,
+        "paused": record.is_paused,
+        "changed_files": None if changed is None else changed.files,
+        "changed_files_complete": None if changed is None else changed.is_complete,
+        "ahead": record.ahead,
+        "behind": record.behind,
+    }
 
 
 def run(record: Run) -> Shape:

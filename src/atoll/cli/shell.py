@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
-from atoll.cli.run import run_foreground
+from atoll.cli.run import choose_cwd, cwd_option, run_foreground
 from atoll.cli.status import status_option
 from atoll.engine.runs import RunSpec
 from atoll.engine.shells import find_shell
@@ -13,8 +13,11 @@ from atoll.engine.shells import find_shell
 
 @click.command("shell")
 @name_argument
+@cwd_option
 @status_option
 @verb
-def command(frame: Frame, name: str) -> int:
+def command(frame: Frame, name: str, cwd: str | None) -> int:
     """Opens your shell inside the capsule NAME, and exits with its code."""
-    return run_foreground(frame, frame.capsule(name), RunSpec(argv=(find_shell(),)))
+    capsule = frame.capsule(name)
+    place = choose_cwd(frame, capsule, cwd)
+    return run_foreground(frame, capsule, RunSpec(argv=(find_shell(),), cwd=place))

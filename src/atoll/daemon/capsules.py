@@ -52,7 +52,7 @@ class Attached:
         self._world = world
         self.share = LoopShare()
         """Of the loop: what is done for this capsule delays no other."""
-        self._journal = Journal(Path(capsule.directory))
+        self.journal = Journal(Path(capsule.directory))
         self._egress_share = Share()
         self._policy = partial(policies.policy_of, session, capsule.id)
         self._served: dict[str, asyncio.Task[None]] = {}
@@ -93,7 +93,7 @@ class Attached:
             egress = Egress(
                 capsule=self.capsule.name,
                 policy=self._policy,
-                journal=self._journal,
+                journal=self.journal,
                 world=self._world,
                 share=self._egress_share,
                 directory=Path(self.capsule.directory),
@@ -105,7 +105,7 @@ class Attached:
             port,
             capsule=self.capsule.name,
             policy=self._policy,
-            journal=self._journal,
+            journal=self.journal,
             world=self._world,
             share=self._egress_share,
         )
@@ -148,7 +148,7 @@ class Attached:
         for task in self._served.values():
             await _end(task)
         self.holder.close()
-        self._journal.close()
+        self.journal.close()
 
 
 class Capsules:
@@ -233,7 +233,11 @@ class Capsules:
                 await self._publisher.forget(capsule_id)
 
     def handlers(self) -> dict[str, Handler]:
-        return {"attach": self._on_attach, "policy": self._on_attach}
+        return {
+            "attach": self._on_attach,
+            "policy": self._on_attach,
+            "journal": self._on_journal,
+        }
 
     @property
     def are_needed(self) -> bool:
@@ -332,6 +336,13 @@ class Capsules:
             await self.attach(capsule)
         attached = self._attached.get(capsule.id)
         return {"held": attached is not None, "problems": attached.problems if attached else {}}
+
+    async def _on_journal(self, request: dict[str, object]) -> dict[str, object]:
+        """Writes down what is still being counted, for somebody who reads the journal next."""
+        attached = self._attached.get(int(str(request.get("capsule"))))
+        if attached is not None:
+            attached.journal.flush()
+        return {}
 
 
 async def _serve(share: LoopShare, serving: Serving, opened: ExitStack) -> None:

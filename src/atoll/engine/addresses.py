@@ -27,7 +27,7 @@ def url_of(session: Session, capsule: Capsule, service: str | None) -> str:
             f"nothing of `{capsule.name}` is published without the daemon",
             hint=f"unset {daemons.OFF}, or: atoll open {capsule.name} --headless",
         )
-    name = _name(capsule, service)
+    name = _choose(session, capsule) if service is None else _name(capsule, service)
     if not daemons.is_wanted(session):
         port = int(capsule.ports.get(name, name))
         if not tcp_diag.is_free_of_others(port):
@@ -55,9 +55,7 @@ def _require_published(session: Session, capsule: Capsule, name: str) -> None:
 
     if wait_until(is_leased, timeout_s=_LEASED_S):
         return
-    request = {"do": "ports", "project": capsule.project_id, "capsule": capsule.id}
-    answer: dict[str, Any] = daemons.ask(session, dict(request))
-    rows = answer["ports"]
+    rows = _rows(session, capsule)
     listening = [row["name"] for row in rows if row["url"] and row["state"] == "listening"]
     reason = "nothing listens on it, and it is not declared"
     for row in rows:
@@ -78,16 +76,32 @@ def url_inside(capsule: Capsule, service: str | None) -> str:
     return f"http://localhost:{capsule.numbers.get(name, name)}/"
 
 
-def _name(capsule: Capsule, service: str | None) -> str:
-    """A lease, or a number; when none is named, `web`, or the only one that there is."""
-    if service is None:
-        chosen = urls.MAIN if urls.MAIN in capsule.ports else next(iter(capsule.ports), None)
-        if chosen is None or (chosen != urls.MAIN and len(capsule.ports) > 1):
-            raise StateError(
-                f"`{capsule.name}` has several ports, or none yet: name one",
-                hint=f"atoll ports {capsule.name}",
-            )
-        return chosen
+def _choose(session: Session, capsule: Capsule) -> str:
+    """The service that is meant when none is named: `web`, the only one that is declared, or the
+    only one that listens.
+    """
+    declared = [name for name in capsule.ports if not name.isdigit()]
+    if urls.MAIN in declared or len(declared) == 1:
+        return urls.MAIN if urls.MAIN in declared else declared[0]
+    rows = _rows(session, capsule) if daemons.is_wanted(session) else []
+    listening = [row["name"] for row in rows if row["state"] == "listening"]
+    chosen = [name for name in listening if name in declared] or listening
+    if len(chosen) == 1:
+        return str(chosen[0])
+    found = ", ".join((chosen or declared)[:_MOST_NAMES])
+    told = f"several ports: {found}" if found else "no port, and nothing listens"
+    raise StateError(f"`{capsule.name}` has {told}", hint=f"atoll open {capsule.name} PORT")
+
+
+def _rows(session: Session, capsule: Capsule) -> list[dict[str, Any]]:
+    request = {"do": "ports", "project": capsule.project_id, "capsule": capsule.id}
+    answer: dict[str, Any] = daemons.ask(session, dict(request))
+    rows: list[dict[str, Any]] = answer["ports"]
+    return rows
+
+
+def _name(capsule: Capsule, service: str) -> str:
+    """A lease, or a number."""
     if service in capsule.ports:
         return service
     if service.isascii() and service.isdigit() and 0 < int(service) <= _LAST_PORT:

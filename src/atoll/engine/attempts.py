@@ -46,6 +46,8 @@ class Attempt(NamedTuple):
     """How many equal ones this stands for."""
     id: int = 0
     """The same for the beginning and the end of one attempt; 0 for a refusal."""
+    ask: str = ""
+    """The rule that would allow what was refused; empty when none would."""
 
     def render(self) -> bytes:
         return json.dumps(self._asdict(), separators=(",", ":")).encode() + b"\n"
@@ -74,6 +76,20 @@ def read_attempts(directory: Path) -> list[Attempt]:
                     # A refusal has no number of its own; its place in the row is one.
                     found[attempt.id, 0 if attempt.id else len(found)] = attempt
     return list(found.values())
+
+
+def read_since(directory: Path, inode: int, offset: int) -> list[Attempt]:
+    """What was written after `offset` of the journal that had this inode number, the oldest first,
+    beginnings and ends alike; all that is known when that one is no longer there.
+    """
+    handle = _open(directory / JOURNAL)
+    if handle is None:
+        return read_attempts(directory)
+    with os.fdopen(handle, "rb") as stream:
+        if inode and os.fstat(handle).st_ino != inode:
+            return read_attempts(directory)
+        stream.seek(offset)
+        return list(filter(None, map(parse_attempt, stream)))
 
 
 def follow(directory: Path, *, until: Callable[[], bool] = lambda: False) -> Iterator[Attempt]:

@@ -14,7 +14,9 @@ from atoll.engine import (
     exports,
     freezer,
     networks,
+    places,
     ports,
+    refusals,
     removal,
     runs,
     snapshots,
@@ -67,6 +69,10 @@ class Capsule:
         """Where the workspace can be opened on the host. One in a view is held from now on."""
         return views.host_path(self.session, self.record)
 
+    def has_directory(self, relative: str) -> bool:
+        """Whether its workspace holds this directory, which is no link."""
+        return places.has_directory(self.session, self.record, relative)
+
     @property
     def is_view(self) -> bool:
         """Whether its workspace lies at the project's own path, where only it can see it."""
@@ -109,13 +115,21 @@ class Capsule:
     def revoke(self, rule: str) -> None:
         networks.revoke(self.session, self.record, rule)
 
-    def allowed(self) -> list[tuple[str, str, tuple[str, ...]]]:
+    def allowed(self) -> list[networks.Allowed]:
         """Each rule with where it comes from and what it stands for."""
         return networks.allowed(self.session, self.record)
 
     def attempts(self, *, count: int | None = None, follow: bool = False) -> Iterator[Attempt]:
         """What its processes wanted to reach, the oldest first."""
         return networks.attempts(self.record, count=count, follow=follow)
+
+    def mark_refusals(self) -> refusals.Mark:
+        """From now on, for `refusals`."""
+        return refusals.mark(self.record)
+
+    def refusals(self, start: refusals.Mark) -> list[Attempt]:
+        """What its processes have wanted to reach since then, and were not allowed to."""
+        return refusals.since(self.session, self.record, start)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -162,26 +176,13 @@ class Capsule:
         # A start opens the view by itself when it must.
         inside = self.enclosure(is_open=True)
         if owner:
-            inside, spec = self._for_the_owner(inside, spec)
+            from atoll.engine import edits  # noqa: PLC0415 - only for `edit`
+
+            inside, spec = edits.for_the_owner(self.session, self.record, inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
         if spec.background and inside.holder:
             exports.export_when_over(self.session, self.record, run)
         return run
-
-    def _for_the_owner(
-        self, inside: Enclosure, spec: runs.RunSpec
-    ) -> tuple[Enclosure, runs.RunSpec]:
-        """Their own program, with their environment and no walls."""
-        from atoll.engine import edits  # noqa: PLC0415 - only for `edit`
-
-        if inside.walls is not None and inside.walls["uid"] is not None:
-            raise StateError(
-                f"in `{self.name}` files are not root's: a program of root's would spoil them",
-                hint=f"atoll shell {self.name}",
-            )
-        argv = edits.find_program(self.session, self.record, spec.argv)
-        env = {**edits.environment(self.session, self.record), "ATOLL_CAPSULE": self.name}
-        return inside._replace(env=env, walls=None), spec._replace(argv=argv)
 
     def _snapshot_before(self, spec: runs.RunSpec) -> None:
         if snapshots.has_changed(self.session, self.record):

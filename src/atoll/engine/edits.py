@@ -14,11 +14,12 @@ from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.engine.leases import workspace_plan
+from atoll.engine.runs import RunSpec
 from atoll.engine.session import Session
 from atoll.host import files, git, programs
-from atoll.model.errors import PrerequisiteError
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
-from atoll.model.plan import WorkspacePlan
+from atoll.model.plan import Enclosure, WorkspacePlan
 from atoll.model.state import Capsule
 
 _STORE = "edit.git"
@@ -45,6 +46,23 @@ echo "atoll: this is a view of a capsule's files; commit with: atoll commit NAME
 exit 1
 """
 """A commit made there would be in no repository of the owner's or of the capsule's."""
+
+
+def for_the_owner(
+    session: Session, capsule: Capsule, inside: Enclosure, spec: RunSpec
+) -> tuple[Enclosure, RunSpec]:
+    """A run of the owner's own program, with their environment and no walls.
+
+    Raises StateError where that would spoil files, PrerequisiteError when there is no such program.
+    """
+    if inside.walls is not None and inside.walls["uid"] is not None:
+        raise StateError(
+            f"in `{capsule.name}` files are not root's: a program of root's would spoil them",
+            hint=f"atoll shell {capsule.name}",
+        )
+    argv = find_program(session, capsule, spec.argv)
+    env = {**environment(session, capsule), "ATOLL_CAPSULE": capsule.name}
+    return inside._replace(env=env, walls=None), spec._replace(argv=argv)
 
 
 def find_program(session: Session, capsule: Capsule, argv: Sequence[str]) -> tuple[str, ...]:

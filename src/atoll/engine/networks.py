@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.engine import attempts as attempts_of
-from atoll.engine import daemons, registries
+from atoll.engine import daemons, levels, registries
 from atoll.engine.leases import isolation_plan
 from atoll.engine.session import Session
 from atoll.model import presets
 from atoll.model.errors import IsolationError, SpecError, StateError
 from atoll.model.modes import MODES, widest
 from atoll.model.plan import IsolationPlan
-from atoll.model.state import Capsule
+from atoll.model.state import Capsule, CapsuleState, Project
+
+
+class Allowed(NamedTuple):
+    rule: str
+    source: str
+    """`made` with the capsule, `granted` to it, or granted to the `project`."""
+    means: tuple[str, ...]
 
 
 def has_own(plan: IsolationPlan) -> bool:
@@ -65,6 +73,32 @@ def revoke(session: Session, capsule: Capsule, text: str) -> None:
     daemons.mention(session, capsule)
 
 
+def grant_project(session: Session, project: Project, text: str) -> None:
+    """Allows every capsule of a project one more destination, also those that are made later. One
+    that was made with no way out of its network still has none.
+    """
+    rule = _parse(text)
+    registries.look(session, [rule])
+    session.store.add_project_grant(project.id, rule)
+    _mention_all(session, project)
+
+
+def revoke_project(session: Session, project: Project, text: str) -> None:
+    rule = _parse(text)
+    if not session.store.drop_project_grant(project.id, rule):
+        raise StateError(
+            f"`{rule}` was not granted to the project `{project.name}`",
+            hint="atoll allow --project",
+        )
+    _mention_all(session, project)
+
+
+def _mention_all(session: Session, project: Project) -> None:
+    for capsule in session.store.capsules(project.id):
+        if capsule.state is CapsuleState.READY and levels.has_own_network(capsule.level):
+            daemons.mention(session, capsule)
+
+
 def _parse(text: str) -> str:
     from atoll.model import rules  # noqa: PLC0415 - only for those who grant something
 
@@ -83,11 +117,20 @@ def attempts(capsule: Capsule, *, count: int | None, follow: bool) -> Iterator[a
         yield from attempts_of.follow(directory)
 
 
-def allowed(session: Session, capsule: Capsule) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Each rule, where it comes from (`made` or `granted`), and what it stands for."""
+def allowed(session: Session, capsule: Capsule) -> list[Allowed]:
+    """What a capsule may reach, in the order in which it is looked at."""
     made = [(rule, "made") for rule in isolation_plan(session, capsule).allow]
+    shared = [(rule, "project") for rule in session.store.project_grants(capsule.project_id)]
     granted = [(rule, "granted") for rule in session.store.grants(capsule)]
+    return _explained(session, [*made, *shared, *granted])
+
+
+def allowed_to_project(session: Session, project: Project) -> list[Allowed]:
+    """What every capsule of a project may reach."""
+    rules = session.store.project_grants(project.id)
+    return _explained(session, [(rule, "project") for rule in rules])
+
+
+def _explained(session: Session, rules: list[tuple[str, str]]) -> list[Allowed]:
     found = registries.found(session)
-    return [
-        (rule, source, tuple(presets.expand([rule], found))) for rule, source in [*made, *granted]
-    ]
+    return [Allowed(rule, source, tuple(presets.expand([rule], found))) for rule, source in rules]

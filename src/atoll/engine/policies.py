@@ -27,7 +27,8 @@ def policy_of(session: Session, capsule_id: int) -> Policy:
         plan = isolation_plan(session, capsule)
     except StateError:
         return Policy("none")
-    texts = presets.expand([*plan.allow, *session.store.grants(capsule)], registries.found(session))
+    granted = [*session.store.project_grants(capsule.project_id), *session.store.grants(capsule)]
+    texts = presets.expand([*plan.allow, *granted], registries.found(session))
     return Policy.of(_mode(session, capsule, plan), texts)
 
 

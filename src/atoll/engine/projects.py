@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import reaper, trust
+from atoll.engine import networks, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
 from atoll.host import files, git, points, programs
@@ -77,11 +77,13 @@ class Project:
 
     def plan_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[CapsulePlan]:
         """What making several at once would do; what they share is looked up once."""
-        from atoll.engine import planning  # noqa: PLC0415 - only for those who make something
+        from atoll.engine import making, planning  # noqa: PLC0415 - only for who makes something
 
         dirty = spec is not None and spec.dirty
         config = self.config(spec)
-        return planning.plan_capsules(self.session, self.record, names, config, dirty=dirty)
+        plans = planning.plan_capsules(self.session, self.record, names, config, dirty=dirty)
+        making.require_free(self.session, self.record, plans)
+        return plans
 
     def new(
         self,
@@ -155,6 +157,16 @@ class Project:
                 hint="atoll ls",
             )
         return Capsule(session=self.session, record=record)
+
+    def allow(self, rule: str) -> None:
+        """Lets every capsule reach one more destination, also those that are made later."""
+        networks.grant_project(self.session, self.record, rule)
+
+    def revoke(self, rule: str) -> None:
+        networks.revoke_project(self.session, self.record, rule)
+
+    def allowed(self) -> list[networks.Allowed]:
+        return networks.allowed_to_project(self.session, self.record)
 
     def recovery_points(self) -> list[RecoveryPoint]:
         """The newest first."""

@@ -49,6 +49,8 @@ class RunSpec(NamedTuple):
     """Patterns for what may be written in the workspace; none means all of it."""
     network: str | None = None
     """`none`, or a mode that is wider than the capsule's own for as long as it lives."""
+    cwd: str = ""
+    """Where it starts, in the workspace; an absolute path is one inside the capsule."""
     is_own: bool = False
     """Started by Atoll on its own account (`atoll.engine.inside`)."""
 
@@ -126,7 +128,7 @@ def keeper_spec(
         "run": token,
         "argv": list(inside.around(spec.argv)),
         "env": {**inside.env, procfs.MARKER: token},
-        "cwd": inside.cwd,
+        "cwd": os.path.normpath(os.path.join(inside.cwd, spec.cwd)),
         "tty": spec.tty,
         "rows": spec.rows,
         "cols": spec.cols,

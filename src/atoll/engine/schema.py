@@ -89,7 +89,18 @@ ALTER TABLE checkouts ADD COLUMN ports TEXT NOT NULL DEFAULT '[]';
 """
 """`ports` are those that the owner named; a checkout of an older Atoll named none."""
 
-STEPS = (_FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS)
+_PROJECT_GRANTS = """
+CREATE TABLE project_grants (
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    rule TEXT NOT NULL, granted_at REAL NOT NULL,
+    PRIMARY KEY (project_id, rule)
+) STRICT;
+"""
+"""What the owner lets every capsule of a project reach."""
+
+STEPS = (
+    _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
+)  # fmt: skip
 """Script n makes version n+1 out of version n; version 0 is an empty file."""
 
 VERSION = len(STEPS)

@@ -11,8 +11,8 @@ import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from atoll.engine.grant_store import GrantStore
 from atoll.engine.rows import capsule_of, snapshot_of
-from atoll.engine.run_store import RunStore
 from atoll.model.errors import StateError
 from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
@@ -24,7 +24,7 @@ from atoll.model.state import (
 )
 
 
-class Store(RunStore):
+class Store(GrantStore):
     """What an Atoll home knows, table by table."""
 
     # Projects
@@ -252,28 +252,6 @@ class Store(RunStore):
             db.executemany(
                 "UPDATE snapshots SET synced = 1 WHERE id = ?", [(s.id,) for s in snapshots]
             )
-
-    # Network
-
-    def add_grant(self, capsule: Capsule, rule: str) -> None:
-        with self._write() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", (capsule.id, rule, time.time())
-            )
-
-    def drop_grant(self, capsule: Capsule, rule: str) -> bool:
-        with self._write() as db:
-            cursor = db.execute(
-                "DELETE FROM grants WHERE capsule_id = ? AND rule = ?", (capsule.id, rule)
-            )
-            return cursor.rowcount > 0
-
-    def grants(self, capsule: Capsule) -> list[str]:
-        """What the owner has allowed a living capsule beyond what it was made with."""
-        rows = self._rows(
-            "SELECT rule FROM grants WHERE capsule_id = ? ORDER BY granted_at", capsule.id
-        )
-        return [row["rule"] for row in rows]
 
     # Trust
 

@@ -138,7 +138,7 @@ def _run_hook(capsule: Capsule, name: str) -> None:
         said = _tail(done.stdout + done.stderr)
         raise DriverError(
             f"the hook `{name}` of `{capsule.name}` said no (exit code {done.code}){said}",
-            hint=f"atoll run {capsule.name} -- git hook run {name}, or say --no-verify",
+            hint=f"atoll run {capsule.name} -- git hook run {name}, or: atoll commit --no-verify",
         )
 
 
@@ -153,7 +153,7 @@ def _checked_message(capsule: Capsule, message: str) -> str:
     if done.code != 0:
         raise DriverError(
             f"the hook `commit-msg` of `{capsule.name}` said no{_tail(done.stderr)}",
-            hint="write another message, or say --no-verify",
+            hint="write another message, or: atoll commit --no-verify",
         )
     return os.fsdecode(done.stdout)
 
@@ -209,7 +209,7 @@ def _commit_in_worktree(capsule: Capsule, message: str, *, verify: bool) -> str:
         if done.code != 0:
             raise DriverError(
                 f"git refuses to commit in `{capsule.name}`{_tail(done.stdout + done.stderr)}",
-                hint=f"atoll run {capsule.name} -- git status",
+                hint=f"atoll run {capsule.name} -- git status, or, if a hook refuses: --no-verify",
             )
     after = git.find_ref(branch, cwd=repository)
     if after is None or after == before:

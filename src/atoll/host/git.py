@@ -222,6 +222,12 @@ def is_ancestor(commit: str, of: str, *, cwd: str) -> bool:
     return answer.code == 0
 
 
+def distance(one: str, other: str, *, cwd: str) -> tuple[int, int]:
+    """How many commits each of two has that the other one has not."""
+    counts = git("rev-list", "--left-right", "--count", f"{one}...{other}", cwd=cwd).text.split()
+    return int(counts[0]), int(counts[1])
+
+
 def make_store(path: str, *, like: str, objects: str) -> str:
     """A bare repository in the format of another one that sees the object directory `objects`, has
     no settings of the other's and can be thrown away.

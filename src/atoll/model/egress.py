@@ -42,6 +42,20 @@ _SPECIAL = _networks("192.88.99.0/24", "3fff::/20")
 """Set aside like private ones, though not every Python knows that."""
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """The only part of IPv6 that is public; what lies outside has no meaning yet, or had one once."""
+_RESERVED = {
+    ipaddress.ip_network(network): meaning
+    for network, meaning in (
+        ("198.18.0.0/15", "for benchmarks: a VPN or proxy on this machine gives names such ones"),
+        ("100.64.0.0/10", "shared by a carrier's customers, or a VPN's"),
+        ("192.0.2.0/24", "for documentation only"),
+        ("198.51.100.0/24", "for documentation only"),
+        ("203.0.113.0/24", "for documentation only"),
+        ("2001:db8::/32", "for documentation only"),
+        ("3fff::/20", "for documentation only"),
+        ("fc00::/7", "private"),
+    )
+}
+"""What special-purpose addresses are for (the registries of RFC 6890)."""
 LOCAL = "localhost"
 _NEVER_NAMES = frozenset({
     "metadata", "metadata.google.internal", "metadata.goog", "instance-data",
@@ -219,7 +233,8 @@ class Policy(NamedTuple):
             return Verdict(allowed=False, why=f"the address {address} is this machine's own")
         if not is_public(address):
             ask = join(str(address), port)
-            return Verdict(allowed=False, why=f"the address {address} is private", ask=ask)
+            why = f"the address {address} is {describe_reserved(address)}"
+            return Verdict(allowed=False, why=why, ask=ask)
         return Verdict(allowed=True, why="public")
 
     def host_ports(self) -> tuple[int, ...]:
@@ -236,6 +251,14 @@ def is_local(name: str) -> bool:
 def is_public(address: Address) -> bool:
     is_meant = address.version == 4 or address in _UNICAST
     return is_meant and address.is_global and not is_in(address, _SPECIAL)
+
+
+def describe_reserved(address: Address) -> str:
+    """What an address is for that is not public, as the sentence "the address is …" ends."""
+    for network, meaning in _RESERVED.items():
+        if is_in(address, (network,)):
+            return meaning
+    return "private" if address.is_private else "for a special purpose"
 
 
 def is_in(address: Address, networks: Iterable[Network]) -> bool:

@@ -121,6 +121,8 @@ class _Exchange:
         self._client, self._server = client, reached.stream
         self._reached, self._request = reached, request
         self._wanted, self._counts = wanted, counts
+        self._fault = ""
+        """What is wrong with the request's body."""
 
     async def run(self) -> bool:
         upload = asyncio.create_task(self._upload())
@@ -132,8 +134,11 @@ class _Exchange:
                 upload.cancel()
                 await asyncio.wait([upload])
         except _BadResponseError as error:
-            text = f"`{self._wanted.place}` {error}"
-            await self._client.send(answers.render_text(answers.BAD_GATEWAY, text))
+            status, text = answers.BAD_GATEWAY, f"`{self._wanted.place}` {error}"
+            if self._fault:
+                # The connection to the server was ended because of it.
+                status, text = answers.BAD_REQUEST, f"the body of the request: {self._fault}"
+            await self._client.send(answers.render_text(status, text))
         except _CutShortError:
             # What was sent shall look whole to nobody.
             self._client.reset()
@@ -179,7 +184,8 @@ class _Exchange:
                 await self._server.send(data)
                 self._counts.sent += len(data)
                 await asyncio.sleep(0)
-        except (ValueError, _CutShortError):
+        except (ValueError, _CutShortError) as error:
+            self._fault = str(error)
             with contextlib.suppress(OSError):
                 self._server.sock.shutdown(socket.SHUT_RDWR)
         except OSError:

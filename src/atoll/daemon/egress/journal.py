@@ -40,6 +40,11 @@ class _Kind(NamedTuple):
     port: int
     allowed: bool
     why: str
+    ask: str = ""
+
+    def told(self) -> tuple[str, str, int, bool, str]:
+        """As an attempt begins, after its time."""
+        return self.via, self.place, self.port, self.allowed, self.why
 
 
 class _Sum:
@@ -54,10 +59,14 @@ class _Sum:
         self.received += received
 
     def render(self, kind: _Kind, at: float) -> Attempt:
-        via, place, port, allowed, why = kind
-        took_s = 0.0 if allowed else None
         return Attempt(
-            at, via, place, port, allowed, why, None, self.sent, self.received, took_s, self.times
+            at,
+            *kind.told(),
+            sent=self.sent,
+            received=self.received,
+            took_s=0.0 if kind.allowed else None,
+            times=self.times,
+            ask=kind.ask,
         )
 
 
@@ -95,15 +104,16 @@ class Journal:
         received: int = 0,
         took_s: float | None = None,
         begun: int = 0,
+        ask: str = "",
     ) -> int:
         """Writes down one attempt, and returns its number.
 
         One that was allowed is noted when it begins, and with that number as `begun` and how long
         it took when it ends.
         """
-        at, kind = time.time(), _Kind(via, place, port, allowed, why)
+        at, kind = time.time(), _Kind(via, place, port, allowed, why, ask)
         if not allowed:
-            self._refuse(kind, Attempt(at, *kind, address))
+            self._refuse(kind, Attempt(at, *kind.told(), address, ask=ask))
             return 0
         # The line of its end is paid for with that of its beginning.
         if begun == _SUMMED or (not begun and not self._lines[True].take(2)):
@@ -112,7 +122,7 @@ class Journal:
         self._last_id += not begun
         number = begun or self._last_id
         took = None if took_s is None else round(took_s, 3)
-        self._write(Attempt(at, *kind, address, sent, received, took, 1, number))
+        self._write(Attempt(at, *kind.told(), address, sent, received, took, 1, number))
         return number
 
     def _refuse(self, kind: _Kind, attempt: Attempt) -> None:

@@ -173,7 +173,8 @@ class Way:
 
     def note_refusal(self, via: str, refusal: Refusal) -> None:
         place, port = str(refusal.wanted.place), refusal.wanted.port
-        self.journal.note(via=via, place=place, port=port, allowed=False, why=refusal.verdict.why)
+        why, ask = refusal.verdict.why, refusal.verdict.ask
+        self.journal.note(via=via, place=place, port=port, allowed=False, why=why, ask=ask)
 
     def note_failure(self, via: str, wanted: Destination, error: OSError) -> None:
         """It was allowed, and came to nothing."""

@@ -17,7 +17,7 @@ from atoll.daemon.egress.streams import Stream
 from atoll.daemon.setbacks import SETBACKS
 from atoll.drivers.network import names
 from atoll.drivers.network.names import BadQuestionError, Question, UnansweredError
-from atoll.model.egress import Address, is_local
+from atoll.model.egress import WEB_PORTS, Address, Destination, is_local
 
 _TTL_S = 30
 _STREAM_S = 15.0
@@ -51,7 +51,8 @@ def _answer_name(way: Way, stand_ins: StandIns, question: Question, most: int) -
     if name is None:
         return _refuse(way, question, _UNNAMED, "a question for no host name")
     if not policy.knows(name):
-        return _refuse(way, question, name, f"`{name}` is not allowed")
+        verdict = policy.judge(Destination(name, WEB_PORTS[-1]))
+        return _refuse(way, question, name, verdict.why, ask=verdict.ask)
     try:
         way.share.names.require_form(policy, name)
     except LimitError as error:
@@ -71,8 +72,16 @@ def _stand_in(way: Way, stand_ins: StandIns, question: Question, name: str, most
     return question.answer(names.GOOD, (address,), ttl_s=_TTL_S, most=most)
 
 
-def _refuse(way: Way, question: Question, place: str, why: str, code: int = names.REFUSED) -> bytes:
-    way.journal.note(via="dns", place=place, port=_PORT, allowed=False, why=why)
+def _refuse(
+    way: Way,
+    question: Question,
+    place: str,
+    why: str,
+    code: int = names.REFUSED,
+    *,
+    ask: str = "",
+) -> bytes:
+    way.journal.note(via="dns", place=place, port=_PORT, allowed=False, why=why, ask=ask)
     return question.answer(code)
 
 

@@ -28,6 +28,7 @@ class Attached:
         self._found: frozenset[Listening] = frozenset()
         self._addresses: dict[int, tuple[str, ...]] = {}
         self._idle_since: dict[str, float] | None = None
+        self._first_look = math.inf
 
     @property
     def listening(self) -> Collection[int]:
@@ -63,9 +64,19 @@ class Attached:
         listeners ended with a former run.
         """
         known, since = (self._idle_since, now) if self._idle_since is not None else ({}, -math.inf)
+        if self._idle_since is None:
+            self._first_look = now
         self._idle_since = {
             name: known.get(name, since)
             for name, number in capsule.numbers.items()
             if name.isdigit() and not self.is_reachable(number)
         }
         return self._idle_since
+
+    def leases_idle_for(self, duration_s: float, now: float) -> list[str]:
+        """Those of `idle_leases` that have not listened for so long, as far as it was seen."""
+        return [
+            name
+            for name, since in (self._idle_since or {}).items()
+            if now >= max(since, self._first_look) + duration_s
+        ]

@@ -26,6 +26,8 @@ MAX_PORTS = 64
 RECYCLE_AFTER_S = 30.0
 """How long a lease outlives its listener when another port needs the room, so that the URL of a
 server that restarts stays the same."""
+FORGET_AFTER_S = 300.0
+"""How long it is kept while nobody needs the room."""
 COALESCE_S = 1.0
 """The least time between two transactions for undeclared ports of one capsule."""
 
@@ -53,15 +55,17 @@ class PortLeases:
         idle = one.idle_leases(capsule, now)
         missing = frozenset(one.listening) - set(capsule.numbers.values())
         one.unpublished = missing
-        if not missing:
+        is_due = one.leased_at is None or now >= one.leased_at + COALESCE_S
+        forgotten = one.leases_idle_for(FORGET_AFTER_S, now) if is_due else []
+        if not missing and not forgotten:
             return capsule
         services = await asyncio.to_thread(self._services, project)
-        is_due = one.leased_at is None or now >= one.leased_at + COALESCE_S
         old = [name for name, since in idle.items() if now >= since + RECYCLE_AFTER_S]
         change = plan_change(capsule, missing, services, old, with_undeclared=is_due)
-        if not change.lease:
+        change = change._replace(release=tuple(dict.fromkeys([*change.release, *forgotten])))
+        if not change.lease and not change.release:
             return capsule
-        if any(name.isdigit() for name in change.lease):
+        if change.release or any(name.isdigit() for name in change.lease):
             one.leased_at = now
         fresh = await asyncio.to_thread(self._apply, capsule, change)
         one.unpublished = missing - set(fresh.numbers.values())

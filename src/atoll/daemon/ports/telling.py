@@ -146,10 +146,14 @@ def _capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     chosen = picture.census.checkouts.get(capsule.project_id)
     is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
     rows = []
+    named = set(chosen.ports) if chosen is not None and is_checked_out else set()
     for name, leased in capsule.ports.items():
         number = capsule.numbers.get(name)
         inside = number if own else leased
         state = LISTENING if inside in listens else unseen
+        if state == CLOSED and name.isdigit() and number not in named:
+            # Somebody listened there once: a client of a test, a server that has ended.
+            continue
         if one is not None and name in one.troubles:
             state = explain(leased, one.troubles[name])[0]
         held = is_checked_out and number is not None

@@ -1,0 +1,126 @@
+"""What `ls` tells of each capsule: facts that cost a look, and never a run or a lock.
+
+Nothing here decides anything: what `rm` must know exactly, it finds out for itself.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.engine import freezer
+from atoll.engine.capsules import Capsule
+from atoll.engine.leases import workspace_plan
+from atoll.engine.session import Session
+from atoll.host import git
+from atoll.host.trees import walk
+from atoll.model import state
+from atoll.model.errors import AtollError
+from atoll.model.plan import Refs, WorkspacePlan
+from atoll.model.state import CapsuleState, Run
+
+_MOST_ENTRIES = 20_000
+_NOT_WORK = frozenset({
+    ".git", "node_modules", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache",
+    ".ruff_cache", ".tox",
+})  # fmt: skip
+"""Directories whose content nobody means by "changed files", by name."""
+_WRITTEN = "xus"
+"""How the layers begin that hold what is not in the commit that a capsule was made from."""
+
+
+class Changed(NamedTuple):
+    files: int
+    """That were written or removed since the commit that the capsule was made from."""
+    is_complete: bool
+    """False when there was more than a look may visit."""
+
+
+class Summary(NamedTuple):
+    capsule: state.Capsule
+    project: str
+    runs: list[Run]
+    """Those that are running."""
+    is_paused: bool
+    changed: Changed | None
+    """None when it cannot be told, as while it is being made."""
+    ahead: int | None
+    """Commits of its branch that the branch it was made from does not have now."""
+    behind: int | None
+    """The other way round."""
+
+
+def summaries(session: Session, project: state.Project) -> list[Summary]:
+    """Of each capsule of a project, in the order in which they were made."""
+    records = session.store.capsules(project.id)
+    refs = _refs(session, project) if records else None
+    found = []
+    for record in records:
+        handle = Capsule(session=session, record=record)
+        is_ready = record.state is CapsuleState.READY
+        ahead, behind = _distance(project, record, refs)
+        found.append(
+            Summary(
+                capsule=record,
+                project=project.name,
+                runs=handle.living(),
+                is_paused=is_ready and freezer.is_paused(record),
+                changed=_changed(session, handle) if is_ready else None,
+                ahead=ahead,
+                behind=behind,
+            )
+        )
+    return found
+
+
+def _refs(session: Session, project: state.Project) -> Refs | None:
+    """None when the repository cannot be asked, as when it was deleted."""
+    try:
+        return session.acquaintance.refs(project)
+    except (AtollError, OSError):
+        return None
+
+
+def _distance(
+    project: state.Project, record: state.Capsule, refs: Refs | None
+) -> tuple[int | None, int | None]:
+    if refs is None:
+        return None, None
+    base = refs.find(f"refs/heads/{record.base_ref}") or record.base_commit
+    tip = refs.find(f"refs/heads/{record.branch}") if record.branch else None
+    tip = tip or record.base_commit
+    if tip == base:
+        return 0, 0
+    try:
+        return git.distance(tip, base, cwd=project.root)
+    except AtollError:
+        return None, None
+
+
+def _changed(session: Session, capsule: Capsule) -> Changed | None:
+    try:
+        plan = workspace_plan(session, capsule.record)
+        if plan.pool and plan.driver == "overlay":
+            return _changed_in_layers(plan)
+        work = capsule.work()
+    except (AtollError, OSError):
+        return None
+    files = len(work.uncommitted) + len(work.untracked) + len(work.nested)
+    return Changed(files, is_complete=True)
+
+
+def _changed_in_layers(plan: WorkspacePlan) -> Changed:
+    pool = Pool(plan.pool)
+    layers = [layer for layer in plan.layers if layer[0] in _WRITTEN]
+    paths: set[str] = set()
+    left = _MOST_ENTRIES
+    for layer in (*layers, plan.upper):
+        for path, status in walk(Path(pool.tree(layer), WORKSPACE), limit=left + 1):
+            left -= 1
+            if left < 0:
+                return Changed(len(paths), is_complete=False)
+            if not stat.S_ISDIR(status.st_mode) and _NOT_WORK.isdisjoint(path.split("/")):
+                paths.add(path)
+    return Changed(len(paths), is_complete=True)
