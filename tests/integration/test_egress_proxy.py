@@ -544,3 +544,21 @@ def test_port_of_the_host_by_grant(stage):
     assert status(stage.speak(get("127.0.0.1:5432", "127.0.0.1:5432", method="CONNECT"))) == 403
     with pytest.raises(ConnectionRefusedError):
         stage.dial(port=8000)
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhello!\r\n0\r\n\r\n", b"5;" + b"x" * 9000])
+def test_malformed_chunks_of_a_request_are_not_blamed_on_the_server(stage, body):
+    head = get("http://allowed.example/", "allowed.example", "Transfer-Encoding: chunked",
+               method="POST")  # fmt: skip
+    said = stage.speak(head + body)
+    assert status(said) == 400
+    assert b"the body of the request: " in said
+    assert b"broke the connection off" not in said
+
+
+def test_address_for_a_special_purpose_is_explained(stage):
+    """A VPN's own name server may give an allowed name such an address."""
+    stage.curl("http://fake.allowed.example/")
+    found = stage.attempt(place="fake.allowed.example", allowed=False)
+    assert found.why.startswith("the address 198.18.7.7 is for benchmarks")
+    assert found.ask == "198.18.7.7:80"

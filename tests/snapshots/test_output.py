@@ -346,7 +346,8 @@ def test_phases_are_not_stored(helper):
     [
         ("/a/home/projects/repo-40036c10/x", "[HOME]/projects/repo-[ID]/x"),
         ("/a/b and /a", "[TMP]/b and [TMP]"),
-        ("main@c78fe1a  0  24491  12s", "main@[HASH]  0  [PORT]  [AGE]"),
+        ("x  sandbox  ready  0  +1  -  12s", "x  sandbox  ready  0  +1  -  [AGE]"),
+        ("main@c78fe1a  24491", "main@[HASH]  [PORT]"),
         ("at c78fe1a5f8 in 0.02 s", "at [HASH] in [SECONDS] s"),
         ('"created_at": 1794735268.447287,', '"created_at": [TIME],'),
         ("hint: atoll recover x/20261115T093335-1", "hint: atoll recover x/[STAMP]"),

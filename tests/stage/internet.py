@@ -26,6 +26,7 @@ NAMES = {
     "denied.example": [OTHER],
     "six.example": [SERVER_6],
     "private.example": ["10.99.0.1"],
+    "fake.allowed.example": ["198.18.7.7"],
     "metadata.example": ["169.254.169.254"],
     "loop.example": ["127.0.0.1", "::1"],
     "own.example": ["10.77.0.1"],

@@ -11,6 +11,10 @@ from atoll.engine.capsules import Capsule
 from atoll.model import units
 from atoll.model.names import printable
 from atoll.model.settings import Setting
+from atoll.model.state import RunState
+
+_MOST_ENDED = 10
+"""Of the latest runs; those that are running are all shown."""
 
 
 @click.command("show")
@@ -47,7 +51,8 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
     lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
     lines += [
         f"{'run ' + str(run.number):<10} {phrases.state_of(run)}  {phrases.command(run.argv)}"
-        for run in runs[-10:]
+        for index, run in enumerate(runs)
+        if index >= len(runs) - _MOST_ENDED or run.state is not RunState.ENDED
     ]
     frame.output.answer("capsule", data, "\n".join(lines))
 

@@ -98,7 +98,7 @@ def test_every_verb_loads_and_explains_itself(run, name):
         (("--nothing",), "--nothing"),
         (("ls", "--nothing"), "--nothing"),
         (("ls", "extra"), "extra"),
-        (("new",), "`NAME`"),
+        (("new",), "`NAME...`"),
         (("run", "x"), "-- COMMAND"),
         (("new", "x", "-n", "0"), "-n"),
         (("stop", "x", "--grace", "-1"), "--grace"),

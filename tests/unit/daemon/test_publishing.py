@@ -387,3 +387,25 @@ def test_requests_of_the_control_socket(play):
         assert not publisher.is_needed
 
     play(story)
+
+
+def test_ports_that_have_ended_are_forgotten(play):
+    """One test run of a project may open dozens; what is declared stays."""
+
+    async def story(world, publisher):
+        fix = world.capsule(world.project(), "fix", web=3000)
+        inside = Played(fix)
+        await publisher.update(inside, {Listening("127.0.0.1", port) for port in range(4000, 4009)})
+        assert len(world.session.store.capsule(fix.id).ports) == 10
+        await publisher.update(inside, set())
+        rows = (await publisher.status(fix.project_id))["ports"]
+        assert [(row["name"], row["state"]) for row in rows] == [("web", "closed")]
+        # A server that restarts keeps its lease for a while.
+        world.now += port_leases.FORGET_AFTER_S - 1
+        await publisher.update(inside, set())
+        assert len(world.session.store.capsule(fix.id).ports) == 10
+        world.now += 2
+        await publisher.update(inside, set())
+        assert list(world.session.store.capsule(fix.id).ports) == ["web"]
+
+    play(story)

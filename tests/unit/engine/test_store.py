@@ -412,3 +412,19 @@ def test_store_of_before_narrowings_is_brought_up_to_date(home):
     assert store.narrowings(y) == [(None, ("a", "b"))]
     store.inherit_narrowings(y, x)
     assert store.narrowings(y) == [(None, ("a", "b")), ("none", ())]
+
+
+def test_store_of_before_project_grants_is_brought_up_to_date(home):
+    with contextlib.closing(sqlite3.connect(home / "state.db")) as db:
+        db.executescript("".join(schema.STEPS[:7]) + "PRAGMA user_version = 7;")
+        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", PROJECT)
+        db.commit()
+    store = Store(home)
+    assert store.project_grants(PROJECT.id) == []
+    for rule in ("one.example", "python", "one.example"):
+        store.add_project_grant(PROJECT.id, rule)
+    assert store.project_grants(PROJECT.id) == ["one.example", "python"]
+    assert store.drop_project_grant(PROJECT.id, "python")
+    assert not store.drop_project_grant(PROJECT.id, "python")
+    assert store.project_grants("another") == []
+    store.close()

@@ -13,6 +13,7 @@ from atoll.model.egress import (
     canonical_address,
     canonical_name,
     canonical_port,
+    describe_reserved,
     parse_destination,
 )
 
@@ -221,3 +222,18 @@ def test_public_addresses(text):
 def test_own_address_by_rule():
     own = frozenset([PUBLIC])
     assert Policy.of("allow", ["93.184.216.34:22"]).judge_address(PUBLIC, 22, own).allowed
+
+
+@pytest.mark.parametrize(
+    ("address", "meaning"),
+    [
+        ("10.0.0.1", "private"),
+        ("fd00::1", "private"),
+        ("198.19.255.255", "for benchmarks"),
+        ("100.64.0.1", "shared by a carrier"),
+        ("203.0.113.9", "for documentation"),
+        ("192.88.99.1", "for a special purpose"),
+    ],
+)
+def test_reserved_addresses_are_described(address, meaning):
+    assert describe_reserved(ip_address(address)).startswith(meaning)

@@ -71,6 +71,10 @@ class PortLeases:
         one.unpublished = missing - set(fresh.numbers.values())
         return fresh
 
+    def has_forgettable(self, one: Attached) -> bool:
+        """Whether a lease has been idle for so long that `update` gives it up."""
+        return bool(one.leases_idle_for(FORGET_AFTER_S, self._clock()))
+
     def _apply(self, capsule: Capsule, change: Change) -> Capsule:
         ports.lease_more(self._session, capsule, change.lease, change.release)
         found = self._session.store.capsule(capsule.id)

@@ -112,7 +112,8 @@ class Publisher:
         own = {*OWN_PORTS, *granted}
         places = frozenset(place for place in found if place.port not in own)
         has_changed = one.see(inside, places, is_complete=is_complete)
-        if not (has_changed or one.troubles or one.unpublished):
+        is_forgettable = self._leases.has_forgettable(one)
+        if not (has_changed or one.troubles or one.unpublished or is_forgettable):
             return
         project = self.census.projects[capsule.project_id]
         fresh = capsule
