@@ -89,7 +89,7 @@ READY = {
 async def read_body(reader, fields: dict[str, str]) -> bytes:
     if "chunked" in fields.get("transfer-encoding", ""):
         body = b""
-        while size := int((await reader.readline()).split(b";")[0], 16):
+        while size := int((await reader.readuntil(b"\n")).split(b";")[0], 16):
             body += await reader.readexactly(size)
             await reader.readexactly(2)
         while (await reader.readline()).strip():
