@@ -17,9 +17,10 @@ from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_chan
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import TreeEntry, tracked_below
+from atoll.host.intake.content import tracked_below
 from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
+from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import Entry, MergedTree, TreeChanges
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
 

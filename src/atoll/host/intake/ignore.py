@@ -18,7 +18,7 @@ from atoll.host.beneath import TreeReader
 from atoll.host.intake.store import (
     OwnerSettings,
     Store,
-    make_repository,
+    make_store,
     personal_files,
     scratch_directory,
 )
@@ -54,9 +54,7 @@ class Ignore:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             place = stack.enter_context(scratch_directory(self._scratch))
-            store = Store(place, "", self._settings, {})
-            store.staging.mkdir()
-            make_repository(store.git_dir, self._settings)
+            store = stack.enter_context(make_store(place, "", self._settings))
             self._root = os.open(store.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, self._root)
             self._store = store
@@ -163,6 +161,9 @@ def _ways(raw: bytes) -> Iterator[bytes]:
 
 def is_git_name(name: bytes) -> bool:
     """Whether some file system takes a name for `.git`."""
+    # Nearly all names are plain and nothing of the kind.
+    if name.isascii() and not name.lower().startswith((b".git", b"git~")):
+        return False
     text = os.fsdecode(name)
     plain = "".join(c for c in text if ord(c) not in _HFS_IGNORED).lower()
     return plain.split(":")[0].rstrip(". ") in (".git", "git~1")
