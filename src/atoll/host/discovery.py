@@ -12,6 +12,8 @@ import re
 import stat
 
 _CONFIG_BYTES = 1 << 20
+_PLAIN_LINE = re.compile(rb"\s*(\[[^\]]+\]|[a-z][a-z0-9-]*\s*=.*[^\\]|[#;].*)?\s*", re.IGNORECASE)
+"""A line of settings that means the same to everyone."""
 _MOVED = re.compile(
     rb"worktree|include|^\s*bare\s*(?!\s*=\s*false\s*$)", re.IGNORECASE | re.MULTILINE
 )
@@ -60,5 +62,7 @@ def _is_plain(root: str) -> bool:
         content = stream.read(_CONFIG_BYTES + 1)
     with open(os.path.join(repository, "HEAD"), "rb") as stream:
         head = stream.read(_CONFIG_BYTES)
-    is_sound = re.match(rb"ref: refs/|[0-9a-f]{40}", head) is not None
-    return is_sound and len(content) <= _CONFIG_BYTES and _MOVED.search(content) is None
+    if re.match(rb"ref: refs/|[0-9a-f]{40}", head) is None or len(content) > _CONFIG_BYTES:
+        return False
+    lines = content.split(b"\n")
+    return _MOVED.search(content) is None and all(map(_PLAIN_LINE.fullmatch, lines))

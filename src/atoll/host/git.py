@@ -197,6 +197,10 @@ def set_ref(ref: str, commit: str, *, cwd: str) -> None:
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
     """Deletes one of Atoll's own refs, if it is at `old` where that is given."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
+    with suppress(ref_files.UnusualError):
+        if old is None:
+            ref_files.delete_ref(cwd, ref)
+            return
     _update_ref("-d", ref, *([] if old is None else [old]), cwd=cwd)
 
 

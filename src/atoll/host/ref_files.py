@@ -55,10 +55,11 @@ def values(repository: str, *, below: tuple[str, ...], without: str | None) -> I
     packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
     excluded = None if without is None else os.fsencode(without)
     for entry in _PACKED.finditer(packed):
-        if entry[2].startswith(prefixes) and entry[2] != excluded:
-            # A loose ref of the same name stands for something else by now.
-            if not os.path.lexists(os.path.join(repository, os.fsdecode(entry[2]))):
-                yield (entry[3] or entry[1]).decode()
+        if not entry[2].startswith(prefixes) or entry[2] == excluded:
+            continue
+        # A loose ref of the same name stands for something else by now.
+        if not os.path.lexists(os.path.join(repository, os.fsdecode(entry[2]))):
+            yield (entry[3] or entry[1]).decode()
 
 
 def create_ref(repository: str, ref: str, commit: str) -> None:
@@ -91,6 +92,34 @@ def create_ref(repository: str, ref: str, commit: str) -> None:
         files.sync_directory(place)
         if place.name == "refs":
             break
+
+
+def delete_ref(repository: str, ref: str) -> None:
+    """Deletes a ref that is a file of its own, with its log. Raises UnusualError when it is more
+    than that.
+    """
+    _require_plain(repository)
+    path, log = Path(repository, ref), Path(repository, "logs", ref)
+    content = _read(repository, os.fsencode(ref), _REF_BYTES)
+    packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
+    if content is None or not _HEX.match(content) or b" %s\n" % os.fsencode(ref) in packed:
+        raise UnusualError
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        raise UnusualError from error
+    try:
+        # Somebody may have moved or packed it before the lock was ours.
+        if _read(repository, os.fsencode(ref), _REF_BYTES) != content:
+            raise UnusualError
+        if (_read(repository, b"packed-refs", _PACKED_BYTES) or b"") != packed:
+            raise UnusualError
+        path.unlink()
+        log.unlink(missing_ok=True)
+    finally:
+        lock.unlink(missing_ok=True)
+    files.sync_directory(path.parent)
 
 
 def is_checked_out(repository: str, ref: str) -> bool:

@@ -225,7 +225,7 @@ def _lonely_commits(site: Site, tips: list[str]) -> int:
     if not tips or _are_held(site.plan, tips):
         return 0
     plan = site.plan
-    owner = git.find_commit("HEAD", cwd=plan.checkout) if Path(plan.checkout).is_dir() else None
+    owner = _owner_head(plan)
     holders = [owner] if owner is not None else []
     holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
     # A branch that another removal deletes while it is listed would be a bad object.
@@ -236,6 +236,14 @@ def _lonely_commits(site: Site, tips: list[str]) -> int:
             cwd=plan.repository,
         )  # fmt: skip
     return int(answer.text)
+
+
+def _owner_head(plan: WorkspacePlan) -> str | None:
+    try:
+        return ref_files.find_head(plan.checkout, plan.repository)
+    except ref_files.UnusualError:
+        is_there = Path(plan.checkout).is_dir()
+        return git.find_commit("HEAD", cwd=plan.checkout) if is_there else None
 
 
 def _are_held(plan: WorkspacePlan, tips: list[str]) -> bool:

@@ -22,12 +22,13 @@ from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
 from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import Entry, MergedTree, TreeChanges
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, directories_of
 
 GIT = InsidePath(b".git")
 GITLINK = 0o160000
 _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
+_ALL_READ = 0o444
 _LARGEST_BYTES = 1 << 30
 """Of a file that is stored as a blob; a larger one is kept as a file."""
 _AHEAD = 10_000
@@ -173,7 +174,9 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     compared = found.keys() & known
     ids = trees.blob_ids(store, commit, reader, compared, links=links)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
-    loose = {*found} - known - {*links}
+    loose = {path for path in found if path not in known and path not in links}
+    # What everybody may read needs no question.
+    loose = {path for path in loose if changes.entries[path].mode & _ALL_READ != _ALL_READ}
     unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
     return Survey(
         commit=commit,
@@ -222,7 +225,7 @@ def _apart(
     """Those rules beside which nothing is tracked: elsewhere they may hide work."""
     places = [path.parent for path in rules if path.parent is not None]
     tracked = tracked_below(store, commit, places) if places else {}
-    taken = {place for path in (*tracked, *known) for place in path.parents()}
+    taken = directories_of((*tracked, *known))
     return frozenset(path for path in rules if path.parent is not None and path.parent not in taken)
 
 
@@ -309,7 +312,7 @@ class _Walk:
         """Whether directories that are ignored, or repositories of their own, hold something
         tracked; they are not skipped again.
         """
-        above = {place for path in known for place in path.parents()}
+        above = directories_of(known)
         fresh = {path for path in (*self.ignored, *self.nested) if path in above}
         fresh -= self._entered
         self._entered |= fresh

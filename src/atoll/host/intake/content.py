@@ -18,7 +18,14 @@ from atoll.host.intake.store import OwnerSettings, Store, personal_files
 from atoll.host.intake.tree_objects import TreeEntry, listing
 from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+from atoll.model.untrusted import (
+    InsidePath,
+    ObjectId,
+    Untrusted,
+    directories_of,
+    find_object_id,
+    find_path,
+)
 
 ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
 _FILE = b".gitattributes"
@@ -76,7 +83,7 @@ def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath])
     That is the commit's `.gitattributes` on the way to them and, since git leaves files alone that
     are committed with CRLF, the paths themselves.
     """
-    places = {place for path in paths for place in path.parents()}
+    places = directories_of(paths)
     candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
     found = tracked(store, commit, candidates)
     settings = store.settings

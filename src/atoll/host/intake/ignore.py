@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -159,6 +160,7 @@ def _ways(raw: bytes) -> Iterator[bytes]:
         yield b"/".join(parts[:count])
 
 
+@lru_cache(maxsize=1 << 14)
 def is_git_name(name: bytes) -> bool:
     """Whether some file system takes a name for `.git`."""
     # Nearly all names are plain and nothing of the kind.
