@@ -320,9 +320,10 @@ class Capsule:
         return self._snapshot(message, automatic=automatic)
 
     def _snapshot(self, message: str, *, automatic: bool) -> Snapshot:
+        # Before, since a fork starts from the layers of the point and not from the capsule's own.
+        chores.relieve(self.session, self.record)
         with self._alone():
             made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
-        chores.relieve(self.session, self.record)
         chores.start(self.session)
         return made
 

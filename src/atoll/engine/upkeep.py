@@ -19,13 +19,15 @@ from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.engine.views import own_layers
-from atoll.host import files, kernel, locks, overlays
+from atoll.host import files, kernel, overlays
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, Project
 
 DEEP = 48
 """A workspace on more layers of its own than this is flattened."""
+_HELD = "held-layers"
+"""A file in a capsule's directory: layers that its view may still be mounted on."""
 
 
 class Reclaimed(NamedTuple):
@@ -108,7 +110,23 @@ def layers_of(session: Session, capsule: Capsule) -> set[str]:
     if plan is None:
         return set()
     points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
-    return {*plan.layers, plan.upper, history.layer_of(plan), *points}
+    held = _held_layers(session, capsule)
+    return {*plan.layers, plan.upper, history.layer_of(plan), *points, *held}
+
+
+def _held_layers(session: Session, capsule: Capsule) -> set[str]:
+    """The layers that a view which is still held was opened with, before it was flattened."""
+    path = Path(capsule.directory, _HELD)
+    if not path.exists():
+        return set()
+    lock = session.view_lock(capsule)
+    if lock.acquire():
+        # The next view is opened on what the plan says.
+        path.unlink(missing_ok=True)
+        lock.release()
+        return set()
+    content = files.read_regular(path, limit_bytes=1 << 20)
+    return set((content or b"").decode(errors="replace").split())
 
 
 def used_layers(session: Session, project: Project) -> set[str]:
@@ -165,8 +183,6 @@ def flatten(session: Session, capsule: Capsule) -> bool:
     plan = plan_of(session, capsule)
     if plan is None or len(own_layers(plan)) <= DEEP:
         return False
-    if locks.is_locked(session.view_lock(capsule).path):
-        return False
     pool, own = Pool(plan.pool), own_layers(plan)
     with pool.turn(shared=True):
         # The layers are nobody's to write, so that nobody has to wait while they are merged.
@@ -179,24 +195,24 @@ def flatten(session: Session, capsule: Capsule) -> bool:
 
 
 def _replace(session: Session, capsule: Capsule, own: list[str], flat: list[str]) -> bool:
-    """Puts a capsule on other layers that show the same, unless it is in use."""
-    capsule_lock, view_lock = session.lock_of(capsule), session.view_lock(capsule)
+    """Puts a capsule on other layers that show the same, unless a command works on it.
+
+    A view that is held stays on the layers it was opened with, which are kept for as long.
+    """
+    capsule_lock = session.lock_of(capsule)
     if not capsule_lock.acquire():
         return False
     with capsule_lock:
-        if not view_lock.acquire():
+        plan = plan_of(session, capsule)
+        if plan is None or own_layers(plan)[: len(own)] != own:
             return False
-        try:
-            plan = plan_of(session, capsule)
-            if plan is None or own_layers(plan)[: len(own)] != own:
-                return False
-            at = plan.layers.index(own[0])
-            layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
-            after = plan._replace(layers=layers)
-            session.store.set_plan(capsule, after)
-            note_plan(capsule, after)
-        finally:
-            view_lock.release()
+        at = plan.layers.index(own[0])
+        layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
+        after = plan._replace(layers=layers)
+        held = sorted({*own, *_held_layers(session, capsule)})
+        files.write_atomic(Path(capsule.directory, _HELD), "\n".join(held).encode())
+        session.store.set_plan(capsule, after)
+        note_plan(capsule, after)
     return True
 
 
