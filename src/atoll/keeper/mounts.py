@@ -128,9 +128,10 @@ def _furnish(view: dict[str, object], namespace: int) -> None:
     user = None if uid is None else int(str(uid))
     builder = rooms.Builder(str(room["root"]), uid=user, namespace=namespace)
     try:
-        # The walls take single devices from there later.
-        calls.mount("/dev", "/dev", "", _MS_BIND | _MS_REC)
-        calls.mount("none", "/dev", "", calls.MS_PRIVATE | _MS_REC)
+        # The walls take devices and kernel settings from there later.
+        for place in ("/dev", "/proc"):
+            calls.mount(place, place, "", _MS_BIND | _MS_REC)
+            calls.mount("none", place, "", calls.MS_PRIVATE | _MS_REC)
         builder.build(room["entries"])
     except OSError as error:
         raise ViewError(f"the room cannot be furnished: {error}") from error
