@@ -6,6 +6,7 @@ import click
 
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, verb
+from atoll.engine import disk_use
 
 _MOST_PORTS = 3
 
@@ -16,9 +17,13 @@ def command(frame: Frame) -> None:
     """Lists the capsules of this project, as facts: what runs is what lives."""
     capsules = frame.project().capsules()
     living = {capsule.name: capsule.living() for capsule in capsules}
+    used = {c.name: disk_use.of_capsule(c.session, c.record) for c in capsules}
     frame.output.table(
         "capsules",
-        [shapes.capsule(c.record, runs=living[c.name]) for c in capsules],
+        [
+            {**shapes.capsule(c.record, runs=living[c.name]), **shapes.disk(used[c.name])}
+            for c in capsules
+        ],
         ("name", "level", "state", "base", "running", "ports", "age"),
         (
             (

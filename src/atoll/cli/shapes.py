@@ -22,6 +22,7 @@ from atoll.model.state import (
 if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
     from atoll.engine.captured import Captured
+    from atoll.engine.disk_use import DiskUse
     from atoll.engine.layers import Layer
     from atoll.engine.timeline import Moment
     from atoll.engine.verify import attempt as verify
@@ -43,6 +44,11 @@ def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
         "time_limit_s": record.time_limit_s,
     }
     return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
+
+
+def disk(used: DiskUse) -> Shape:
+    """Allocated blocks of what belongs to one capsule alone, or to forks and their origin."""
+    return {"disk_bytes": used.bytes, "disk_is_complete": used.is_complete}
 
 
 def run(record: Run) -> Shape:

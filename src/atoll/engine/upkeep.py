@@ -7,7 +7,9 @@ the foreground for `atoll gc`. Killed at any moment it loses nothing: the next o
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,8 @@ from atoll.model.state import Capsule, Project
 
 DEEP = 48
 """A workspace on more layers of its own than this is flattened."""
+KEEP_BASES_S = 7 * 86_400.0
+"""How long the base of a project stays after its last capsule has gone."""
 _HELD = "held-layers"
 """A file in a capsule's directory: layers that its view may still be mounted on."""
 
@@ -57,21 +61,24 @@ def _trash(session: Session) -> Iterator[Path]:
     return place.iterdir() if place.is_dir() else iter(())
 
 
-def work(session: Session) -> Reclaimed:
+def work(session: Session, *, keep_bases_s: float = KEEP_BASES_S) -> Reclaimed:
     """All of it, once, after whoever is at it."""
     lock = session.upkeep_lock()
     lock.acquire(wait=True)
     with lock:
-        return _work(session)
+        return _work(session, keep_bases_s=keep_bases_s)
 
 
-def _work(session: Session) -> Reclaimed:
+def _work(session: Session, *, keep_bases_s: float = KEEP_BASES_S) -> Reclaimed:
     reclaimed = reclaim(session)
-
     for capsule in session.store.capsules():
         with contextlib.suppress(AtollError):
             flatten(session, capsule)
-    layers = [layer for project in session.store.projects() for layer in collect(session, project)]
+    layers = [
+        layer
+        for project in session.store.projects()
+        for layer in collect(session, project, keep_bases_s=keep_bases_s)
+    ]
     _sync(session)
     return Reclaimed(trees=reclaimed + reclaim(session), layers=tuple(layers))
 
@@ -129,8 +136,12 @@ def _held_layers(session: Session, capsule: Capsule) -> set[str]:
     return set((content or b"").decode(errors="replace").split())
 
 
-def used_layers(session: Session, project: Project) -> set[str]:
-    """What some capsule or snapshot needs, and what the next capsule starts from."""
+def used_layers(
+    session: Session, project: Project, *, keep_bases_s: float = KEEP_BASES_S
+) -> set[str]:
+    """What some capsule or snapshot needs, and what the next capsule starts from. A project that
+    has no capsules and had none for `keep_bases_s` is not expected to get another one soon.
+    """
     pool = Pool(session.pool(project.id))
     used: set[str] = set()
     for capsule in session.store.capsules(project.id):
@@ -140,27 +151,40 @@ def used_layers(session: Session, project: Project) -> set[str]:
         noted = find_note(directory)
         if noted is not None:
             used |= {*noted.layers, noted.upper, history.layer_of(noted)}
+    idle_s = time.time() - os.stat(pool.layers).st_mtime
+    if keep_bases_s <= 0 or (not used and idle_s > keep_bases_s):
+        return used
     carried = load_carried(pool)
     used |= set(carried.layers) if carried is not None else set()
     return used | set(current_layers(pool))
 
 
-def collect(session: Session, project: Project, *, dry_run: bool = False) -> list[str]:
-    """Throws away the layers that nothing needs; returns their names."""
+def collect(
+    session: Session,
+    project: Project,
+    *,
+    dry_run: bool = False,
+    keep_bases_s: float = KEEP_BASES_S,
+) -> list[str]:
+    """Throws away the layers that nothing needs, and what killed builders left; returns their
+    names. Nobody builds meanwhile: whoever freezes or makes a capsule has the pool's turn.
+    """
     pool = Pool(session.pool(project.id))
     if not pool.layers.is_dir():
         return []
     with pool.turn(shared=False):
-        used = used_layers(session, project)
+        used = used_layers(session, project, keep_bases_s=keep_bases_s)
+        remains = pool.remains()
         found = {name: _find(pool, name) for name in pool.all()}
         composed = {
             n for n, layer in found.items() if layer is not None and layer.kind == "composed"
         }
         used |= {n for n in composed if set(found[n].below) <= used}  # type: ignore[union-attr]
         doomed = sorted(found.keys() - used)
+        told = [*doomed, *sorted(path.name for path in remains if path.parent == pool.layers)]
         if dry_run:
-            return doomed
-        for path in pool.remains():
+            return told
+        for path in remains:
             files.discard(path, home=session.home)
         for name in doomed:
             files.discard(pool.layers / name, home=session.home)
@@ -168,7 +192,7 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
             files.discard(path, home=session.home)
         if Path(project.git_dir).is_dir():
             repository.unpin_unused(pool, project.git_dir)
-    return doomed
+    return told
 
 
 def _find(pool: Pool, name: str) -> Layer | None:
