@@ -174,10 +174,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     compared = found.keys() & known
     ids = trees.blob_ids(store, commit, reader, compared, links=links)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
-    loose = {path for path in found if path not in known and path not in links}
-    # What everybody may read needs no question.
-    loose = {path for path in loose if changes.entries[path].mode & _ALL_READ != _ALL_READ}
-    unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
+    loose = [path for path in found if path not in known and path not in links]
+    unread = compared - {*ids} | _closed(reader, changes, loose)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -263,6 +261,14 @@ def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> Tree
 def _is_unstorable(changes: TreeChanges, path: InsidePath) -> bool:
     """Whether git refuses its name, or Atoll its size."""
     return changes.entries[path].size > _LARGEST_BYTES or any(map(is_git_name, path.parts))
+
+
+def _closed(
+    reader: TreeReader, changes: TreeChanges, paths: Iterable[InsidePath]
+) -> set[InsidePath]:
+    """Those that cannot be opened. What everybody may read needs no try."""
+    tried = (path for path in paths if changes.entries[path].mode & _ALL_READ != _ALL_READ)
+    return {path for path in tried if not _can_read(reader, path)}
 
 
 def _can_read(tree: TreeReader, path: InsidePath) -> bool:
