@@ -20,10 +20,7 @@ def command(frame: Frame) -> None:
     used = {c.name: disk_use.of_capsule(c.session, c.record) for c in capsules}
     frame.output.table(
         "capsules",
-        [
-            {**shapes.capsule(c.record, runs=living[c.name]), **shapes.disk(used[c.name])}
-            for c in capsules
-        ],
+        [shapes.capsule(c.record, runs=living[c.name], used=used[c.name]) for c in capsules],
         ("name", "level", "state", "base", "running", "ports", "age"),
         (
             (

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 Shape = dict[str, object]
 
 
-def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
+def capsule(
+    record: Capsule, *, runs: list[Run] | None = None, used: DiskUse | None = None
+) -> Shape:
     shape: Shape = {
         "name": record.name,
         "level": record.level,
@@ -43,12 +45,9 @@ def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
         "created_at": record.created_at,
         "time_limit_s": record.time_limit_s,
     }
+    if used is not None:
+        shape |= {"disk_bytes": used.bytes, "disk_is_complete": used.is_complete}
     return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
-
-
-def disk(used: DiskUse) -> Shape:
-    """Allocated blocks of what belongs to one capsule alone, or to forks and their origin."""
-    return {"disk_bytes": used.bytes, "disk_is_complete": used.is_complete}
 
 
 def run(record: Run) -> Shape:

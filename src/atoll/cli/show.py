@@ -35,8 +35,7 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
     used = disk_use.of_capsule(capsule.session, capsule.record)
     shared = frame.project().base_disk()
     data = {
-        **shapes.capsule(capsule.record, runs=runs),
-        **shapes.disk(used),
+        **shapes.capsule(capsule.record, runs=runs, used=used),
         "base_disk_bytes": shared.bytes,
         "work": shapes.work(work),
         "network": capsule.network,
@@ -48,7 +47,8 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         "paused": capsule.is_paused,
         "workspace_driver": capsule.workspace_driver,
     }
-    shown = f"{phrases.disk(used)}, on a base of {phrases.disk(shared)} that all capsules share"
+    on = f", on a base of {phrases.disk(shared)} that all capsules share" if shared.bytes else ""
+    shown = phrases.disk(used) + on
     lines = [f"{key:<10} {value}" for key, value in (*_facts(capsule), ("disk", shown))]
     lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
     lines += [
