@@ -25,6 +25,8 @@ FILTERS: tuple[tuple[str, str], ...] = (
     (r'("(?:created_at|ended_at|stored_at|time)": )\d+(?:\.\d+)?', r"\1[TIME]"),
     (r'("(?:cpu_s|age_s|took_s)": )[\d.e-]+', r"\1[SECONDS]"),
     (r'("(?:max_rss_bytes|rss_bytes)": )\d+', r"\1[BYTES]"),
+    (r'("(?:base_)?disk_bytes": )\d+', r"\1[BYTES]"),
+    (r"(?m)^(disk +)[\d.]+[BKMG]\b", r"\1[SIZE]"),
     (r'("(?:pid|ppid)": )\d+', r"\1[PID]"),
     (r"\b\d{8}T\d{6}-\d+\b", "[STAMP]"),
     (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b", "[MOMENT]"),

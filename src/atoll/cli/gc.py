@@ -13,11 +13,18 @@ from atoll.engine import reaper
 @click.option(
     "--gone", is_flag=True, help="Also capsules whose repository is gone; their files are kept."
 )
+@click.option(
+    "--all", "bases", is_flag=True, help="Also bases that no capsule uses, however recent."
+)
 @verb
-def command(frame: Frame, *, dry_run: bool, gone: bool) -> None:
-    """Removes what crashed commands left, in all projects. Recovery points are never touched."""
+def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
+    """Removes what crashed commands left and what no capsule needs, in all projects.
+
+    The base of a project without capsules is removed after seven days, or at once with --all; the
+    next capsule freezes it again. Recovery points are never touched.
+    """
     session = frame.session()
-    found = reaper.collect(session, dry_run=dry_run, gone=gone)
+    found = reaper.collect(session, dry_run=dry_run, gone=gone, bases=bases)
     data = {
         "capsules": list(found.capsules),
         "runs": list(found.runs),

@@ -30,7 +30,7 @@ def command(frame: Frame, *, everything: bool) -> None:
         project = frame.project()
         session, projects = project.session, [project.record]
     found = [one for project in projects for one in overview.summaries(session, project)]
-    columns = ("name", "level", "state", "changed", "commits", "running", "age")
+    columns = ("name", "level", "state", "changed", "commits", "running", "disk", "age")
     frame.output.table(
         "capsules",
         [shapes.summary(one) for one in found],
@@ -51,6 +51,7 @@ def _row(one: Summary) -> tuple[str, ...]:
         _changed(one.changed),
         _ahead(one.ahead, one.behind),
         _running(one.runs),
+        phrases.disk(one.disk),
         phrases.age(record.created_at),
     )
 

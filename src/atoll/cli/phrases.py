@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import TYPE_CHECKING
 
 from atoll.model.names import printable
 from atoll.model.state import Outcome, Reason, Run, RunState
+from atoll.model.units import render_size
+
+if TYPE_CHECKING:
+    from atoll.engine.disk_use import DiskUse
 
 
 def age(since: float) -> str:
@@ -15,6 +20,10 @@ def age(since: float) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def disk(used: DiskUse) -> str:
+    return render_size(used.bytes) + ("" if used.is_complete else " or more")
 
 
 def moment(stamp: float) -> str:

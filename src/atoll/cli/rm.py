@@ -25,13 +25,14 @@ def command(
     if dry_run:
         _tell_plan(frame, capsules, keep_branch=keep_branch)
         return
-    if not force:
+    if not force and len(capsules) > 1:
         # All or none: the second one must not fail after the first one has gone.
         for capsule in capsules:
             capsule.require_expendable(keep_branch=keep_branch)
     removed = []
     for capsule in capsules:
-        point = capsule.remove(force=force, keep_branch=keep_branch)
+        is_last = capsule is capsules[-1]
+        point = capsule.remove(force=force, keep_branch=keep_branch, is_last=is_last)
         stored = None if point is None else shapes.recovery_point(point)
         removed.append({"name": capsule.name, "recovery_point": stored})
         if point is not None:

@@ -22,6 +22,7 @@ from atoll.model.state import (
 if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
     from atoll.engine.captured import Captured
+    from atoll.engine.disk_use import DiskUse
     from atoll.engine.layers import Layer
     from atoll.engine.overview import Summary
     from atoll.engine.timeline import Moment
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 Shape = dict[str, object]
 
 
-def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
+def capsule(
+    record: Capsule, *, runs: list[Run] | None = None, used: DiskUse | None = None
+) -> Shape:
     shape: Shape = {
         "name": record.name,
         "level": record.level,
@@ -43,6 +46,8 @@ def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
         "created_at": record.created_at,
         "time_limit_s": record.time_limit_s,
     }
+    if used is not None:
+        shape |= {"disk_bytes": used.bytes, "disk_is_complete": used.is_complete}
     return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
 
 
@@ -50,7 +55,7 @@ def summary(record: Summary) -> Shape:
     """A capsule as `ls` shows it."""
     changed = record.changed
     return {
-        **capsule(record.capsule, runs=record.runs),
+        **capsule(record.capsule, runs=record.runs, used=record.disk),
         "project": record.project,
         "paused": record.is_paused,
         "changed_files": None if changed is None else changed.files,

@@ -7,6 +7,7 @@ import click
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
+from atoll.engine import disk_use
 from atoll.engine.capsules import Capsule
 from atoll.model import units
 from atoll.model.names import printable
@@ -35,8 +36,11 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         raise click.UsageError("name a capsule, or ask for `--config` or `--base`")
     capsule = frame.capsule(name)
     work, runs = capsule.work(), capsule.runs()
+    used = disk_use.of_capsule(capsule.session, capsule.record)
+    shared = frame.project().base_disk()
     data = {
-        **shapes.capsule(capsule.record, runs=runs),
+        **shapes.capsule(capsule.record, runs=runs, used=used),
+        "base_disk_bytes": shared.bytes,
         "work": shapes.work(work),
         "network": capsule.network,
         "visible": capsule.visible(),
@@ -47,7 +51,9 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         "paused": capsule.is_paused,
         "workspace_driver": capsule.workspace_driver,
     }
-    lines = [f"{key:<10} {value}" for key, value in _facts(capsule)]
+    on = f", on a base of {phrases.disk(shared)} that all capsules share" if shared.bytes else ""
+    shown = phrases.disk(used) + on
+    lines = [f"{key:<10} {value}" for key, value in (*_facts(capsule), ("disk", shown))]
     lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
     lines += [
         f"{'run ' + str(run.number):<10} {phrases.state_of(run)}  {phrases.command(run.argv)}"
@@ -104,6 +110,7 @@ def _show_base(frame: Frame) -> None:
         frame.output.note("nothing is frozen yet\nhint: atoll warm")
         return
     data = {
+        "disk_bytes": project.base_disk().bytes,
         "layers": [shapes.layer(layer) for layer in base.layers],
         "left_out": [entry._asdict() for entry in base.left_out],
     }

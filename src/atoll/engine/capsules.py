@@ -294,16 +294,20 @@ class Capsule:
         """What exists only in this capsule; with `keep_branch`, what its branch does not hold."""
         return removal.find_work(self.session, self.record, keep_branch=keep_branch)
 
-    def remove(self, *, force: bool = False, keep_branch: bool = False) -> RecoveryPoint | None:
+    def remove(
+        self, *, force: bool = False, keep_branch: bool = False, is_last: bool = True
+    ) -> RecoveryPoint | None:
         """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
-        work as a recovery point first, which is returned.
+        work as a recovery point first, which is returned. Upkeep follows the last of several.
         """
         with self._alone():
             if not force:
                 self._require_expendable(keep_branch=keep_branch)
             removal.announce(self.session, self.record, keep_branch=keep_branch)
-            point = removal.remove(self.session, self.record)
-        chores.start(self.session)
+            # Nothing runs and the lock is ours: what was just looked at needs no second look.
+            point = removal.remove(self.session, self.record, is_expendable=not force)
+        if is_last:
+            chores.start(self.session)
         return point
 
     def export(self, *, everything: bool = False) -> exports.Exported:
@@ -317,9 +321,10 @@ class Capsule:
         return self._snapshot(message, automatic=automatic)
 
     def _snapshot(self, message: str, *, automatic: bool) -> Snapshot:
+        # Before, since a fork starts from the layers of the point and not from the capsule's own.
+        chores.relieve(self.session, self.record)
         with self._alone():
             made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
-        chores.relieve(self.session, self.record)
         chores.start(self.session)
         return made
 

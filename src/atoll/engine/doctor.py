@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine import levels, ports, runs
+from atoll.engine import disk_use, levels, ports, runs
 from atoll.engine.runs import RunSpec
 from atoll.engine.session import home_path, open_session
 from atoll.host import files, git, kernel, locks, procfs, programs, sockets
@@ -94,7 +94,13 @@ def _space() -> str:
     free = files.free_bytes(home)
     if free < _LOW_SPACE_BYTES:
         raise OSError(f"only {render_size(free) if free else 0} free at {home}")
-    return f"{render_size(free)} free"
+    session = open_session(home=home, warn=lambda _: None)
+    used = disk_use.of_home(session)
+    session.store.close()
+    size = (render_size(used.bytes) if used.bytes else "0") + (
+        "" if used.is_complete else " or more"
+    )
+    return f"{render_size(free)} free, {size} used by Atoll"
 
 
 def _worktree() -> str:

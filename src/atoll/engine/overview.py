@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.engine import freezer
+from atoll.engine import disk_use, freezer
 from atoll.engine.capsules import Capsule
+from atoll.engine.disk_use import DiskUse
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.host import git
@@ -50,6 +51,7 @@ class Summary(NamedTuple):
     """Commits of its branch that the branch it was made from does not have now."""
     behind: int | None
     """The other way round."""
+    disk: DiskUse
 
 
 def summaries(session: Session, project: state.Project) -> list[Summary]:
@@ -70,6 +72,7 @@ def summaries(session: Session, project: state.Project) -> list[Summary]:
                 changed=_changed(session, handle) if is_ready else None,
                 ahead=ahead,
                 behind=behind,
+                disk=disk_use.of_capsule(session, record),
             )
         )
     return found

@@ -21,6 +21,7 @@ from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
 if TYPE_CHECKING:
     from atoll.engine import bases, layers
     from atoll.engine.config import Config
+    from atoll.engine.disk_use import DiskUse
 
 
 class CapsuleSpec(NamedTuple):
@@ -143,6 +144,12 @@ class Project:
         from atoll.engine import layers  # noqa: PLC0415 - for one verb
 
         return layers.find_frozen(self.session, self.record)
+
+    def base_disk(self) -> DiskUse:
+        """What the layers that all capsules share take, as allocated blocks."""
+        from atoll.engine import disk_use  # noqa: PLC0415 - for few verbs
+
+        return disk_use.of_base(self.session, self.record)
 
     def capsules(self) -> list[Capsule]:
         records = self.session.store.capsules(self.record.id)

@@ -94,9 +94,12 @@ def _finish(session: Session, capsule: Capsule) -> tuple[bool, RecoveryPoint | N
     return False, None
 
 
-def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> Collected:
+def collect(
+    session: Session, *, dry_run: bool = False, gone: bool = False, bases: bool = False
+) -> Collected:
     """Settles, then removes files that no capsule claims. Recovery points are never touched.
 
+    With `bases` also the layers that the next capsule would start from, unless one needs them now.
     With `gone` also the capsules whose repository is missing: only their owner knows whether it
     was deleted or lies on a disk that is not mounted.
     """
@@ -107,7 +110,7 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
         if not dry_run:
             kept = _remove_unclaimed(session, directory)
             recovered += [kept] if kept is not None else []
-    removed += _collect_layers(session, dry_run=dry_run)
+    removed += _collect_layers(session, dry_run=dry_run, bases=bases)
     removed += _collect_trials(session, dry_run=dry_run)
     if not dry_run:
         from atoll.engine import confines  # noqa: PLC0415 - for this one verb
@@ -127,16 +130,17 @@ def collect(session: Session, *, dry_run: bool = False, gone: bool = False) -> C
     )
 
 
-def _collect_layers(session: Session, *, dry_run: bool) -> list[str]:
+def _collect_layers(session: Session, *, dry_run: bool, bases: bool) -> list[str]:
     """Layers that nothing needs, and what was thrown away before."""
     from atoll.engine import upkeep  # noqa: PLC0415 - every command settles, few collect
 
+    keep_s = 0.0 if bases else upkeep.KEEP_BASES_S
     if not dry_run:
-        return [f"layer {name}" for name in upkeep.work(session).layers]
+        return [f"layer {name}" for name in upkeep.work(session, keep_bases_s=keep_s).layers]
     return [
         str(session.pool(project.id) / "layers" / layer)
         for project in session.store.projects()
-        for layer in upkeep.collect(session, project, dry_run=True)
+        for layer in upkeep.collect(session, project, dry_run=True, keep_bases_s=keep_s)
     ]
 
 

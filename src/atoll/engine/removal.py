@@ -64,8 +64,12 @@ def announce(session: Session, capsule: Capsule, *, keep_branch: bool = False) -
     session.reach("rm.announced", capsule.name)
 
 
-def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
-    """Carries an announced removal to its end, from wherever it stands."""
+def remove(
+    session: Session, capsule: Capsule, *, is_expendable: bool = False
+) -> RecoveryPoint | None:
+    """Carries an announced removal to its end, from wherever it stands. Nothing is stored of a
+    capsule that `is_expendable`: the caller has looked at it since it could last be changed.
+    """
     removal = session.store.removal(capsule)
     windows.end_window(capsule)
     runs.stop_all(session, capsule)
@@ -74,7 +78,7 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     driver = registry.workspace_driver(workspace.driver)
     saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
-    if removal.save and not _is_pristine(capsule, losing):
+    if removal.save and not is_expendable and not _is_pristine(capsule, losing):
         saved = driver.save(
             losing, point=removal.point, base=capsule.base_commit, home=session.home
         )

@@ -7,7 +7,9 @@ the foreground for `atoll gc`. Killed at any moment it loses nothing: the next o
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +21,17 @@ from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.leases import find_note, note_plan, workspace_plan
 from atoll.engine.session import Session, open_session
 from atoll.engine.views import own_layers
-from atoll.host import files, kernel, locks, overlays
+from atoll.host import files, kernel, overlays
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, Project
 
 DEEP = 48
 """A workspace on more layers of its own than this is flattened."""
+KEEP_BASES_S = 7 * 86_400.0
+"""How long the base of a project stays after its last capsule has gone."""
+_HELD = "held-layers"
+"""A file in a capsule's directory: layers that its view may still be mounted on."""
 
 
 class Reclaimed(NamedTuple):
@@ -55,21 +61,24 @@ def _trash(session: Session) -> Iterator[Path]:
     return place.iterdir() if place.is_dir() else iter(())
 
 
-def work(session: Session) -> Reclaimed:
+def work(session: Session, *, keep_bases_s: float = KEEP_BASES_S) -> Reclaimed:
     """All of it, once, after whoever is at it."""
     lock = session.upkeep_lock()
     lock.acquire(wait=True)
     with lock:
-        return _work(session)
+        return _work(session, keep_bases_s=keep_bases_s)
 
 
-def _work(session: Session) -> Reclaimed:
+def _work(session: Session, *, keep_bases_s: float = KEEP_BASES_S) -> Reclaimed:
     reclaimed = reclaim(session)
-
     for capsule in session.store.capsules():
         with contextlib.suppress(AtollError):
             flatten(session, capsule)
-    layers = [layer for project in session.store.projects() for layer in collect(session, project)]
+    layers = [
+        layer
+        for project in session.store.projects()
+        for layer in collect(session, project, keep_bases_s=keep_bases_s)
+    ]
     _sync(session)
     return Reclaimed(trees=reclaimed + reclaim(session), layers=tuple(layers))
 
@@ -108,11 +117,31 @@ def layers_of(session: Session, capsule: Capsule) -> set[str]:
     if plan is None:
         return set()
     points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
-    return {*plan.layers, plan.upper, history.layer_of(plan), *points}
+    held = _held_layers(session, capsule)
+    return {*plan.layers, plan.upper, history.layer_of(plan), *points, *held}
 
 
-def used_layers(session: Session, project: Project) -> set[str]:
-    """What some capsule or snapshot needs, and what the next capsule starts from."""
+def _held_layers(session: Session, capsule: Capsule) -> set[str]:
+    """The layers that a view which is still held was opened with, before it was flattened."""
+    path = Path(capsule.directory, _HELD)
+    if not path.exists():
+        return set()
+    lock = session.view_lock(capsule)
+    if lock.acquire():
+        # The next view is opened on what the plan says.
+        path.unlink(missing_ok=True)
+        lock.release()
+        return set()
+    content = files.read_regular(path, limit_bytes=1 << 20)
+    return set((content or b"").decode(errors="replace").split())
+
+
+def used_layers(
+    session: Session, project: Project, *, keep_bases_s: float = KEEP_BASES_S
+) -> set[str]:
+    """What some capsule or snapshot needs, and what the next capsule starts from. A project that
+    has no capsules and had none for `keep_bases_s` is not expected to get another one soon.
+    """
     pool = Pool(session.pool(project.id))
     used: set[str] = set()
     for capsule in session.store.capsules(project.id):
@@ -122,27 +151,40 @@ def used_layers(session: Session, project: Project) -> set[str]:
         noted = find_note(directory)
         if noted is not None:
             used |= {*noted.layers, noted.upper, history.layer_of(noted)}
+    idle_s = time.time() - os.stat(pool.layers).st_mtime
+    if keep_bases_s <= 0 or (not used and idle_s > keep_bases_s):
+        return used
     carried = load_carried(pool)
     used |= set(carried.layers) if carried is not None else set()
     return used | set(current_layers(pool))
 
 
-def collect(session: Session, project: Project, *, dry_run: bool = False) -> list[str]:
-    """Throws away the layers that nothing needs; returns their names."""
+def collect(
+    session: Session,
+    project: Project,
+    *,
+    dry_run: bool = False,
+    keep_bases_s: float = KEEP_BASES_S,
+) -> list[str]:
+    """Throws away the layers that nothing needs, and what killed builders left; returns their
+    names. Nobody builds meanwhile: whoever freezes or makes a capsule has the pool's turn.
+    """
     pool = Pool(session.pool(project.id))
     if not pool.layers.is_dir():
         return []
     with pool.turn(shared=False):
-        used = used_layers(session, project)
+        used = used_layers(session, project, keep_bases_s=keep_bases_s)
+        remains = pool.remains()
         found = {name: _find(pool, name) for name in pool.all()}
         composed = {
             n for n, layer in found.items() if layer is not None and layer.kind == "composed"
         }
         used |= {n for n in composed if set(found[n].below) <= used}  # type: ignore[union-attr]
         doomed = sorted(found.keys() - used)
+        told = [*doomed, *sorted(path.name for path in remains if path.parent == pool.layers)]
         if dry_run:
-            return doomed
-        for path in pool.remains():
+            return told
+        for path in remains:
             files.discard(path, home=session.home)
         for name in doomed:
             files.discard(pool.layers / name, home=session.home)
@@ -150,7 +192,7 @@ def collect(session: Session, project: Project, *, dry_run: bool = False) -> lis
             files.discard(path, home=session.home)
         if Path(project.git_dir).is_dir():
             repository.unpin_unused(pool, project.git_dir)
-    return doomed
+    return told
 
 
 def _find(pool: Pool, name: str) -> Layer | None:
@@ -165,8 +207,6 @@ def flatten(session: Session, capsule: Capsule) -> bool:
     plan = plan_of(session, capsule)
     if plan is None or len(own_layers(plan)) <= DEEP:
         return False
-    if locks.is_locked(session.view_lock(capsule).path):
-        return False
     pool, own = Pool(plan.pool), own_layers(plan)
     with pool.turn(shared=True):
         # The layers are nobody's to write, so that nobody has to wait while they are merged.
@@ -179,24 +219,24 @@ def flatten(session: Session, capsule: Capsule) -> bool:
 
 
 def _replace(session: Session, capsule: Capsule, own: list[str], flat: list[str]) -> bool:
-    """Puts a capsule on other layers that show the same, unless it is in use."""
-    capsule_lock, view_lock = session.lock_of(capsule), session.view_lock(capsule)
+    """Puts a capsule on other layers that show the same, unless a command works on it.
+
+    A view that is held stays on the layers it was opened with, which are kept for as long.
+    """
+    capsule_lock = session.lock_of(capsule)
     if not capsule_lock.acquire():
         return False
     with capsule_lock:
-        if not view_lock.acquire():
+        plan = plan_of(session, capsule)
+        if plan is None or own_layers(plan)[: len(own)] != own:
             return False
-        try:
-            plan = plan_of(session, capsule)
-            if plan is None or own_layers(plan)[: len(own)] != own:
-                return False
-            at = plan.layers.index(own[0])
-            layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
-            after = plan._replace(layers=layers)
-            session.store.set_plan(capsule, after)
-            note_plan(capsule, after)
-        finally:
-            view_lock.release()
+        at = plan.layers.index(own[0])
+        layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
+        after = plan._replace(layers=layers)
+        held = sorted({*own, *_held_layers(session, capsule)})
+        files.write_atomic(Path(capsule.directory, _HELD), "\n".join(held).encode())
+        session.store.set_plan(capsule, after)
+        note_plan(capsule, after)
     return True
 
 

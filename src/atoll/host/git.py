@@ -11,11 +11,11 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host import files
+from atoll.host import discovery, files, ref_files
 from atoll.host.process import Completed, failure, run, wait_until
 from atoll.model.errors import StateError
 from atoll.model.names import printable
@@ -107,6 +107,8 @@ def find_checkout(path: str) -> Checkout:
     """The checkout that holds `path`. Raises StateError when there is none that can be used."""
     if not os.path.isdir(path):
         raise StateError(f"there is no directory `{printable(path)}`")
+    if (plain := discovery.find_plain_checkout(path)) is not None:
+        return Checkout(root=plain, repository=os.path.join(plain, ".git"))
     answer = git(
         "rev-parse", "--is-bare-repository", "--is-inside-work-tree", "--show-cdup",
         "--path-format=absolute", "--git-common-dir",
@@ -150,7 +152,9 @@ def find_commit(ref: str, *, cwd: str, within: Enclosure | None = None) -> str |
 
 
 def find_ref(ref: str, *, cwd: str) -> str | None:
-    """What a full ref name points to, or None."""
+    """What a full ref name points to, or None; `cwd` is the repository itself."""
+    with suppress(ref_files.UnusualError):
+        return ref_files.find_ref(cwd, ref)
     answer = git("show-ref", "--verify", "--hash", ref, cwd=cwd, allowed=(0, 1, _ABSENT))
     return answer.text.strip() if answer.code == 0 else None
 
@@ -175,6 +179,10 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
     `cwd` is the repository itself. What this has done lives through a power cut.
     """
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
+    with suppress(ref_files.UnusualError):
+        if old is None:
+            ref_files.create_ref(cwd, ref, commit)
+            return
     _update_ref(ref, commit, old or "0" * len(commit), cwd=cwd)
     _sync_ref(ref, cwd=cwd)
 
@@ -189,6 +197,10 @@ def set_ref(ref: str, commit: str, *, cwd: str) -> None:
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
     """Deletes one of Atoll's own refs, if it is at `old` where that is given."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
+    with suppress(ref_files.UnusualError):
+        if old is None:
+            ref_files.delete_ref(cwd, ref)
+            return
     _update_ref("-d", ref, *([] if old is None else [old]), cwd=cwd)
 
 

@@ -1,11 +1,13 @@
-"""Reads what a program writes to its pipes, within bounds, while its input is written."""
+"""Talks with a program over its pipes, within bounds."""
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, NamedTuple, Protocol
 
 from atoll.host.stillness import LOOK_S, Stillness
@@ -117,3 +119,74 @@ def _require_size(size_bytes: int, bounds: Bounds, program: str) -> None:
         raise DriverError(
             f"`{program}` wrote more than {render_size(bounds.output_bytes)} to its standard output"
         )
+
+
+class Dialogue:
+    """Questions to a program, and its answers, one after the other. Every method raises DriverError
+    when the program ends or when the whole conversation takes too long.
+    """
+
+    def __init__(self, child: Piped, program: str, *, timeout_s: float) -> None:
+        if child.stdin is None or child.stdout is None:
+            raise ValueError("a dialogue needs both pipes")
+        self._given, self._said = child.stdin.fileno(), child.stdout.fileno()
+        self._program = program
+        self._deadline = time.monotonic() + timeout_s
+        self._ahead = b""
+
+    def ask(self, question: bytes) -> None:
+        """A question has to fit into a pipe, so that it does not wait for its answer to be read."""
+        left = memoryview(question)
+        while left:
+            self._wait([], [self._given])
+            try:
+                left = left[os.write(self._given, left) :]
+            except BrokenPipeError as error:
+                raise DriverError(f"`{self._program}` ended before it was asked") from error
+
+    def read_line(self) -> bytes:
+        while b"\n" not in self._ahead:
+            if len(self._ahead) > _CHUNK_BYTES:
+                raise DriverError(f"`{self._program}` wrote a line without an end")
+            self._ahead += self._more()
+        line, _, self._ahead = self._ahead.partition(b"\n")
+        return line
+
+    def read(self, size_bytes: int) -> bytes:
+        """Exactly that many bytes."""
+        pieces, have = [self._ahead], len(self._ahead)
+        while have < size_bytes:
+            pieces.append(self._more())
+            have += len(pieces[-1])
+        whole = b"".join(pieces)
+        self._ahead = whole[size_bytes:]
+        return whole[:size_bytes]
+
+    def _more(self) -> bytes:
+        self._wait([self._said], [])
+        chunk = os.read(self._said, _CHUNK_BYTES)
+        if not chunk:
+            raise DriverError(f"`{self._program}` ended in the middle of an answer")
+        return chunk
+
+    def _wait(self, reading: list[int], writing: list[int]) -> None:
+        left = self._deadline - time.monotonic()
+        poll = select.poll()
+        for fd in reading:
+            poll.register(fd, select.POLLIN)
+        for fd in writing:
+            poll.register(fd, select.POLLOUT)
+        if left <= 0 or not poll.poll(left * 1000):
+            raise DriverError(f"`{self._program}` does not answer")
+
+
+def limit_memory(pid: int, size_bytes: int | None) -> None:
+    """From outside: what would run between fork and exec is not safe beside threads."""
+    import resource  # noqa: PLC0415 - few programs are limited
+
+    if size_bytes is None:
+        return
+    with suppress(ProcessLookupError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+        limit = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from atoll.host import programs, views
-from atoll.host.pipes import Bounds, Wait, exchange
+from atoll.host.pipes import Bounds, Dialogue, Wait, exchange, limit_memory
 from atoll.host.programs import own_environment as own_environment  # noqa: PLC0414 - for importers
 from atoll.host.stillness import LOOK_S, Stillness
 from atoll.host.walled import News, limited, walled
@@ -228,16 +228,14 @@ def _spawn(
             raise DriverError(
                 f"`{full[0]}` cannot start: there is no directory `{place}`"
             ) from error
-        raise PrerequisiteError(
-            f"`{full[0]}` is not installed", hint=f"install `{full[0]}`"
-        ) from error
+        missing = f"`{full[0]}` is not installed"
+        raise PrerequisiteError(missing, hint=f"install `{full[0]}`") from error
 
 
 def failure(completed: Completed) -> DriverError:
     said = os.fsdecode(completed.stderr[-_TAIL_BYTES:]).strip() or "it said nothing"
-    return DriverError(
-        f"`{replayable(completed.argv)}` failed with exit code {completed.code}: {said}"
-    )
+    line = replayable(completed.argv)
+    return DriverError(f"`{line}` failed with exit code {completed.code}: {said}")
 
 
 def tells_of_no_space(said: str) -> bool:
@@ -328,8 +326,7 @@ def _leading(
         )
     with child:
         try:
-            if program.memory_bytes is not None:
-                _limit_memory(child.pid, program.memory_bytes)
+            limit_memory(child.pid, program.memory_bytes)
             yield child
         finally:
             # Nobody has reaped it yet, so its number and its group's are nobody else's.
@@ -345,16 +342,6 @@ def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
     return wait_until(
         lambda: os.waitid(os.P_PID, child.pid, how) is not None, timeout_s=left, interval_s=0.001
     )
-
-
-def _limit_memory(pid: int, size_bytes: int) -> None:
-    """From outside: what would run between fork and exec is not safe beside threads."""
-    import resource  # noqa: PLC0415 - few programs are limited
-
-    with suppress(ProcessLookupError):
-        _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
-        limit = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
-        resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
 
 
 Companion = subprocess.Popen[bytes]
@@ -378,12 +365,26 @@ def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, st
     )
 
 
+@contextmanager
+def converse(program: Program, *, timeout_s: float) -> Iterator[Dialogue]:
+    """A program of the host that answers questions; it is gone afterwards, as with `stream`."""
+    start = _plan_start(program.argv, program.cwd, None, program.env)
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with _spawn(start, News(None), stdin=pipe, stdout=pipe, stderr=null, bufsize=0,
+                start_new_session=True) as child:  # fmt: skip
+        try:
+            limit_memory(child.pid, program.memory_bytes)
+            yield Dialogue(child, program.argv[0], timeout_s=timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
 ) -> bool:
-    """The one place that waits: polls `condition` until it holds or the time is over.
-
-    Often at first, since most of what is waited for takes a moment, then every `interval_s`.
+    """The one place that waits: polls `condition` until it holds or the time is over, often at
+    first, since most of what is waited for takes a moment, then every `interval_s`.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     step_s = min(_SOON_S, interval_s)

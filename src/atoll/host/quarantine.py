@@ -182,15 +182,57 @@ def take_over(
     store: OwnerStore, aside: OwnerStore, transfer: Transfer, pack: FileIO, brought: Brought
 ) -> None:
     """Moves what was indexed aside into the owner's store when all that the tips need is there."""
-    done = aside.walk(transfer)
-    if not done.is_good:
-        raise transfer.incomplete(said_by(done.completed))
+    _require_whole(aside, transfer)
     with writing():
         if brought.objects < _PACK_OBJECTS and brought.size_bytes < _PACK_BYTES:
             _unpack(store, transfer, pack)
             _sync_singles(aside)
         else:
             _move_pack(aside)
+
+
+def take_made(
+    aside: OwnerStore, transfer: Transfer, pack: FileIO, names: Sequence[str], brought: Brought
+) -> None:
+    """Takes over a pack that the host has made itself, with the same checks; `names` are the
+    objects in it, each after those that it refers to.
+    """
+    if brought.objects >= _PACK_OBJECTS or brought.size_bytes >= _PACK_BYTES:
+        index(aside, transfer, pack)
+        _require_whole(aside, transfer)
+        with writing():
+            _move_pack(aside)
+        return
+    # Single objects are checked aside and moved, instead of being checked and written twice.
+    _unpack(aside, transfer, pack)
+    _require_whole(aside, transfer)
+    with writing():
+        _move_singles(aside, names)
+
+
+def _require_whole(aside: OwnerStore, transfer: Transfer) -> None:
+    done = aside.walk(transfer)
+    if not done.is_good:
+        raise transfer.incomplete(said_by(done.completed))
+
+
+def _move_singles(aside: OwnerStore, names: Sequence[str]) -> None:
+    """Git has synced the objects themselves, but not the directories that name them."""
+    directories = {}
+    for name in names:
+        source = aside.target / name[:2] / name[2:]
+        # The owner has it already.
+        if not source.exists():
+            continue
+        place = directories[name[:2]] = aside.objects / name[:2]
+        if not place.is_dir():
+            place.mkdir(exist_ok=True)
+            place.chmod(stat.S_IMODE(aside.objects.stat().st_mode))
+        if not (place / name[2:]).exists():
+            os.rename(source, place / name[2:])
+    for place in directories.values():
+        files.sync_directory(place)
+    files.sync_directory(aside.objects)
 
 
 def _unpack(store: OwnerStore, transfer: Transfer, pack: FileIO) -> None:

@@ -8,6 +8,7 @@ import signal
 import struct
 
 CLONE_NEWNS = 0x00020000
+MS_PRIVATE = 0x40000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 MOUNT_READ_ONLY = 0x1
@@ -120,9 +121,12 @@ def clone_mounts(place: str | int) -> int:
 
 
 def change_mounts(fd: int, flags: int = 0, *, namespace: int = -1, deep: bool = True) -> None:
-    """Adds `MOUNT_*` to mounts; with a user namespace owners are shown as that maps them."""
+    """Adds `MOUNT_*` to mounts; with a user namespace owners are shown as that maps them.
+
+    They become private, too: no mount that is made elsewhere later appears below them.
+    """
     flags |= _MOUNT_IDMAP if namespace >= 0 else 0
-    content = struct.pack("=QQQQ", flags, 0, 0, max(0, namespace))
+    content = struct.pack("=QQQQ", flags, 0, MS_PRIVATE, max(0, namespace))
     _system_call(
         _SYS_MOUNT_SETATTR, "mount_setattr",
         ctypes.c_int(fd), ctypes.c_char_p(b""),

@@ -15,7 +15,7 @@ _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
-_MS_PRIVATE = 0x40000
+_MS_SLAVE = 0x80000
 _LOCKED_FLAGS = 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x200000
 """nosuid, nodev, noexec, noatime, nodiratime, relatime: a user namespace may not drop them."""
 _OPTIONS_LIMIT_BYTES = 4095
@@ -46,7 +46,9 @@ def enter_view(view: dict[str, object]) -> None:
         if is_user:
             _map_to_self(uid, gid)
             shares.limit_namespace()
-        calls.mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+        # What the host unmounts goes from here, too, so that its device is released. What is
+        # mounted below is made private: nothing new of the host's appears in it.
+        calls.mount("none", "/", "", _MS_REC | _MS_SLAVE)
     except OSError as error:
         # The kernel has no better word for this one.
         is_full = error.errno == errno.ENOSPC
@@ -126,6 +128,10 @@ def _furnish(view: dict[str, object], namespace: int) -> None:
     user = None if uid is None else int(str(uid))
     builder = rooms.Builder(str(room["root"]), uid=user, namespace=namespace)
     try:
+        # The walls take devices and kernel settings from there later.
+        for place in ("/dev", "/proc"):
+            calls.mount(place, place, "", _MS_BIND | _MS_REC)
+            calls.mount("none", place, "", calls.MS_PRIVATE | _MS_REC)
         builder.build(room["entries"])
     except OSError as error:
         raise ViewError(f"the room cannot be furnished: {error}") from error
@@ -157,6 +163,7 @@ def _mount_overlay(mount: dict[str, object]) -> None:
 
 def _bind(source: str, target: str, *, read_only: bool) -> None:
     calls.mount(source, target, "", _MS_BIND)
+    calls.mount("none", target, "", calls.MS_PRIVATE)
     if read_only:
         kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
         # statvfs reports relatime as 0x1000; mount(2) wants 0x200000.

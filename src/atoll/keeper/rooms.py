@@ -261,6 +261,7 @@ def _opened_source(path: str) -> Iterator[int]:
 def _bind_to_itself(place: int) -> None:
     tree = calls.clone_mounts(place)
     try:
+        calls.change_mounts(tree)
         calls.attach_mounts(tree, place)
     finally:
         os.close(tree)

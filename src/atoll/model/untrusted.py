@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import total_ordering
 from typing import NewType, NoReturn
 
@@ -26,6 +26,7 @@ _REF_NAME = re.compile(r"refs(/[^\x00-\x20\x7f~^:?*\[\\/]+)+")
 _REF_BYTES = 1024
 _PATH_BYTES = 4096
 _SHOWN_CHARACTERS = 400
+_NOT_PLAIN = frozenset({b"", b".", b".."})
 
 
 class Untrusted:
@@ -82,7 +83,7 @@ class InsidePath:
     def parent(self) -> InsidePath | None:
         """The directory that holds it; None at the top."""
         above = self._raw.rpartition(b"/")[0]
-        return InsidePath(above) if above else None
+        return _made(above) if above else None
 
     def parents(self) -> Iterator[InsidePath]:
         """From the inside out."""
@@ -94,7 +95,9 @@ class InsidePath:
     def child(self, name: bytes) -> InsidePath:
         if b"/" in name:
             raise ValueError("a name has no `/`")
-        return InsidePath(self._raw + b"/" + name)
+        if len(self._raw) + len(name) >= _PATH_BYTES or not _is_plain(name):
+            raise ValueError("not a plain relative path")
+        return _made(self._raw + b"/" + name)
 
     def is_below(self, other: InsidePath) -> bool:
         return self._raw == other.raw or self._raw.startswith(other.raw + b"/")
@@ -127,13 +130,28 @@ class InsidePath:
         raise TypeError("a path from inside a capsule is shown with `shown()`")
 
 
+def directories_of(paths: Iterable[InsidePath]) -> set[InsidePath]:
+    """All directories that lead to these paths; each is looked at once."""
+    found: set[InsidePath] = set()
+    for path in paths:
+        place = path.parent
+        while place is not None and place not in found:
+            found.add(place)
+            place = place.parent
+    return found
+
+
+def _made(raw: bytes) -> InsidePath:
+    """A path that is known to be plain: part of one, or one with a plain name added."""
+    path = InsidePath.__new__(InsidePath)
+    path._raw = raw  # noqa: SLF001 - its constructor, without the check
+    return path
+
+
 def _is_plain(raw: bytes) -> bool:
-    parts = raw.split(b"/")
-    return (
-        0 < len(raw) <= _PATH_BYTES
-        and b"\0" not in raw
-        and not any(part in (b"", b".", b"..") for part in parts)
-    )
+    if not 0 < len(raw) <= _PATH_BYTES or b"\0" in raw:
+        return False
+    return _NOT_PLAIN.isdisjoint(raw.split(b"/"))
 
 
 def _escaped(byte: int) -> bytes:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atoll.host import files, git
+from atoll.host import files, git, ref_files
 
 
 def forget_branch(repository: str, branch: str) -> None:
     """Deletes the branch, unless the owner has checked it out; fine when there is none."""
-    if git.checked_out_at(branch, cwd=repository) is not None:
-        return
     ref = f"refs/heads/{branch}"
     git.remove_stale_lock(Path(repository, f"{ref}.lock"))
-    if git.find_ref(ref, cwd=repository) is None:
+    if git.find_ref(ref, cwd=repository) is None or _is_checked_out(repository, branch):
         return
     if _has_settings(repository, branch):
         git.git("branch", "--quiet", "-D", "--", branch, cwd=repository, alone=True)
         return
     # Not by `git branch`, which writes the owner's config anew without waiting for the disk.
     git.delete_ref(ref, cwd=repository)
+
+
+def _is_checked_out(repository: str, branch: str) -> bool:
+    try:
+        return ref_files.is_checked_out(repository, f"refs/heads/{branch}")
+    except ref_files.UnusualError:
+        return git.checked_out_at(branch, cwd=repository) is not None
 
 
 def _has_settings(repository: str, branch: str) -> bool:

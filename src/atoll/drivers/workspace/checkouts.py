@@ -7,8 +7,8 @@ from pathlib import Path
 
 from atoll.drivers.workspace.survey import Against, Found, Survey, git_mode
 from atoll.host.intake import trees
-from atoll.host.intake.content import TreeEntry
 from atoll.host.intake.store import Store
+from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import PlainTree
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from atoll.drivers.workspace import checkouts
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
-from atoll.host import git
+from atoll.host import git, ref_files
 from atoll.host.intake.content import tracked_below
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store
@@ -26,6 +26,8 @@ from atoll.model.untrusted import InsidePath, ObjectId
 UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
 ALL = (".",)
 """In the place of paths: the whole workspace."""
+_HOLDERS = ("refs/heads/", "refs/remotes/", "refs/tags/", PREFIX)
+"""What keeps commits of the owner's repository."""
 
 
 class Taken(NamedTuple):
@@ -220,10 +222,10 @@ def staged_only(
 
 
 def _lonely_commits(site: Site, tips: list[str]) -> int:
-    plan = site.plan
-    if not tips:
+    if not tips or _are_held(site.plan, tips):
         return 0
-    owner = git.find_commit("HEAD", cwd=plan.checkout) if Path(plan.checkout).is_dir() else None
+    plan = site.plan
+    owner = _owner_head(plan)
     holders = [owner] if owner is not None else []
     holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
     # A branch that another removal deletes while it is listed would be a bad object.
@@ -234,3 +236,27 @@ def _lonely_commits(site: Site, tips: list[str]) -> int:
             cwd=plan.repository,
         )  # fmt: skip
     return int(answer.text)
+
+
+def _owner_head(plan: WorkspacePlan) -> str | None:
+    try:
+        return ref_files.find_head(plan.checkout, plan.repository)
+    except ref_files.UnusualError:
+        is_there = Path(plan.checkout).is_dir()
+        return git.find_commit("HEAD", cwd=plan.checkout) if is_there else None
+
+
+def _are_held(plan: WorkspacePlan, tips: list[str]) -> bool:
+    """Whether a ref of the owner's names each of the commits: a look at files can tell that much,
+    and for most capsules it is enough.
+    """
+    left = set(tips)
+    own = None if plan.branch is None else f"refs/heads/{plan.branch}"
+    try:
+        left.discard(ref_files.find_head(plan.checkout, plan.repository) or "")
+        if left:
+            for value in ref_files.values(plan.repository, below=_HOLDERS, without=own):
+                left.discard(value)
+    except ref_files.UnusualError:
+        return False
+    return not left

@@ -26,8 +26,9 @@ from atoll.drivers.workspace.examination import (
 from atoll.drivers.workspace.survey import Survey
 from atoll.host import git, points
 from atoll.host.intake import commits, comparison, trees
-from atoll.host.intake.content import TreeEntry, tracked_below
+from atoll.host.intake.content import tracked_below
 from atoll.host.intake.store import Store, open_store
+from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.points import PREFIX, Shelf
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.state import RecoveryPoint

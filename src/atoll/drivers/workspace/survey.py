@@ -17,16 +17,18 @@ from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_chan
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import TreeEntry, tracked_below
+from atoll.host.intake.content import tracked_below
 from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
+from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import Entry, MergedTree, TreeChanges
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, directories_of
 
 GIT = InsidePath(b".git")
 GITLINK = 0o160000
 _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
+_ALL_READ = 0o444
 _LARGEST_BYTES = 1 << 30
 """Of a file that is stored as a blob; a larger one is kept as a file."""
 _AHEAD = 10_000
@@ -172,8 +174,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     compared = found.keys() & known
     ids = trees.blob_ids(store, commit, reader, compared, links=links)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
-    loose = {*found} - known - {*links}
-    unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
+    loose = [path for path in found if path not in known and path not in links]
+    unread = compared - {*ids} | _closed(reader, changes, loose)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -221,7 +223,7 @@ def _apart(
     """Those rules beside which nothing is tracked: elsewhere they may hide work."""
     places = [path.parent for path in rules if path.parent is not None]
     tracked = tracked_below(store, commit, places) if places else {}
-    taken = {place for path in (*tracked, *known) for place in path.parents()}
+    taken = directories_of((*tracked, *known))
     return frozenset(path for path in rules if path.parent is not None and path.parent not in taken)
 
 
@@ -259,6 +261,14 @@ def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> Tree
 def _is_unstorable(changes: TreeChanges, path: InsidePath) -> bool:
     """Whether git refuses its name, or Atoll its size."""
     return changes.entries[path].size > _LARGEST_BYTES or any(map(is_git_name, path.parts))
+
+
+def _closed(
+    reader: TreeReader, changes: TreeChanges, paths: Iterable[InsidePath]
+) -> set[InsidePath]:
+    """Those that cannot be opened. What everybody may read needs no try."""
+    tried = (path for path in paths if changes.entries[path].mode & _ALL_READ != _ALL_READ)
+    return {path for path in tried if not _can_read(reader, path)}
 
 
 def _can_read(tree: TreeReader, path: InsidePath) -> bool:
@@ -308,7 +318,7 @@ class _Walk:
         """Whether directories that are ignored, or repositories of their own, hold something
         tracked; they are not skipped again.
         """
-        above = {place for path in known for place in path.parents()}
+        above = directories_of(known)
         fresh = {path for path in (*self.ignored, *self.nested) if path in above}
         fresh -= self._entered
         self._entered |= fresh

@@ -187,6 +187,20 @@ def removal(subject: Subject) -> Iterator[Row]:
     yield Row(
         subject.size, "visible removal", tuple(subject.clones.removal), aim=at_most(0.020)
     )  # fmt: skip
+    yield Row(subject.size, "removal that stores a file", tuple(_stored_removals(subject)))
+
+
+def _remove_stored(capsule: Capsule) -> None:
+    capsule.remove(force=True)
+
+
+def _stored_removals(subject: Subject) -> Iterator[float]:
+    """Of capsules with one new file, as `rm --force` does it."""
+    for _ in range(subject.repeat):
+        capsule = subject.make()
+        capsule.run(["sh", "-c", "echo new >stored-by-the-benchmark"])
+        yield timed(_remove_stored, capsule)
+        subject.rest()
 
 
 def many(subject: Subject) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from atoll.host.transfer import (
 )
 from atoll.model.errors import StateError
 from atoll.model.units import render_size
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_path
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--abbrev")
 _PACK = ("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
@@ -51,6 +51,7 @@ def diff(
     StateError when it is larger than `limit_bytes`.
     """
     require_ids(old_tree, new_tree)
+    store.flush()
     prepare_attributes(
         store, old_tree, _changed(store, old_tree, new_tree) if paths is None else paths
     )
@@ -88,27 +89,18 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     """
     require_ids(tree, *parents)
     text = message.decode("utf-8", "replace").replace("\0", "\ufffd")
-    date = f"@{when} +0000"
-    answer = store.run(
-        "-c", "i18n.commitEncoding=UTF-8", "-c", "commit.gpgSign=false",
-        "commit-tree", tree, *(word for parent in parents for word in ("-p", parent)),
-        stdin=text.encode(),
-        env=_identity("AUTHOR", author, date) | _identity("COMMITTER", committer, date),
-    )  # fmt: skip
-    found = find_object_id(Untrusted(answer.strip()))
-    if found is None:
-        raise StateError("git wrote no commit")
-    return found
+    lines = [f"tree {tree}", *(f"parent {parent}" for parent in dict.fromkeys(parents))]
+    lines += [f"author {_person(author)} {when} +0000"]
+    lines += [f"committer {_person(committer)} {when} +0000", "", text]
+    content = "\n".join(lines).encode("utf-8", "replace")
+    return store.objects.write_commit(ObjectId(tree), content)
 
 
-def _identity(role: str, person: tuple[str, str], date: str) -> dict[str, str]:
-    # Git drops `<`, `>` and line ends by itself; a NUL would end the variable.
-    name, email = (part.replace("\0", "") for part in person)
-    return {
-        f"GIT_{role}_NAME": name.strip(_CRUD) or _FALLBACK_NAME,
-        f"GIT_{role}_EMAIL": email.strip(_CRUD) or _FALLBACK_EMAIL,
-        f"GIT_{role}_DATE": date,
-    }
+def _person(person: tuple[str, str]) -> str:
+    """A name and an address as git writes them: nothing in them can end a line or a field."""
+    kept = ("".join(c for c in part if c not in "\0\n<>").strip(_CRUD) for part in person)
+    name, email = kept
+    return f"{name or _FALLBACK_NAME} <{email or _FALLBACK_EMAIL}>"
 
 
 def publish(
@@ -129,17 +121,37 @@ def publish(
         return Brought(objects=0, size_bytes=0)
     owner = OwnerStore.open(repository, keep_fds)
     transfer = Transfer.start(commits, limits)
+    _publish_large(store, repository)
+    if not store.has_other_objects():
+        return _publish_made(store, owner, transfer)
+    store.flush()
     with quarantine.quarantined(owner) as (aside, pack):
         asked = lines_of([*commits, *(f"^{name}" for name in known)])
         done, incoming = transfer.receive(pack, store.program(*_PACK, stdin=asked))
         if done.code != 0:
             raise failure_of(done, "pack-objects", str(store.git_dir))
         brought = incoming.brought()
-        _publish_large(store, repository)
         if brought.objects:
             quarantine.index(aside, transfer, pack)
             quarantine.require_commits(aside, transfer)
             quarantine.take_over(owner, aside, transfer, pack, brought)
+    return brought
+
+
+def _publish_made(store: Store, owner: OwnerStore, transfer: Transfer) -> Brought:
+    """What was written in the store is a pack already, and all that the commits need besides what
+    the owner has.
+    """
+    made = store.objects.take_pack()
+    if made is None:
+        return Brought(objects=0, size_bytes=0)
+    if made.objects > transfer.limits.objects:
+        raise transfer.too_many()
+    if made.size_bytes > transfer.limits.size_bytes:
+        raise transfer.too_large()
+    brought = Brought(made.objects, made.size_bytes)
+    with quarantine.quarantined(owner) as (aside, _):
+        quarantine.take_made(aside, transfer, made.file, made.names, brought)
     return brought
 
 

@@ -12,13 +12,20 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple
 
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.store import OwnerSettings, Store, personal_files
+from atoll.host.intake.tree_objects import TreeEntry, listing
 from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
+from atoll.model.untrusted import (
+    InsidePath,
+    ObjectId,
+    Untrusted,
+    directories_of,
+    find_object_id,
+    find_path,
+)
 
 ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
 _FILE = b".gitattributes"
@@ -28,15 +35,8 @@ _POINTER = re.compile(
     rb"size [0-9]+\n?"
 )
 _POINTER_BYTES = 1024
-_MOST_PATHS = 500
-_MOST_PATHS_BYTES = 256 << 10
 CONVERTED_BYTES = 256 << 20
 """Git converts in memory; a larger file is taken as it is."""
-
-
-class TreeEntry(NamedTuple):
-    mode: int
-    object_id: ObjectId
 
 
 class Conversion(Enum):
@@ -66,20 +66,14 @@ def tracked_below(
     require_ids(commit)
     if places is not None and not places:
         return {}
-    args = ["ls-tree", "-r", "-z", "--full-tree", commit]
-    wanted = None if places is None else set(places)
-    size = sum(len(place.raw) for place in wanted or ())
-    if wanted is not None and len(wanted) <= _MOST_PATHS and size <= _MOST_PATHS_BYTES:
-        args += ["--", *(os.fsdecode(place.raw) for place in sorted(wanted))]
+    wanted = None if places is None else {place.raw for place in places}
+    listed = listing(store.objects, commit, wanted)
     found = {}
-    for line in store.look(*args).split(b"\0")[:-1]:
-        head, _, raw = line.partition(b"\t")
-        words = head.split(b" ")
-        path, object_id = find_path(Untrusted(raw)), find_object_id(Untrusted(words[-1]))
-        if path is None or object_id is None:
+    for raw, entry in listed.items():
+        path = find_path(Untrusted(raw))
+        if path is None:
             raise StateError(f"commit `{commit}` has a path that no file can have")
-        if wanted is None or path in wanted or any(above in wanted for above in path.parents()):
-            found[path] = TreeEntry(int(words[0], 8), object_id)
+        found[path] = entry
     return found
 
 
@@ -89,7 +83,7 @@ def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath])
     That is the commit's `.gitattributes` on the way to them and, since git leaves files alone that
     are committed with CRLF, the paths themselves.
     """
-    places = {place for path in paths for place in path.parents()}
+    places = directories_of(paths)
     candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
     found = tracked(store, commit, candidates)
     settings = store.settings

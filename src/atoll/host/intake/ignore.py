@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ from atoll.host.beneath import TreeReader
 from atoll.host.intake.store import (
     OwnerSettings,
     Store,
-    make_repository,
+    make_store,
     personal_files,
     scratch_directory,
 )
@@ -54,9 +55,7 @@ class Ignore:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             place = stack.enter_context(scratch_directory(self._scratch))
-            store = Store(place, "", self._settings, {})
-            store.staging.mkdir()
-            make_repository(store.git_dir, self._settings)
+            store = stack.enter_context(make_store(place, "", self._settings))
             self._root = os.open(store.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, self._root)
             self._store = store
@@ -161,8 +160,12 @@ def _ways(raw: bytes) -> Iterator[bytes]:
         yield b"/".join(parts[:count])
 
 
+@lru_cache(maxsize=1 << 14)
 def is_git_name(name: bytes) -> bool:
     """Whether some file system takes a name for `.git`."""
+    # Nearly all names are plain and nothing of the kind.
+    if name.isascii() and not name.lower().startswith((b".git", b"git~")):
+        return False
     text = os.fsdecode(name)
     plain = "".join(c for c in text if ord(c) not in _HFS_IGNORED).lower()
     return plain.split(":")[0].rstrip(". ") in (".git", "git~1")

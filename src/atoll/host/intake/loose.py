@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,12 +16,11 @@ from io import FileIO
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
-from atoll.host.transfer import Transfer, writing
+from atoll.host.intake.pack_writer import BrokenObjectError, PackWriter
+from atoll.host.transfer import Transfer
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_number, find_object_id
 
-_CODES = {b"commit": 1, b"tree": 2, b"blob": 3, b"tag": 4}
-_HEADER = struct.Struct(">4sII")
 _FIRST = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,14})\0")
 _FIRST_BYTES = 32
 _CHUNK_BYTES = 1 << 18
@@ -30,7 +28,6 @@ _BODY_BYTES = 64 << 20
 """Of a commit, a tag or a tree, which are read whole."""
 _UNFOLDED = 8
 """How many times the size limit all objects together may unfold to."""
-_FAST = 1
 _LINKS = re.compile(rb"(?:tree|parent|object) ([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 _GITLINK_MODE = b"160000"
 _DIRECTORY = re.compile(rb"[0-9a-f]{2}")
@@ -41,69 +38,6 @@ class LooseObject(NamedTuple):
     kind: str
     links: list[ObjectId]
     """The objects that it refers to, as far as it is well-formed; submodules' commits are not."""
-
-
-class _BrokenError(Exception):
-    """This is no object."""
-
-
-class PackWriter:
-    """Writes a pack of whole objects to a file."""
-
-    def __init__(self, file: FileIO, transfer: Transfer, *, algorithm: str) -> None:
-        self._file, self._transfer, self._algorithm = file, transfer, algorithm
-        self._start = file.tell()
-        self.objects = 0
-        self.size_bytes = 0
-        self._write(_HEADER.pack(b"PACK", 2, 0))
-
-    def _write(self, piece: bytes) -> None:
-        self.size_bytes += len(piece)
-        if self.size_bytes > self._transfer.limits.size_bytes:
-            raise self._transfer.too_large()
-        with writing():
-            while piece:
-                piece = piece[self._file.write(piece) :]
-
-    def add(self, kind: bytes, size_bytes: int, pieces: Iterable[bytes]) -> None:
-        """Adds an object. When `pieces` raises, the pack is as it was before."""
-        if self.objects >= self._transfer.limits.objects:
-            raise self._transfer.too_many()
-        before, at = self.size_bytes, self._file.tell()
-        try:
-            self._write(_entry_header(_CODES[kind], size_bytes))
-            packer = zlib.compressobj(_FAST)
-            for piece in pieces:
-                self._write(packer.compress(piece))
-            self._write(packer.flush())
-        except _BrokenError:
-            self._file.seek(at)
-            self._file.truncate()
-            self.size_bytes = before
-            raise
-        self.objects += 1
-
-    def finish(self) -> None:
-        """Writes the number of objects and the checksum."""
-        digest = hashlib.new(self._algorithm, usedforsecurity=False)
-        with writing():
-            self._file.seek(self._start)
-            self._file.write(_HEADER.pack(b"PACK", 2, self.objects))
-            self._file.seek(self._start)
-            while piece := self._file.read(_CHUNK_BYTES):
-                digest.update(piece)
-        self._write(digest.digest())
-
-
-def _entry_header(code: int, size: int) -> bytes:
-    """An object's type and size as packs write them."""
-    head = bytearray([code << 4 | size & 0x0F])
-    size >>= 4
-    while size:
-        head[-1] |= 0x80
-        head.append(size & 0x7F)
-        size >>= 7
-    return bytes(head)
 
 
 class LooseObjects:
@@ -143,7 +77,7 @@ class LooseObjects:
         with open(handle, "rb", buffering=0) as file:
             try:
                 return self._copy(file, object_id, pack)
-            except _BrokenError:
+            except BrokenObjectError:
                 return None
 
     def _copy(self, file: FileIO, object_id: ObjectId, pack: PackWriter | None) -> LooseObject:
@@ -153,7 +87,7 @@ class LooseObjects:
         if self._unfolded_left < 0:
             raise self._transfer.too_large()
         if kind != b"blob" and size > _BODY_BYTES:
-            raise _BrokenError
+            raise BrokenObjectError
         body = bytearray()
 
         def pieces() -> Iterator[bytes]:
@@ -165,7 +99,7 @@ class LooseObjects:
                     body.extend(piece)
                 yield piece
             if digest.hexdigest() != object_id:
-                raise _BrokenError
+                raise BrokenObjectError
 
         if pack is None:
             deque(pieces(), maxlen=0)
@@ -190,7 +124,7 @@ class _Unfolding:
         found = _FIRST.match(self._ahead)
         size = find_number(Untrusted(found[2]), most=1 << 40) if found else None
         if found is None or size is None:
-            raise _BrokenError
+            raise BrokenObjectError
         self._ahead = self._ahead[found.end() :]
         return found[1], size
 
@@ -200,12 +134,12 @@ class _Unfolding:
         while piece:
             size -= len(piece)
             if size < 0:
-                raise _BrokenError
+                raise BrokenObjectError
             yield piece
             self._transfer.require_in_time()
             piece = self._next(_CHUNK_BYTES)
         if size or not self._zlib.eof:
-            raise _BrokenError
+            raise BrokenObjectError
 
     def _next(self, most: int) -> bytes:
         """Some more, or nothing at the end."""
@@ -215,7 +149,7 @@ class _Unfolding:
                 is_over = not self._input
                 piece = self._zlib.decompress(self._input, most)
             except (zlib.error, OSError):
-                raise _BrokenError from None
+                raise BrokenObjectError from None
             self._input = self._zlib.unconsumed_tail
             if piece or is_over:
                 return piece

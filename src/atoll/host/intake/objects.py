@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from atoll.host import quarantine
 from atoll.host.beneath import TreeReader
-from atoll.host.intake.loose import LooseObjects, PackWriter, algorithm_of, copy_reachable
+from atoll.host.intake.loose import LooseObjects, algorithm_of, copy_reachable
+from atoll.host.intake.pack_writer import PackWriter
 from atoll.host.intake.refs import GIT_DIRECTORY
 from atoll.host.process import Completed
 from atoll.host.quarantine import OwnerStore, lines_of

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from atoll.host import files
 from atoll.host.git import git
+from atoll.host.intake.object_database import ObjectDatabase
 from atoll.host.process import Program, stream
 from atoll.host.transfer import failure_of
 from atoll.model.errors import StateError
@@ -107,8 +108,7 @@ class Store(NamedTuple):
     repository: str
     """The owner's, whose objects are seen and to which commits are published."""
     settings: OwnerSettings
-    answers: dict[tuple[str, ...], bytes]
-    """What was asked before of objects that never change, by the words of the question."""
+    objects: ObjectDatabase
 
     @property
     def git_dir(self) -> Path:
@@ -154,24 +154,17 @@ class Store(NamedTuple):
             memory_bytes=_MEMORY_BYTES,
         )
 
-    def look(self, *args: str, limit_bytes: int = _OUTPUT_BYTES) -> bytes:
-        """What git answers to a question about objects that are named by their ids, asked once."""
-        if args not in self.answers:
-            self.answers[args] = self.run(*args, limit_bytes=limit_bytes)
-        return self.answers[args]
+    def flush(self) -> None:
+        """Lets git see what was written to `objects`."""
+        made = self.objects.take_pack()
+        if made is not None:
+            self.run("index-pack", "--stdin", stdin=made.file)
 
-    def require(self, *args: str, limit_bytes: int, reason: str) -> None:
-        """Git answers no more than that, asked once. Raises StateError with the reason else."""
-        key = (*args, str(limit_bytes))
-        if key not in self.answers:
-            program = self.program(*args)
-            done = stream(program, len, limit_bytes=limit_bytes, timeout_s=_TIMEOUT_S)
-            is_bounded = done.ended == "whole"
-            if is_bounded and done.completed.code:
-                raise failure_of(done.completed, args[0], str(self.git_dir))
-            self.answers[key] = b"bounded" if is_bounded else b""
-        if not self.answers[key]:
-            raise StateError(reason)
+    def has_other_objects(self) -> bool:
+        """Whether git has written objects to the store itself."""
+        place = self.git_dir / "objects"
+        names = {path.name for path in place.iterdir()} - {"info", "pack"}
+        return bool(names) or any((place / "pack").iterdir())
 
     def run(
         self,
@@ -201,13 +194,26 @@ def open_store(
 ) -> Iterator[Store]:
     """A store for one question, in a new directory below `scratch`, which is Atoll's own."""
     found = load_settings(repository) if settings is None else settings
-    with scratch_directory(scratch) as place:
-        store = Store(place, repository, found, {})
-        store.staging.mkdir()
-        make_repository(store.git_dir, found)
+    with scratch_directory(scratch) as place, make_store(place, repository, found) as store:
         alternates = os.path.realpath(os.path.join(repository, "objects"))
         (store.git_dir / "objects" / "info" / "alternates").write_bytes(_quoted(alternates))
         yield store
+
+
+@contextmanager
+def make_store(place: Path, repository: str, settings: OwnerSettings) -> Iterator[Store]:
+    """A store in `place` that sees no objects yet."""
+
+    def reader() -> Program:
+        return store.program("cat-file", "--batch")
+
+    store = Store(place, repository, settings, ObjectDatabase(reader, place, settings.algorithm))
+    store.staging.mkdir()
+    make_repository(store.git_dir, settings)
+    try:
+        yield store
+    finally:
+        store.objects.close()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import FileIO
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from atoll.host.intake.commits import commit, diff, publish
 from atoll.host.intake.content import (
     CONVERTED_BYTES,
     Conversion,
-    TreeEntry,
     blob_id,
     convert_staged,
     find_conversions,
@@ -29,10 +28,12 @@ from atoll.host.intake.content import (
     tracked,
 )
 from atoll.host.intake.ignore import is_git_name
+from atoll.host.intake.pack_writer import BrokenObjectError
 from atoll.host.intake.store import OwnerSettings, Store, load_settings, open_store
+from atoll.host.intake.tree_objects import TreeEntry, build_tree
 from atoll.host.transfer import writing
 from atoll.model.errors import StateError
-from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, as_content, find_object_id
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, as_content
 
 __all__ = [
     "OwnerSettings", "Store", "TreeEntry", "blob_ids", "commit", "diff", "load_settings",
@@ -41,10 +42,9 @@ __all__ = [
 
 _CHUNK_BYTES = 1 << 20
 _LINK_MODE = 0o120000
+_GITLINK_MODE = 0o160000
 _FILE_MODES = (0o100644, 0o100755)
-_SIZE_DIGITS = 20
 _POINTER_BYTES = 1024
-_REF = "refs/heads/written"
 _NO_LINKS: Mapping[InsidePath, Untrusted] = MappingProxyType({})
 _NO_GITLINKS: Mapping[InsidePath, ObjectId] = MappingProxyType({})
 
@@ -208,33 +208,30 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
             raise StateError(f"`{path.shown()}` cannot be in a tree: git reserves the name")
     regular = [path for path, mode in changed.items() if mode != _LINK_MODE]
     conversions = find_conversions(store, base, regular)
-    place = store.place / f"import-{os.urandom(6).hex()}"
-    with writing(_scratch(store)), FileIO(place, "x+") as file:
-        stream = _ImportStream(store, file)
+    # A file that was changed back, or never was, is there already.
+    store.objects.expect(entry.object_id for entry in tracked(store, base, changed).values())
+    blobs = _Blobs(store)
+    with writing(_scratch(store)):
         for path in sorted(changed):
             if changed[path] == _LINK_MODE:
-                stream.add_link(path, links.get(path), gone)
+                blobs.add_link(path, links.get(path), gone)
             elif changed[path] in _FILE_MODES:
                 how = conversions.get(path, Conversion.NONE)
-                stream.add_file(path, reader, how, gone)
+                blobs.add_file(path, reader, how, gone)
             else:
                 raise ValueError(f"not a mode of a file: {changed[path]:o}")
-        stream.finish(base, changed, removed, gitlinks)
-        answer = store.run("fast-import", "--quiet", "--force", "--depth=0", stdin=file)
-        os.unlink(file.name)
-    # `ls` answers `040000 tree ID`, a tab and the path, which is empty.
-    tree = find_object_id(Untrusted(answer.strip().rpartition(b" ")[2]))
-    if tree is None:
-        raise StateError("git wrote no tree")
-    return tree
+        entries = {p.raw: TreeEntry(changed[p], made) for p, made in blobs.finish().items()}
+        entries |= {p.raw: TreeEntry(_GITLINK_MODE, module) for p, module in gitlinks.items()}
+        top = store.objects.tree_of(base)
+        return build_tree(store.objects, top, entries, [path.raw for path in removed])
 
 
-class _ImportStream:
-    """The input of `git fast-import`: blobs first, then one commit."""
+class _Blobs:
+    """Writes the contents of files to the store."""
 
-    def __init__(self, store: Store, file: FileIO) -> None:
-        self._store, self._file = store, file
-        self._marks: dict[InsidePath, int] = {}
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._made: dict[InsidePath, ObjectId] = {}
         self._converter = _Converter(store)
 
     def add_link(
@@ -243,11 +240,7 @@ class _ImportStream:
         if target is None:
             missed.append(path)
         else:
-            self._add_content(path, as_content(target))
-
-    def _add_content(self, path: InsidePath, content: bytes) -> None:
-        self._begin(path)
-        self._end(self._file.tell() - _SIZE_DIGITS - 1, content)
+            self._made[path] = self._store.objects.write_blob(as_content(target))
 
     def add_file(
         self, path: InsidePath, reader: TreeReader, how: Conversion, missed: list[InsidePath]
@@ -258,17 +251,26 @@ class _ImportStream:
         elif how is Conversion.LFS:
             self._add_large(path, handle, missed)
         else:
-            start = self._file.tell()
-            self._begin(path)
-            content_at = self._file.tell()
-            read = _read_file(handle, self._store, lambda piece: _write(self._file, piece))
-            if read is None:
+            self._add_plain(path, handle, how, missed)
+
+    def _add_plain(
+        self, path: InsidePath, handle: int, how: Conversion, missed: list[InsidePath]
+    ) -> None:
+        with open(handle, "rb", buffering=0) as file:
+            status = os.fstat(handle)
+            content = bytearray()
+            is_converted = how is not Conversion.NONE and status.st_size <= CONVERTED_BYTES
+            made = self._store.objects.write_stream(
+                status.st_size,
+                _unchanged(file, status, content if is_converted else None),
+            )
+            if made is None:
                 missed.append(path)
-                self._take_back(path, start)
                 return
-            self._end(content_at - _SIZE_DIGITS - 1, b"")
-            if _is_converted(how, read):
-                self._converter.add(path, self._copy(content_at, read.size_bytes))
+            self._made[path] = made
+            has_crlf = how is Conversion.LINE_ENDINGS and b"\r\n" in content
+            if is_converted and (how is Conversion.GIT or has_crlf):
+                self._converter.add(path, bytes(content))
 
     def _add_large(self, path: InsidePath, handle: int, missed: list[InsidePath]) -> None:
         """Keeps the content for Git LFS and adds a pointer to it."""
@@ -284,55 +286,27 @@ class _ImportStream:
         if read is None:
             missed.append(path)
         elif read.size_bytes < _POINTER_BYTES and is_pointer(first):
-            self._add_content(path, first)
+            self._made[path] = self._store.objects.write_blob(first)
         else:
             os.rename(incoming, place / read.sha256)
-            self._add_content(path, pointer_to(read.sha256, read.size_bytes))
+            pointer = pointer_to(read.sha256, read.size_bytes)
+            self._made[path] = self._store.objects.write_blob(pointer)
         incoming.unlink(missing_ok=True)
 
-    def _begin(self, path: InsidePath) -> None:
-        self._marks[path] = mark = len(self._marks) + 1
-        # The size is known afterwards.
-        _write(self._file, b"blob\nmark :%d\ndata %s\n" % (mark, b"0" * _SIZE_DIGITS))
+    def finish(self) -> dict[InsidePath, ObjectId]:
+        return self._made | self._converter.finish()
 
-    def _end(self, size_at: int, content: bytes) -> None:
-        _write(self._file, content)
-        end = self._file.tell()
-        size = end - size_at - _SIZE_DIGITS - 1
-        os.pwrite(self._file.fileno(), b"%0*d" % (_SIZE_DIGITS, size), size_at)
-        _write(self._file, b"\n")
 
-    def _take_back(self, path: InsidePath, start: int) -> None:
-        self._file.seek(start)
-        self._file.truncate()
-        del self._marks[path]
-
-    def _copy(self, at: int, size_bytes: int) -> bytes:
-        end = self._file.tell()
-        self._file.seek(at)
-        content = b""
-        while piece := self._file.read(size_bytes - len(content)):
-            content += piece
-        self._file.seek(end)
-        return content
-
-    def finish(
-        self,
-        base: str,
-        changed: Mapping[InsidePath, int],
-        removed: Collection[InsidePath],
-        gitlinks: Mapping[InsidePath, ObjectId],
-    ) -> None:
-        converted = self._converter.finish()
-        answer = self._store.look("rev-parse", "--verify", f"{base}^{{tree}}")
-        lines = [
-            b"commit %s\ncommitter Atoll <atoll@localhost> 0 +0000\ndata 0\n" % _REF.encode(),
-            b'M 040000 %s ""\n' % answer.strip(),
-        ]
-        lines += [b"D %s\n" % path.quoted() for path in sorted(removed)]
-        for path, mark in self._marks.items():
-            blob = converted[path].encode() if path in converted else b":%d" % mark
-            lines.append(b"M %o %s %s\n" % (changed[path], blob, path.quoted()))
-        for path, module in gitlinks.items():
-            lines.append(b"M 160000 %s %s\n" % (module.encode(), path.quoted()))
-        _write(self._file, b"".join(lines) + b'ls ""\n\n')
+def _unchanged(file: FileIO, before: os.stat_result, copy: bytearray | None) -> Iterator[bytes]:
+    """The content of a file, also added to `copy`. Raises BrokenObjectError when it changes
+    meanwhile or cannot be read.
+    """
+    left = before.st_size
+    while piece := _piece(file, left):
+        left -= len(piece)
+        if copy is not None:
+            copy += piece
+        yield piece
+    after = os.fstat(file.fileno())
+    if left or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise BrokenObjectError

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from atoll.host import process
-from atoll.host.intake import trees
+from atoll.host.intake import comparison, tree_objects
 from atoll.host.intake.trees import (
     blob_ids,
     commit,
@@ -103,11 +103,13 @@ def test_tree_that_unfolds(repo, git, opened, monkeypatch):
         argv = ["git", "mktree"]
         done = subprocess.run(argv, input=lines.encode(), cwd=repo, capture_output=True, check=True)
         name, kind, mode = done.stdout.decode().strip(), "tree", "040000"
-    monkeypatch.setattr(trees.Store.look, "__kwdefaults__", {
-        **trees.Store.look.__kwdefaults__, "limit_bytes": 1 << 20
-    })  # fmt: skip
-    with pytest.raises(StateError, match="answered more than 1M"):
+    limited = {**tree_objects.listing.__kwdefaults__, "limit_bytes": 1 << 20}
+    for walk in (tree_objects.listing, tree_objects.compared):
+        monkeypatch.setattr(walk, "__kwdefaults__", limited)
+    with pytest.raises(StateError, match="unfolds to too many files"):
         tracked(opened(repo), name)
+    with pytest.raises(StateError, match="unfolds to too many files"):
+        comparison.difference(opened(repo), head(git, repo), name)
 
 
 @pytest.mark.parametrize("kind", ["sha1", "sha256"])
@@ -419,4 +421,4 @@ def test_few_programs(repo, git, opened, monkeypatch):
     blob_ids(store, base, DirectoryReader(repo), inside("app.py", "src/calc.py"))
     assert len(heard) == 1
     write_tree(store, base, DirectoryReader(repo), {InsidePath(b"app.py"): 0o100644}, [])
-    assert len(heard) == 4
+    assert len(heard) == 1

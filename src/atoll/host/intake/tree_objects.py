@@ -1,0 +1,215 @@
+"""Trees of git: listed, compared and built from what an `ObjectDatabase` holds.
+
+Paths are raw bytes here, which may be anything that a hostile tree holds: callers validate them.
+A few trees that name each other many times unfold to more files than there are atoms, so every walk
+counts what it lists.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from atoll.host.intake.object_database import TREE, Entry, ObjectDatabase
+from atoll.model.errors import StateError
+from atoll.model.untrusted import ObjectId
+
+_LISTED_BYTES = 256 << 20
+_ENTRY_BYTES = 50
+"""What an entry costs besides its path."""
+_PATH_BYTES = 4096
+_GITLINK = 0o160000
+
+
+class TreeEntry(NamedTuple):
+    mode: int
+    object_id: ObjectId
+
+
+Sides = tuple[TreeEntry | None, TreeEntry | None]
+
+
+class _Count:
+    """How much a walk may list."""
+
+    def __init__(self, name: str, limit_bytes: int) -> None:
+        self._name, self._left_bytes = name, limit_bytes
+
+    def add(self, path: bytes) -> None:
+        self._left_bytes -= len(path) + _ENTRY_BYTES
+        if self._left_bytes < 0:
+            raise StateError(f"commit `{self._name}` unfolds to too many files")
+        if len(path) > _PATH_BYTES:
+            raise StateError(f"commit `{self._name}` has a path that no file can have")
+
+
+def listing(
+    objects: ObjectDatabase,
+    name: str,
+    places: Collection[bytes] | None,
+    *,
+    limit_bytes: int = _LISTED_BYTES,
+) -> dict[bytes, TreeEntry]:
+    """The files, links and submodules of a commit or tree at these places and below them, or all
+    of them for None. Raises StateError when there are far too many.
+    """
+    wanted = None if places is None else set(places)
+    on_the_way = None if wanted is None else _above(wanted)
+    count = _Count(name, limit_bytes)
+    found: dict[bytes, TreeEntry] = {}
+    # (path with its slash, tree, whether all of it is wanted)
+    level = [(b"", objects.tree_of(name), wanted is None)]
+    while level:
+        objects.load(tree for _, tree, _ in level)
+        below = []
+        for prefix, tree, is_wanted in level:
+            for part, entry in objects.tree(tree).items():
+                path = prefix + part
+                is_inside = is_wanted or (wanted is not None and path in wanted)
+                if stat.S_ISDIR(entry.mode):
+                    if is_inside or (on_the_way is not None and path in on_the_way):
+                        count.add(path)
+                        below.append((path + b"/", entry.object_id, is_inside))
+                elif is_inside:
+                    count.add(path)
+                    found[path] = _as_today(entry)
+        level = below
+    return dict(sorted(found.items()))
+
+
+def _above(places: Collection[bytes]) -> set[bytes]:
+    """All directories that lead to these places."""
+    found: set[bytes] = set()
+    for place in places:
+        parent = place.rpartition(b"/")[0]
+        while parent and parent not in found:
+            found.add(parent)
+            parent = parent.rpartition(b"/")[0]
+    return found
+
+
+def _as_today(entry: Entry) -> TreeEntry:
+    """With the mode as git writes it today."""
+    kind = stat.S_IFMT(entry.mode)
+    if kind == stat.S_IFREG:
+        return TreeEntry(kind | (0o755 if entry.mode & 0o100 else 0o644), entry.object_id)
+    return TreeEntry(kind if kind == stat.S_IFLNK else _GITLINK, entry.object_id)
+
+
+def compared(
+    objects: ObjectDatabase, old: str, new: str, *, limit_bytes: int = _LISTED_BYTES
+) -> dict[bytes, Sides]:
+    """Where two commits or trees differ: what each has there, None for nothing."""
+    count = _Count(new, limit_bytes)
+    found: dict[bytes, Sides] = {}
+    level: list[tuple[bytes, ObjectId | None, ObjectId | None]] = [
+        (b"", objects.tree_of(old), objects.tree_of(new))
+    ]
+    while level:
+        objects.load(tree for _, *both in level for tree in both if tree is not None)
+        below = []
+        for prefix, *both in level:
+            before, after = ({} if tree is None else objects.tree(tree) for tree in both)
+            for part in before.keys() | after.keys():
+                one, other = before.get(part), after.get(part)
+                if one == other:
+                    continue
+                path = prefix + part
+                count.add(path)
+                trees, files = _split(one), _split(other)
+                if (trees[0] or files[0]) and trees[0] != files[0]:
+                    below.append((path + b"/", trees[0], files[0]))
+                if trees[1] != files[1]:
+                    found[path] = (trees[1], files[1])
+        level = below
+    return dict(sorted(found.items()))
+
+
+def _split(entry: Entry | None) -> tuple[ObjectId | None, TreeEntry | None]:
+    """An entry as a directory or as a file; it is at most one of them."""
+    if entry is None:
+        return None, None
+    if stat.S_ISDIR(entry.mode):
+        return entry.object_id, None
+    return None, _as_today(entry)
+
+
+class _Change:
+    """What becomes of one directory."""
+
+    __slots__ = ("below", "entries", "removed")
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, TreeEntry] = {}
+        self.removed: set[bytes] = set()
+        self.below: dict[bytes, _Change] = {}
+
+
+def build_tree(
+    objects: ObjectDatabase,
+    base: ObjectId | None,
+    changed: Mapping[bytes, TreeEntry],
+    removed: Collection[bytes],
+) -> ObjectId:
+    """A tree that is `base` with changes: removals first, and what is changed replaces whatever
+    is in its place or on its way. Directories that become empty go.
+    """
+    top = _Change()
+    for path in removed:
+        *parents, name = path.split(b"/")
+        _reach(top, parents).removed.add(name)
+    for path, entry in changed.items():
+        *parents, name = path.split(b"/")
+        _reach(top, parents).entries[name] = entry
+    return _build(objects, base, top)
+
+
+def _reach(top: _Change, parents: list[bytes]) -> _Change:
+    place = top
+    for part in parents:
+        if part not in place.below:
+            place.below[part] = _Change()
+        place = place.below[part]
+    return place
+
+
+def _build(objects: ObjectDatabase, base: ObjectId | None, top: _Change) -> ObjectId:
+    """Writes changed directories, those below others first."""
+    old: dict[int, dict[bytes, Entry]] = {}
+    order: list[tuple[_Change, _Change | None, bytes]] = []
+    ahead: list[tuple[_Change, _Change | None, bytes, ObjectId | None]] = [(top, None, b"", base)]
+    while ahead:
+        change, parent, name, tree = ahead.pop()
+        entries = {} if tree is None else dict(objects.tree(tree))
+        for part in change.removed:
+            entries.pop(part, None)
+        old[id(change)] = entries
+        order.append((change, parent, name))
+        for part, below in change.below.items():
+            entry = entries.get(part)
+            is_directory = entry is not None and stat.S_ISDIR(entry.mode)
+            ahead.append((below, change, part, entry.object_id if entry and is_directory else None))
+    made: ObjectId | None = None
+    for change, parent, name in reversed(order):
+        entries = old.pop(id(change))
+        entries |= {part: Entry(*entry) for part, entry in change.entries.items()}
+        if parent is None:
+            made = objects.write_tree(dict(_sorted(entries)))
+        elif entries:
+            tree = objects.write_tree(dict(_sorted(entries)))
+            old[id(parent)][name] = Entry(TREE, tree)
+        elif (known := old[id(parent)].get(name)) is not None and stat.S_ISDIR(known.mode):
+            del old[id(parent)][name]
+    if made is None:
+        raise ValueError("a tree has a top")
+    return made
+
+
+def _sorted(entries: dict[bytes, Entry]) -> Iterator[tuple[bytes, Entry]]:
+    """In git's order, in which a directory's name ends with a slash."""
+
+    def key(item: tuple[bytes, Entry]) -> bytes:
+        return item[0] + b"/" if stat.S_ISDIR(item[1].mode) else item[0]
+
+    return iter(sorted(entries.items(), key=key))

@@ -1,0 +1,185 @@
+"""Refs of an owner's repository, read from git's own files where these are the plain kind.
+
+A question that a file answers needs no program. Whatever is not plain (another ref storage, a
+linked worktree's own HEAD, a file that cannot be understood) is for git itself to answer: then
+`UnusualError` is raised. Only the owner writes these files: no capsule can.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from atoll.host import files
+
+_HEX = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64})\s*\Z")
+_SYMBOLIC = re.compile(rb"ref: (refs/[^\0\n]+)\n?\Z")
+_PACKED = re.compile(
+    rb"^([0-9a-f]{40}|[0-9a-f]{64}) (refs/[^\n]+)(?:\n\^([0-9a-f]+))?$", re.MULTILINE
+)
+_REF_BYTES = 4096
+_PACKED_BYTES = 64 << 20
+_MOST_LINKS = 5
+_MOST_REFS = 2_000
+
+
+class UnusualError(Exception):
+    """The files do not answer this: ask git."""
+
+
+def find_ref(repository: str, ref: str) -> str | None:
+    """What a full ref name stands for, or None when there is no such ref."""
+    _require_plain(repository)
+    return _find(repository, os.fsencode(ref), _MOST_LINKS)
+
+
+def find_head(checkout: str, repository: str) -> str | None:
+    """The commit that the HEAD of a checkout stands for; None on a branch without commits."""
+    _require_plain(repository)
+    own = os.path.join(checkout, ".git")
+    if os.path.islink(own) or not os.path.isdir(own) or os.path.realpath(own) != repository:
+        raise UnusualError
+    return _find(repository, b"HEAD", _MOST_LINKS)
+
+
+def values(repository: str, *, below: tuple[str, ...], without: str | None) -> Iterator[str]:
+    """What the refs below these prefixes point to, and the objects of annotated tags as far as
+    they are written down. Raises UnusualError when there are too many.
+    """
+    _require_plain(repository)
+    for prefix in below:
+        yield from _loose(repository, prefix, without, [_MOST_REFS])
+    prefixes = tuple(os.fsencode(prefix) for prefix in below)
+    packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
+    excluded = None if without is None else os.fsencode(without)
+    for entry in _PACKED.finditer(packed):
+        if not entry[2].startswith(prefixes) or entry[2] == excluded:
+            continue
+        # A loose ref of the same name stands for something else by now.
+        if not os.path.lexists(os.path.join(repository, os.fsdecode(entry[2]))):
+            yield (entry[3] or entry[1]).decode()
+
+
+def create_ref(repository: str, ref: str, commit: str) -> None:
+    """Creates a ref below `refs/atoll/`, which only Atoll writes, durably. Raises UnusualError
+    when that takes more than a new file: git is to decide then.
+    """
+    path = Path(repository, ref)
+    if not ref.startswith("refs/atoll/") or find_ref(repository, ref) is not None:
+        raise UnusualError
+    # Others may have to write there: git knows how to leave it for them.
+    if os.stat(Path(repository, "refs")).st_mode & 0o022:
+        raise UnusualError
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UnusualError from error
+    try:
+        with open(handle, "wb") as stream:
+            stream.write(f"{commit}\n".encode())
+            stream.flush()
+            os.fsync(handle)
+        os.rename(lock, path)
+    except BaseException:
+        lock.unlink(missing_ok=True)
+        raise
+    # Each directory may be new, and its name is in the one above it.
+    for place in (path.parent, *path.parent.parents):
+        files.sync_directory(place)
+        if place.name == "refs":
+            break
+
+
+def delete_ref(repository: str, ref: str) -> None:
+    """Deletes a ref that is a file of its own, with its log. Raises UnusualError when it is more
+    than that.
+    """
+    _require_plain(repository)
+    path, log = Path(repository, ref), Path(repository, "logs", ref)
+    content = _read(repository, os.fsencode(ref), _REF_BYTES)
+    packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
+    if content is None or not _HEX.match(content) or b" %s\n" % os.fsencode(ref) in packed:
+        raise UnusualError
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        raise UnusualError from error
+    try:
+        # Somebody may have moved or packed it before the lock was ours.
+        if _read(repository, os.fsencode(ref), _REF_BYTES) != content:
+            raise UnusualError
+        if (_read(repository, b"packed-refs", _PACKED_BYTES) or b"") != packed:
+            raise UnusualError
+        path.unlink()
+        log.unlink(missing_ok=True)
+    finally:
+        lock.unlink(missing_ok=True)
+    files.sync_directory(path.parent)
+
+
+def is_checked_out(repository: str, ref: str) -> bool:
+    """Whether the repository's only checkout is on a branch."""
+    _require_plain(repository)
+    if os.path.lexists(os.path.join(repository, "worktrees")):
+        raise UnusualError
+    head = _SYMBOLIC.match(_read(repository, b"HEAD", _REF_BYTES) or b"")
+    return head is not None and head[1] == os.fsencode(ref)
+
+
+def _require_plain(repository: str) -> None:
+    if (
+        not os.path.isfile(os.path.join(repository, "HEAD"))
+        or not os.path.isdir(os.path.join(repository, "refs"))
+        or os.path.lexists(os.path.join(repository, "reftable"))
+    ):
+        raise UnusualError
+
+
+def _find(repository: str, ref: bytes, links: int) -> str | None:
+    if links == 0 or b".." in ref:
+        raise UnusualError
+    content = _read(repository, ref, _REF_BYTES)
+    if content is None:
+        packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
+        found = re.search(rb"^([0-9a-f]+) %s$" % re.escape(ref), packed, re.MULTILINE)
+        return None if found is None else found[1].decode()
+    if value := _HEX.match(content):
+        return value[1].decode()
+    target = _SYMBOLIC.match(content)
+    if target is None:
+        raise UnusualError
+    return _find(repository, target[1], links - 1)
+
+
+def _read(repository: str, name: bytes, limit_bytes: int) -> bytes | None:
+    """None when there is no such file."""
+    try:
+        with open(os.path.join(os.fsencode(repository), name), "rb") as stream:
+            content = stream.read(limit_bytes + 1)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise UnusualError from error
+    if len(content) > limit_bytes:
+        raise UnusualError
+    return content
+
+
+def _loose(repository: str, prefix: str, without: str | None, left: list[int]) -> Iterator[str]:
+    place = os.path.join(repository, prefix)
+    for directory, _, names in os.walk(place):
+        for name in names:
+            left[0] -= 1
+            if left[0] < 0:
+                raise UnusualError
+            ref = os.path.relpath(os.path.join(directory, name), repository)
+            if ref == without or name.endswith(".lock"):
+                continue
+            value = _find(repository, os.fsencode(ref), _MOST_LINKS)
+            if value is not None:
+                yield value
