@@ -113,7 +113,16 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         )
         base = base._replace(carried=made)
     if ground.dirty:
-        base = base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
+        dirty = freezing.freeze_dirty(
+            pool, source, ground, git_layer=git_layer, commit_layer=commit_layers.layer
+        )
+        if os.path.lexists(os.path.join(source.git_dir, "MERGE_HEAD")):
+            session.warn(
+                f"a merge is in progress in `{project.root}`: the capsule gets its files and "
+                "conflicts, but a commit made there does not record the merge\n"
+                "hint: git merge --continue, then atoll new NAME"
+            )
+        base = base._replace(dirty=dirty)
     return base
 
 

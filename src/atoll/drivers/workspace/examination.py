@@ -205,18 +205,25 @@ def _shown(paths: tuple[InsidePath, ...]) -> tuple[str, ...]:
 def staged_only(
     site: Site, workspace: Workspace, store: Store, seen: Survey, head: str
 ) -> tuple[str, ...]:
-    """What is staged and neither in HEAD nor in the files: of this only the index knows."""
+    """What is staged and neither in HEAD nor in the files: of this only the index knows. What
+    `--dirty` brought is left out as long as the owner has it staged, too.
+    """
     staged = site.staged(workspace)
     if staged is None:
         return ()
     held = tracked_below(store, head, None)
-    return tuple(
-        entry.path.shown()
+    only = [
+        entry
         for entry in staged
         if not entry.intent_to_add
         and (entry.path not in held or held[entry.path].object_id != entry.object_id)
         and seen.ids.get(entry.path) != entry.object_id
-    )
+    ]
+    if only and site.plan.is_dirty:
+        owners = checkouts.staged_by_owner(Path(site.plan.checkout))
+        only = [entry for entry in only if (entry.path.raw, entry.object_id) not in owners]
+    # A conflict has up to three sides.
+    return tuple(dict.fromkeys(entry.path.shown() for entry in only))
 
 
 def _lonely_commits(site: Site, tips: list[str]) -> int:
