@@ -6,7 +6,7 @@ import shlex
 import time
 
 from atoll.model.names import printable
-from atoll.model.state import Outcome, Reason, Run, RunState
+from atoll.model.state import Outcome, Reason, RecoveryPoint, Run, RunState
 
 
 def age(since: float) -> str:
@@ -40,3 +40,15 @@ def state_of(run: Run) -> str:
     if run.state is RunState.ENDED and run.outcome is not None:
         return ending(run.outcome)
     return str(run.state)
+
+
+def stored(point: RecoveryPoint) -> str:
+    """What a removal has stored, and where."""
+    name = point.capsule
+    if point.lacks:
+        head = f"stored the commits of `{name}`, and its files in {point.files}: {point.lacks}"
+    elif point.files is not None:
+        head = f"stored the work of `{name}`, and what git cannot store in {point.files}"
+    else:
+        head = f"stored the work of `{name}`"
+    return f"{head}\nhint: atoll recover {point.id}"

@@ -35,7 +35,9 @@ def command(
     frame.output.answer("capsules", [shapes.capsule(capsule.record)], capsule.name)
     frame.output.note(f"restored `{found.id}`\nhint: atoll diff {capsule.name}")
     if found.files is not None:
-        frame.output.note(f"what git cannot store is kept in {found.files}")
+        is_back = project.has_restorable_files(found)
+        what = "files that git cannot store were restored from" if is_back else "files are kept in"
+        frame.output.note(f"{what} {found.files}")
 
 
 def _list(frame: Frame) -> None:

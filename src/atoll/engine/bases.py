@@ -53,7 +53,8 @@ def grounded(
     """The plans with the layers that they lie on, which cannot be collected meanwhile.
 
     The commit of `point`, which the capsules start with, is readable in them besides the history
-    of their base. Nothing else that the point's text names is.
+    of their base, and so is what its files differ from. Nothing else that the point's text names
+    is.
     """
     first = plans[0]
     if not first.workspace.pool:
@@ -62,6 +63,8 @@ def grounded(
     pool = Pool(first.workspace.pool)
     driver = registry.layered_driver(first.workspace.driver)
     extra = () if point is None else (point.commit,)
+    if point is not None and point.lacks and point.files_base is not None:
+        extra = (*extra, point.files_base)
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.ground,

@@ -361,6 +361,8 @@ class Capsule:
             now = self.session.store.require_capsule(self.record.project_id, self.name)
             if (now.id, now.state) != (self.record.id, CapsuleState.READY):
                 raise StateError(f"`{self.name}` has been removed", hint="atoll ls")
+            # What was brought out since decides whether the branch is ours to remove.
+            self.record = now
             yield
 
     def _require_expendable(self, *, keep_branch: bool) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
+from atoll.drivers.workspace.recovery import recovered_tree
 from atoll.engine import (
     bases,
     inside,
@@ -19,6 +21,7 @@ from atoll.engine import (
     removal,
     runs,
     snapshots,
+    views,
 )
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
@@ -133,16 +136,22 @@ def _restore(
         driver = registry.shared_driver(plan.workspace.driver)
         driver.restore(plan.workspace, point, lock=lock)
         return
-    for words in (
-        ("-u", "--reset", point.commit),
-        (point.index_commit or point.head_commit,),
-    ):
-        # Its own git puts them there, as a run: the set-up has run before.
-        argv = ("git", "read-tree", *words)
-        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
-        if done.code != 0:
-            said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-            raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+    _read_tree(session, capsule, point, "-u", "--reset", recovered_tree(point))
+    if point.files is not None:
+        # Not through the view: the files may be many, and no program inside is needed.
+        views.end_view(session, capsule)
+        driver = registry.layered_driver(plan.workspace.driver)
+        driver.put_back(plan.workspace, Path(point.files))
+    _read_tree(session, capsule, point, point.index_commit or point.head_commit)
+
+
+def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
+    """Its own git puts them there, as a run: the set-up has run before."""
+    argv = ("git", "read-tree", *words)
+    done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+    if done.code != 0:
+        said = printable(done.stderr[-1000:].decode(errors="replace").strip())
+        raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
 
 
 def fork_capsule(

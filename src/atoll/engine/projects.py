@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.engine import reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git, points, programs
+from atoll.host import files, git, points, programs, restored
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -179,6 +179,15 @@ class Project:
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
         began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
         return self.make([began], point=point)[0]
+
+    @staticmethod
+    def has_restorable_files(point: RecoveryPoint) -> bool:
+        """Whether `recover` puts back what is kept beside a point: not if its layers could not be
+        merged.
+        """
+        return (
+            point.files is not None and restored.find_kept(Path(point.files), WORKSPACE) is not None
+        )
 
     def drop(self, point: RecoveryPoint) -> None:
         points.drop(self._shelf, point)

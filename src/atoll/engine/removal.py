@@ -72,6 +72,9 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
+    if workspace.pool:
+        # Before anything is read: what a killed keeper left behind must not write meanwhile.
+        views.end_view(session, capsule)
     saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
     if removal.save and not _is_pristine(capsule, losing):
@@ -79,8 +82,6 @@ def remove(session: Session, capsule: Capsule) -> RecoveryPoint | None:
             losing, point=removal.point, base=capsule.base_commit, home=session.home
         )
     session.reach("rm.saved", capsule.name)
-    if workspace.pool:
-        views.end_view(session, capsule)
     isolation = isolation_plan(session, capsule)
     if isolation.limits:
         from atoll.engine import confines  # noqa: PLC0415 - only with limits

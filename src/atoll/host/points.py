@@ -105,7 +105,10 @@ def _load(shelf: Shelf, point: str, commit: str) -> RecoveryPoint | None:
         found = RecoveryPoint(**raw)
     except (ValueError, TypeError, KeyError, AttributeError, StateError):
         return None
-    named = (found.commit, found.base_commit, found.head_commit, found.index_commit)
+    named = (
+        *(found.commit, found.base_commit, found.head_commit),
+        *(found.index_commit, found.files_base),
+    )
     is_ours = (found.id, found.ref, found.commit) == (point, PREFIX + point, commit) and all(
         name is None or find_object_id(Untrusted(str(name).encode())) is not None for name in named
     )

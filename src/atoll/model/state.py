@@ -239,6 +239,10 @@ class RecoveryPoint(NamedTuple):
     index_commit: str | None = None
     files: str | None = None
     """A directory beside the ref that holds what git cannot store."""
+    files_base: str | None = None
+    """The commit that the files there differ from; None when they are all files."""
+    lacks: str = ""
+    """Why the commit does not hold the uncommitted work, which is in `files` then; else empty."""
 
 
 class Problem(NamedTuple):

@@ -18,7 +18,7 @@ from atoll.host.intake.content import tracked_below
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store
 from atoll.host.points import PREFIX
-from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Work
 from atoll.model.untrusted import InsidePath, ObjectId
@@ -95,6 +95,13 @@ class Examined(NamedTuple):
     taken: Taken | None = None
     survey: Survey | None = None
     """None when files and commits cannot be told apart: then all is kept as files."""
+    trouble: Exception | None = None
+    """What kept some of it from being looked at."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may see more: a program was killed, or something was written."""
+        return isinstance(self.trouble, (DriverError, OSError))
 
 
 def branch_commits(plan: WorkspacePlan) -> list[str]:
@@ -129,25 +136,27 @@ def examined(site: Site) -> Iterator[Examined]:
     to be kept as files. Raises one of `UNREADABLE` when not even its top can be opened.
     """
     with site.opened() as (workspace, store):
-        taken, refused = _take(site, workspace)
+        taken, trouble = _take(site, workspace)
         if taken is None:
             lonely = _lonely_commits(site, site.committed())
-            yield Examined(Work(commits=lonely, nested=ALL), workspace, store)
+            work = Work(commits=lonely, nested=ALL)
+            yield Examined(work, workspace, store, trouble=trouble)
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
         try:
             work, seen = _look(site, workspace, store, taken)
-        except UNREADABLE:
-            yield Examined(Work(commits=lonely, nested=ALL), workspace, store, taken)
+        except UNREADABLE as error:
+            work = Work(commits=lonely, nested=ALL)
+            yield Examined(work, workspace, store, taken, trouble=error)
             return
-        if refused or not taken.is_whole:
+        if trouble is not None or not taken.is_whole:
             work = work._replace(nested=(*work.nested, *ALL))
         work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)
-        yield Examined(work, workspace, store, taken, seen)
+        yield Examined(work, workspace, store, taken, seen, trouble)
 
 
 def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple[Work, Survey]:
@@ -174,16 +183,17 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     return work, seen
 
 
-def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
-    """What is committed, and whether some of it is refused, incomplete or broken: that is only in
-    the capsule's files.
+def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, AtollError | None]:
+    """What is committed, and why some of it is refused, incomplete or broken: that is only in the
+    capsule's files.
     """
+    trouble: AtollError | None = None
     for everything in (True, False):
         try:
-            return site.take(workspace, everything=everything), not everything
-        except (StateError, DriverError):
-            continue
-    return None, True
+            return site.take(workspace, everything=everything), trouble
+        except (StateError, DriverError) as error:
+            trouble = trouble or error
+    return None, trouble
 
 
 def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:

@@ -30,7 +30,7 @@ from atoll.model.plan import View, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
-_OWN = "xus"
+OWN = "xus"
 """How the layers begin that hold what is not in the commit: of the owner's changes, and of the
 capsule itself."""
 _REF_BYTES = 100
@@ -216,14 +216,33 @@ class LayeredWorkspace:
         return PrivateSite(
             plan,
             lambda: self._opened(plan, (*plan.layers, plan.upper)),
-            lambda aside: self._set_aside(plan, aside),
+            lambda aside: self._set_aside_whole(plan, aside),
         )
+
+    def _set_aside_whole(self, plan: WorkspacePlan, aside: Path) -> None:
+        """The copy has its name when it is complete: an interrupted one is made again."""
+        part = aside.with_name(f".{aside.name}")
+        files.make_private_directory(aside.parent)
+        for place in (part, aside):
+            files.remove_tree(place, within=aside.parent)
+        self._set_aside(plan, part)
+        os.rename(part, aside)
+        files.sync_directory(aside.parent)
+
+    def put_back(self, plan: WorkspacePlan, aside: Path) -> None:
+        self._put_back(plan, aside, overlay=None)
+
+    def _put_back(self, plan: WorkspacePlan, aside: Path, *, overlay: Namespace | None) -> None:
+        from atoll.host import restored  # noqa: PLC0415 - copies: not for a start
+
+        target = Pool(plan.pool).tree(plan.upper) / WORKSPACE
+        restored.put_back(aside, target, at=WORKSPACE, overlay=overlay)
 
     @contextmanager
     def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[Workspace]:
         """The workspace as these layers show it; the topmost may still be written."""
         pool = Pool(plan.pool)
-        base = [layer for layer in plan.layers if layer[0] not in _OWN]
+        base = [layer for layer in plan.layers if layer[0] not in OWN]
         shown = self._shown(layers)
         own = sum(1 for layer in shown if layer not in base)
         with open_workspace(pool, shown, own, self._namespace(plan), base) as workspace:

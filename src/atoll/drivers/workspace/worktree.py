@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
+from atoll.drivers.layers.pool import WORKSPACE
 from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.linked import LinkedSite
@@ -93,11 +94,14 @@ class WorktreeWorkspace:
 
     def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
         """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
-        for words in (
-            ("-u", "--reset", point.commit),
-            (point.index_commit or point.head_commit,),
-        ):
-            git.git("read-tree", *words, cwd=plan.path, keep_fds=(lock,))
+        start = recovery.recovered_tree(point)
+        git.git("read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
+        if point.files is not None:
+            from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
+            restored.put_back(Path(point.files), Path(plan.path), at=WORKSPACE)
+        now = point.index_commit or point.head_commit
+        git.git("read-tree", now, cwd=plan.path, keep_fds=(lock,))
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(_site(plan), base=base, stat=stat)
