@@ -46,9 +46,14 @@ def stored(point: RecoveryPoint) -> str:
     """What a removal has stored, and where."""
     name = point.capsule
     if point.lacks:
-        head = f"stored the commits of `{name}`, and its files in {point.files}: {point.lacks}"
+        has_commits = point.head_commit != point.base_commit
+        what = (
+            f"the commits of `{name}`, and its files" if has_commits else f"the files of `{name}`"
+        )
+        head = f"stored {what} in {point.files}: {point.lacks}"
     elif point.files is not None:
         head = f"stored the work of `{name}`, and what git cannot store in {point.files}"
     else:
         head = f"stored the work of `{name}`"
-    return f"{head}\nhint: atoll recover {point.id}"
+    gone = " --gone" if point.repository else ""
+    return f"{head}\nhint: atoll recover{gone} {point.id}"

@@ -379,7 +379,9 @@ class Capsule:
             )
 
     def _way_out(self, work: Work) -> str:
-        if work.uncommitted or work.untracked or work.nested:
+        if work.nested:
+            return f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
+        if work.uncommitted or work.untracked:
             return (
                 f'atoll commit {self.name} -m "…", or atoll rm {self.name} --force '
                 "(stores it; atoll recover brings it back)"

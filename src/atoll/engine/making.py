@@ -10,7 +10,6 @@ from pathlib import Path
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
-from atoll.drivers.workspace.recovery import recovered_tree
 from atoll.engine import (
     bases,
     inside,
@@ -27,6 +26,7 @@ from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
 from atoll.host import git, locks
+from atoll.host.points import recovered_tree
 from atoll.model import state
 from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import printable
@@ -140,8 +140,8 @@ def _restore(
     if point.files is not None:
         # Not through the view: the files may be many, and no program inside is needed.
         views.end_view(session, capsule)
-        driver = registry.layered_driver(plan.workspace.driver)
-        driver.put_back(plan.workspace, Path(point.files))
+        layered = registry.layered_driver(plan.workspace.driver)
+        layered.put_back(plan.workspace, Path(point.files))
     _read_tree(session, capsule, point, point.index_commit or point.head_commit)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from atoll.host import files
 from atoll.host.contents import Mover, Opened
+from atoll.host.intake.ignore import is_git_name
 from atoll.host.kernel import open_beneath
 from atoll.host.layer_stack import Namespace
 from atoll.host.recovered import CHANGES, REMOVED, WHOLE
@@ -44,20 +45,30 @@ def is_whole(aside: Path) -> bool:
     return (aside / WHOLE).is_dir() and not (aside / CHANGES).is_dir()
 
 
-def put_back(aside: Path, target: Path, *, at: str, overlay: Namespace | None = None) -> None:
+def put_back(
+    aside: Path,
+    target: Path,
+    *,
+    at: str,
+    overlay: Namespace | None = None,
+    is_inside: bool = False,
+) -> None:
     """Brings what was kept to `target`, and hides there what was removed. `at` is what the
     workspace is called in what was kept.
 
     With `overlay` the target is an upper layer, and marks of that namespace hide what lies below.
-    Git's own directory is left as it is, but for the repositories of submodules. Raises StateError
-    when something cannot be written and PrerequisiteError when there is no space.
+    A workspace that only processes inside of a capsule use (`is_inside`) gets the repositories in
+    it, and those of its submodules. Anywhere else nothing is written that a git would take for a
+    repository of its own: an agent may have put settings there that start programs. The
+    repository of the target itself is never touched. Raises StateError when something cannot be
+    written and PrerequisiteError when there is no space.
     """
     source = find_kept(aside, at)
     if source is None:
         return
     removed = [] if is_whole(aside) else list(_removed(aside, at))
     with explained(source, target):
-        place = _Target(target, overlay, keeps_modules=(target / ".git").is_dir() or bool(overlay))
+        place = _Target(target, overlay, is_inside=is_inside)
         for path in removed:
             if not _is_directory(source, path):
                 place.hide(path)
@@ -88,10 +99,10 @@ def _is_directory(source: Path, path: InsidePath) -> bool:
 
 
 class _Target:
-    def __init__(self, root: Path, overlay: Namespace | None, *, keeps_modules: bool) -> None:
+    def __init__(self, root: Path, overlay: Namespace | None, *, is_inside: bool) -> None:
         self._root = root
         self._overlay = overlay
-        self._keeps_modules = keeps_modules
+        self._is_inside = is_inside
         self._mover = Mover()
 
     def hide(self, path: InsidePath) -> None:
@@ -111,16 +122,18 @@ class _Target:
             inner = place[len(top) + 1 :]
             for name in [*sorted(directories), *sorted(names)]:
                 path = find_path(Untrusted(os.path.join(inner, name)))
-                if path is None or not self._is_wanted(path):
+                is_directory = name in directories and not os.path.islink(os.path.join(place, name))
+                if path is None or not self._is_wanted(path, is_directory=is_directory):
                     directories[:] = [each for each in directories if each != name]
                     continue
                 self._put(os.path.join(place, name), path, is_opaque=path in opaque)
 
-    def _is_wanted(self, path: InsidePath) -> bool:
-        if not _is_git(path):
-            return True
-        on_the_way = path in (_GIT, _MODULES) or path.is_below(_MODULES)
-        return self._keeps_modules and on_the_way
+    def _is_wanted(self, path: InsidePath, *, is_directory: bool) -> bool:
+        if not self._is_inside:
+            return not any(map(is_git_name, path.parts))
+        if path in (_GIT, _MODULES):
+            return is_directory
+        return not _is_git(path) or path.is_below(_MODULES)
 
     def _put(self, source: bytes, path: InsidePath, *, is_opaque: bool) -> None:
         status = os.lstat(source)

@@ -20,12 +20,10 @@ from atoll.host.intake.store import Store
 from atoll.host.points import PREFIX
 from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
-from atoll.model.state import Work
+from atoll.model.state import WHOLE, Work
 from atoll.model.untrusted import InsidePath, ObjectId
 
 UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
-ALL = (".",)
-"""In the place of paths: the whole workspace."""
 
 
 class Taken(NamedTuple):
@@ -113,7 +111,7 @@ def branch_commits(plan: WorkspacePlan) -> list[str]:
 
 def find_work(site: Site) -> Work:
     if not Path(site.plan.repository).is_dir():
-        return Work(nested=ALL if site.is_there() else ())
+        return Work(nested=WHOLE if site.is_there() else ())
     if not site.is_there():
         return Work(commits=_lonely_commits(site, site.committed()))
     try:
@@ -125,7 +123,7 @@ def find_work(site: Site) -> Work:
 
 def _unexamined(site: Site) -> Work:
     """What cannot be looked at may hold anything."""
-    return Work(commits=_lonely_commits(site, site.committed()), nested=ALL)
+    return Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
 
 
 @contextmanager
@@ -139,7 +137,7 @@ def examined(site: Site) -> Iterator[Examined]:
         taken, trouble = _take(site, workspace)
         if taken is None:
             lonely = _lonely_commits(site, site.committed())
-            work = Work(commits=lonely, nested=ALL)
+            work = Work(commits=lonely, nested=WHOLE)
             yield Examined(work, workspace, store, trouble=trouble)
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
@@ -147,11 +145,11 @@ def examined(site: Site) -> Iterator[Examined]:
         try:
             work, seen = _look(site, workspace, store, taken)
         except UNREADABLE as error:
-            work = Work(commits=lonely, nested=ALL)
+            work = Work(commits=lonely, nested=WHOLE)
             yield Examined(work, workspace, store, taken, trouble=error)
             return
         if trouble is not None or not taken.is_whole:
-            work = work._replace(nested=(*work.nested, *ALL))
+            work = work._replace(nested=(*work.nested, *WHOLE))
         work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
-from atoll.drivers.layers import history, repair
+from atoll.drivers.layers import history, repair, standins
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import changes, examination, recovery
@@ -27,7 +27,7 @@ from atoll.host.layer_stack import Namespace
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import View, WorkspacePlan
-from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
 OWN = "xus"
@@ -112,7 +112,8 @@ class LayeredWorkspace:
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         if plan.upper:
             self.discard(plan, home=home)
-        if keep_branch or not Path(plan.repository).is_dir():
+        # A branch of that name in another repository, at the same place, is not ours.
+        if keep_branch or not standins.has_repository(plan):
             return
         with git.turn(plan.repository):
             forget_branch(plan.repository, _branch(plan))
@@ -236,7 +237,7 @@ class LayeredWorkspace:
         from atoll.host import restored  # noqa: PLC0415 - copies: not for a start
 
         target = Pool(plan.pool).tree(plan.upper) / WORKSPACE
-        restored.put_back(aside, target, at=WORKSPACE, overlay=overlay)
+        restored.put_back(aside, target, at=WORKSPACE, overlay=overlay, is_inside=True)
 
     @contextmanager
     def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[Workspace]:
@@ -261,12 +262,18 @@ class LayeredWorkspace:
         return False
 
     def work(self, plan: WorkspacePlan) -> Work:
+        if not standins.has_repository(plan):
+            return Work(nested=WHOLE)
         return examination.find_work(self._site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(self._site(plan), point=point, base=base, home=home)
+        stored = standins.stored_in(plan, home)
+        made = recovery.save(self._site(stored), point=point, base=base, home=home)
+        if made is None or stored is plan:
+            return made
+        return made._replace(repository=stored.repository)
 
 
 def _mode(path: str) -> int:

@@ -8,7 +8,7 @@ workspace whose repository was destroyed) is kept aside as plain files.
 
 from __future__ import annotations
 
-import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,19 +38,12 @@ NAME, ADDRESS = "Atoll", "atoll@localhost"
 _ATTEMPTS = 3
 """How often it is tried to store everything in git, before files are kept beside the point."""
 _REASON_CHARS = 300
-_EMPTY_TREES = {
-    40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
-    64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-}
-"""Git knows the tree that holds nothing, by the length of its ids."""
 
 
 def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | None:
     """`base` is the commit that the capsule's work began at."""
     plan = site.plan
     shelf = Shelf(plan.repository, home)
-    if not Path(plan.repository).is_dir():
-        return _save_without_repository(site, shelf, point, base) if site.is_there() else None
     if not site.is_there():
         work = find_work(site)
         if not work.any:
@@ -111,7 +104,9 @@ def _reason(trouble: Exception | None) -> str:
     if trouble is None:
         return "its repository is not the one that it was made with"
     said = trouble.message if isinstance(trouble, AtollError) else str(trouble)
-    return printable(said.splitlines()[0] if said else type(trouble).__name__)[:_REASON_CHARS]
+    first = said.splitlines()[0] if said else type(trouble).__name__
+    # Settings that every git of Atoll's is given tell nothing.
+    return printable(re.sub(r" -c \S+", "", first))[:_REASON_CHARS]
 
 
 def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
@@ -288,24 +283,17 @@ def _holds(store: Store, point: str, tree: str, head: str) -> bool:
     return comparison.tree_of(store, point) == tree and parents[:1] == [head]
 
 
-def recovered_tree(point: RecoveryPoint) -> str:
-    """The tree that a restored workspace begins with; `files` are put on it."""
-    if not point.lacks:
-        return point.commit
-    return point.files_base or _EMPTY_TREES[len(point.commit)]
-
-
-def _save_without_repository(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint:
-    """The owner's repository is gone, so the workspace is kept as plain files."""
-    aside = shelf.files_of(point)
-    site.set_aside(aside)
-    return RecoveryPoint(
-        id=point,
-        capsule=point.split("/", maxsplit=1)[0],
-        ref="",
-        commit="",
-        base_commit=base,
-        head_commit=base,
-        stored_at=os.stat(aside).st_mtime,
-        files=str(aside),
-    )
+def save_files(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
+    """Keeps the files of a workspace whose commits went with the owner's repository. The site's
+    repository is a stand-in; the point there is a commit without files or history.
+    """
+    shelf = Shelf(site.plan.repository, home)
+    if not site.is_there():
+        return points.find_point(shelf, point)
+    with open_store(site.plan.repository, scratch=site.scratch) as store:
+        empty = points.EMPTY_TREES[len(site.plan.base_commit)]
+        store.run("mktree")
+        root = _written(store, empty, [], b"atoll: the history is lost with the repository\n")
+        commits.publish(store, shelf.repository, [root], known=[])
+    kept = _Kept(point, root, [root], lacks="the repository that held its commits is gone")
+    return _note_with_files(site, shelf, kept)
