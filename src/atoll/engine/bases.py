@@ -116,17 +116,25 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         )
         base = base._replace(carried=made)
     if ground.dirty:
-        dirty = freezing.freeze_dirty(
-            pool, source, ground, git_layer=git_layer, commit_layer=commit_layers.layer
-        )
-        if os.path.lexists(os.path.join(source.git_dir, "MERGE_HEAD")):
-            session.warn(
-                f"a merge is in progress in `{project.root}`: the capsule gets its files and "
-                "conflicts, but a commit made there does not record the merge\n"
-                "hint: git merge --continue, then atoll new NAME"
-            )
-        base = base._replace(dirty=dirty)
+        base = base._replace(dirty=_freeze_dirty(session, pool, source, ground, base))
     return base
+
+
+def _freeze_dirty(
+    session: Session, pool: Pool, source: Source, ground: Ground, base: Base
+) -> Layer | None:
+    from atoll.drivers.layers import freezing  # noqa: PLC0415 - as above
+
+    dirty = freezing.freeze_dirty(
+        pool, source, ground, git_layer=base.git, commit_layer=base.commit.layer
+    )
+    if os.path.lexists(os.path.join(source.git_dir, "MERGE_HEAD")):
+        session.warn(
+            f"a merge is in progress in `{source.checkout}`: the capsule gets its files and "
+            "conflicts, but a commit made there does not record the merge\n"
+            "hint: git merge --continue, then atoll new NAME"
+        )
+    return dirty
 
 
 def _builder(session: Session, pool: Pool, tell: Tell | None) -> Builder:
