@@ -160,3 +160,22 @@ def test_nothing_staged_needs_no_index(project, root, git):
     assert capsule.run(["git", "status", "--porcelain"]).stdout == b" M mod\n"
     pool = project.session.pool(project.record.id)
     assert not list(pool.glob("layers/x*/tree/workspace/.git"))
+
+
+@pytest.mark.parametrize("workspace", ["overlay", "copy"])
+def test_what_a_fork_or_a_snapshot_carried_is_work(workspace, project, root, git):
+    """Once the owner has discarded it, whatever the layers of the capsule are by then."""
+    (root / "mod").write_text("only in capsules soon\n")
+    spec = CapsuleSpec(level="clone", workspace=workspace, dirty=True)
+    first = project.make([project.plan("x", spec)])[0]
+    point = first.snapshot()
+    assert first.run(["git", "checkout", "--quiet", "mod"]).exit_code == 0
+    first.rollback(point)
+    fork = project.fork(first, "y")
+    git("checkout", "--quiet", "mod", cwd=root)
+    for capsule in (first, fork):
+        with pytest.raises(StateError, match="`mod`"):
+            capsule.remove()
+        saved = capsule.remove(force=True)
+        assert saved is not None
+        assert git("show", f"{saved.commit}:mod", cwd=root) == "only in capsules soon\n"
