@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.engine import gone as engine_gone
 from atoll.engine import reaper
 
 
 @click.command("gc")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed.")
 @click.option(
-    "--gone", is_flag=True, help="Also capsules whose repository is gone; their files are kept."
+    "--gone", is_flag=True, help="Also capsules whose repository is gone; their work is stored."
 )
 @click.option(
     "--all", "bases", is_flag=True, help="Also bases that no capsule uses, however recent."
@@ -35,6 +36,11 @@ def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
     frame.output.answer("collected", data, "\n".join(lines))
     if not lines:
         frame.output.note("nothing to remove")
-    if left := reaper.orphans(session):
+    if found.recovered and gone:
+        frame.output.note("hint: atoll recover --gone")
+    if left := engine_gone.orphans(session):
         names = ", ".join(f"`{capsule.name}`" for capsule in left)
-        frame.output.note(f"the repository of {names} is gone\nhint: atoll gc --gone")
+        frame.output.note(
+            f"the repository of {names} is gone\n"
+            "hint: atoll gc --gone stores their work and removes them"
+        )

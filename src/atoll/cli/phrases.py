@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from atoll.model.names import printable
-from atoll.model.state import Outcome, Reason, Run, RunState
+from atoll.model.state import Outcome, Reason, RecoveryPoint, Run, RunState
 from atoll.model.units import render_size
 
 if TYPE_CHECKING:
@@ -49,3 +49,20 @@ def state_of(run: Run) -> str:
     if run.state is RunState.ENDED and run.outcome is not None:
         return ending(run.outcome)
     return str(run.state)
+
+
+def stored(point: RecoveryPoint) -> str:
+    """What a removal has stored, and where."""
+    name = point.capsule
+    if point.lacks:
+        has_commits = point.head_commit != point.base_commit
+        what = (
+            f"the commits of `{name}`, and its files" if has_commits else f"the files of `{name}`"
+        )
+        head = f"stored {what} in {point.files}: {point.lacks}"
+    elif point.files is not None:
+        head = f"stored the work of `{name}`, and what git cannot store in {point.files}"
+    else:
+        head = f"stored the work of `{name}`"
+    gone = " --gone" if point.repository else ""
+    return f"{head}\nhint: atoll recover{gone} {point.id}"

@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, verb
+from atoll.engine import gone as engine_gone
+from atoll.model.state import RecoveryPoint
 
 
 @click.command("recover")
 @click.argument("point", required=False)
 @click.option("--as", "name", metavar="NAME", help="The new capsule's name; default: as it was.")
+@click.option(
+    "--gone", is_flag=True, help="Points of repositories that are gone, in any directory."
+)
+@click.option("--to", metavar="DIR", help="With --gone: restore POINT as a new repository in DIR.")
 @click.option("--drop", is_flag=True, help="Forget POINT for good instead of restoring it.")
 @click.option("--dry-run", is_flag=True, help="Only say which point would be restored or dropped.")
 @verb
 def command(
-    frame: Frame, point: str | None, name: str | None, *, drop: bool, dry_run: bool
+    frame: Frame,
+    point: str | None,
+    name: str | None,
+    *,
+    gone: bool,
+    to: str | None,
+    drop: bool,
+    dry_run: bool,
 ) -> None:
     """Lists recovery points, or restores POINT (an id, or a capsule's former name) as a capsule."""
-    project = frame.project()
+    if to is not None and (point is None or not gone or drop):
+        raise click.UsageError("`--to` needs `--gone` and a POINT to restore")
     if point is None:
-        _list(frame)
+        _list(frame, gone=gone)
         return
-    found = project.require_point(point)
+    if gone:
+        found = engine_gone.require_point(frame.session(), point)
+    else:
+        found = frame.project().require_point(point)
     if dry_run:
         line = f"{'drop' if drop else 'restore'} {found.id} ({found.commit[:10]})"
         frame.output.answer("plan", [line], line)
-        return
-    if drop:
-        project.drop(found)
-        frame.output.answer("dropped", shapes.recovery_point(found), found.id)
-        return
+    elif drop:
+        _drop(frame, found)
+    elif to is not None:
+        place = engine_gone.write_checkout(found, to)
+        frame.output.answer("restored", {"path": place}, place)
+        frame.output.note(f"restored `{found.id}`\nhint: git -C {to} status")
+    else:
+        _restore(frame, found, name)
+
+
+def _drop(frame: Frame, found: RecoveryPoint) -> None:
+    if found.repository:
+        engine_gone.drop(frame.session(), found)
+    else:
+        frame.project().drop(found)
+    frame.output.answer("dropped", shapes.recovery_point(found), found.id)
+
+
+def _restore(frame: Frame, found: RecoveryPoint, name: str | None) -> None:
+    project = frame.project()
     capsule = project.recover(found, name or found.capsule)
     frame.output.answer("capsules", [shapes.capsule(capsule.record)], capsule.name)
     frame.output.note(f"restored `{found.id}`\nhint: atoll diff {capsule.name}")
     if found.files is not None:
-        frame.output.note(f"what git cannot store is kept in {found.files}")
+        is_back = project.has_restorable_files(found)
+        what = "files that git cannot store were restored from" if is_back else "files are kept in"
+        frame.output.note(f"{what} {found.files}")
 
 
-def _list(frame: Frame) -> None:
-    points = frame.project().recovery_points()
+def _list(frame: Frame, *, gone: bool) -> None:
+    session = frame.session() if gone else frame.project().session
+    lost = engine_gone.recovery_points(session)
+    points = lost if gone else frame.project().recovery_points()
+    more = ("project",) if gone else ()
     frame.output.table(
         "recovery-points",
         [shapes.recovery_point(point) for point in points],
-        ("id", "capsule", "stored", "commit"),
-        ((p.id, p.capsule, phrases.moment(p.stored_at), p.commit[:10]) for p in points),
+        ("id", "capsule", "stored", "commit", *more),
+        (_row(point, gone=gone) for point in points),
     )
     if not points:
         frame.output.note("no recovery points")
+    if lost and gone:
+        frame.output.note("hint: atoll recover --gone ID --to DIR")
+    elif lost:
+        count = len(lost)
+        noun = "point" if count == 1 else "points"
+        frame.output.note(
+            f"{count} recovery {noun} of repositories that are gone\nhint: atoll recover --gone"
+        )
+
+
+def _row(point: RecoveryPoint, *, gone: bool) -> tuple[str, ...]:
+    row = (point.id, point.capsule, phrases.moment(point.stored_at), point.commit[:10])
+    # A stand-in is named after its project, and after where that was.
+    return (*row, Path(point.repository).stem.rpartition("-")[0]) if gone else row

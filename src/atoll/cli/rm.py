@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import shapes
+from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, names_argument, verb
 from atoll.engine.capsules import Capsule
 
@@ -36,9 +36,7 @@ def command(
         stored = None if point is None else shapes.recovery_point(point)
         removed.append({"name": capsule.name, "recovery_point": stored})
         if point is not None:
-            frame.output.note(
-                f"stored the work of `{capsule.name}`\nhint: atoll recover {point.id}"
-            )
+            frame.output.note(phrases.stored(point))
     frame.output.answer("removed", removed, "\n".join(capsule.name for capsule in capsules))
 
 

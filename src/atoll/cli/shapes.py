@@ -135,6 +135,8 @@ def recovery_point(record: RecoveryPoint) -> Shape:
         "head_commit": record.head_commit,
         "stored_at": record.stored_at,
         "files": record.files,
+        "lacks": record.lacks or None,
+        "standin": record.repository or None,
     }
 
 

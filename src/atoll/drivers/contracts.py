@@ -178,6 +178,11 @@ class LayeredDriver(WorkspaceDriver, Protocol):
         doubt.
         """
 
+    def put_back(self, plan: WorkspacePlan, aside: Path) -> None:
+        """Brings files that `save` kept beside a recovery point into a fresh workspace, which has
+        no view at this moment.
+        """
+
     def place(self, plan: WorkspacePlan) -> Path | None:
         """Where the workspace can be opened without its view; None when it cannot."""
 

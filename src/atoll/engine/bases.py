@@ -53,7 +53,8 @@ def grounded(
     """The plans with the layers that they lie on, which cannot be collected meanwhile.
 
     The commit of `point`, which the capsules start with, is readable in them besides the history
-    of their base. Nothing else that the point's text names is.
+    of their base, and so is what its files differ from. Nothing else that the point's text names
+    is.
     """
     first = plans[0]
     if not first.workspace.pool:
@@ -62,6 +63,8 @@ def grounded(
     pool = Pool(first.workspace.pool)
     driver = registry.layered_driver(first.workspace.driver)
     extra = () if point is None else (point.commit,)
+    if point is not None and point.lacks and point.files_base is not None:
+        extra = (*extra, point.files_base)
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.ground,
@@ -113,8 +116,25 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
         )
         base = base._replace(carried=made)
     if ground.dirty:
-        base = base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
+        base = base._replace(dirty=_freeze_dirty(session, pool, source, ground, base))
     return base
+
+
+def _freeze_dirty(
+    session: Session, pool: Pool, source: Source, ground: Ground, base: Base
+) -> Layer | None:
+    from atoll.drivers.layers import freezing  # noqa: PLC0415 - as above
+
+    dirty = freezing.freeze_dirty(
+        pool, source, ground, git_layer=base.git, commit_layer=base.commit.layer
+    )
+    if os.path.lexists(os.path.join(source.git_dir, "MERGE_HEAD")):
+        session.warn(
+            f"a merge is in progress in `{source.checkout}`: the capsule gets its files and "
+            "conflicts, but a commit made there does not record the merge\n"
+            "hint: git merge --continue, then atoll new NAME"
+        )
+    return dirty
 
 
 def _builder(session: Session, pool: Pool, tell: Tell | None) -> Builder:

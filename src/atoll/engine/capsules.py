@@ -367,6 +367,8 @@ class Capsule:
             now = self.session.store.require_capsule(self.record.project_id, self.name)
             if (now.id, now.state) != (self.record.id, CapsuleState.READY):
                 raise StateError(f"`{self.name}` has been removed", hint="atoll ls")
+            # What was brought out since decides whether the branch is ours to remove.
+            self.record = now
             yield
 
     def _require_expendable(self, *, keep_branch: bool) -> None:
@@ -383,7 +385,9 @@ class Capsule:
             )
 
     def _way_out(self, work: Work) -> str:
-        if work.uncommitted or work.untracked or work.nested:
+        if work.nested:
+            return f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
+        if work.uncommitted or work.untracked:
             return (
                 f'atoll commit {self.name} -m "…", or atoll rm {self.name} --force '
                 "(stores it; atoll recover brings it back)"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
@@ -19,11 +20,13 @@ from atoll.engine import (
     removal,
     runs,
     snapshots,
+    views,
 )
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
 from atoll.host import git, locks
+from atoll.host.points import recovered_tree
 from atoll.model import state
 from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import printable
@@ -133,16 +136,22 @@ def _restore(
         driver = registry.shared_driver(plan.workspace.driver)
         driver.restore(plan.workspace, point, lock=lock)
         return
-    for words in (
-        ("-u", "--reset", point.commit),
-        (point.index_commit or point.head_commit,),
-    ):
-        # Its own git puts them there, as a run: the set-up has run before.
-        argv = ("git", "read-tree", *words)
-        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
-        if done.code != 0:
-            said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-            raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+    _read_tree(session, capsule, point, "-u", "--reset", recovered_tree(point))
+    if point.files is not None:
+        # Not through the view: the files may be many, and no program inside is needed.
+        views.end_view(session, capsule)
+        layered = registry.layered_driver(plan.workspace.driver)
+        layered.put_back(plan.workspace, Path(point.files))
+    _read_tree(session, capsule, point, point.index_commit or point.head_commit)
+
+
+def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
+    """Its own git puts them there, as a run: the set-up has run before."""
+    argv = ("git", "read-tree", *words)
+    done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+    if done.code != 0:
+        said = printable(done.stderr[-1000:].decode(errors="replace").strip())
+        raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
 
 
 def fork_capsule(

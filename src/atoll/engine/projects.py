@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from atoll.drivers.layers.pool import Pool
-from atoll.engine import networks, reaper, trust
+from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.engine import gone, networks, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git, points, programs
+from atoll.host import files, git, points, programs, restored
 from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -186,6 +186,10 @@ class Project:
     def require_point(self, text: str) -> RecoveryPoint:
         """The point with this id, or the newest of the capsule with this name."""
         found = [p for p in self.recovery_points() if text in (p.id, p.capsule)]
+        # Also of a repository that is gone: this one may have taken its place.
+        found = found or [
+            p for p in gone.recovery_points(self.session) if text in (p.id, p.capsule)
+        ]
         if not found:
             raise StateError(
                 f"there is no recovery point `{printable(text)}`", hint="atoll recover"
@@ -194,13 +198,27 @@ class Project:
 
     def recover(self, point: RecoveryPoint, name: str) -> Capsule:
         """A new capsule that holds what the point holds; the point stays."""
+        if point.repository:
+            point = gone.adopt(self.session, self.record, point)
         plan = self.plan(name, CapsuleSpec(base=point.head_commit))
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
         began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
         return self.make([began], point=point)[0]
 
+    @staticmethod
+    def has_restorable_files(point: RecoveryPoint) -> bool:
+        """Whether `recover` puts back what is kept beside a point: not if its layers could not be
+        merged.
+        """
+        return (
+            point.files is not None and restored.find_kept(Path(point.files), WORKSPACE) is not None
+        )
+
     def drop(self, point: RecoveryPoint) -> None:
-        points.drop(self._shelf, point)
+        if point.repository:
+            gone.drop(self.session, point)
+        else:
+            points.drop(self._shelf, point)
 
     def draft(self) -> str:
         """What `init` would write."""
@@ -263,7 +281,10 @@ def project_at(session: Session, path: str) -> Project:
     _require_owners(session, path)
     # Before git is looked for, by a guess, and then by what git says.
     programs.distrust(_nearest_checkout(path))
-    checkout = git.find_checkout(path)
+    try:
+        checkout = git.find_checkout(path)
+    except StateError as error:
+        raise _explained(session, path, error) from error
     programs.distrust([checkout.root])
     _require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
@@ -279,6 +300,21 @@ def project_at(session: Session, path: str) -> Project:
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
     return Project(session=session, record=session.store.remember_project(record))
+
+
+def _explained(session: Session, path: str, error: StateError) -> StateError:
+    """Says so when there was a repository, and capsules of it still are."""
+    real = os.path.realpath(path)
+    lost = [p for p in gone.gone_projects(session) if programs.is_below(real, [p.root])]
+    names = [c.name for project in lost for c in session.store.capsules(project.id)]
+    if not names:
+        return error
+    shown = ", ".join(f"`{name}`" for name in names)
+    return StateError(
+        f"the repository `{printable(lost[0].git_dir)}` is gone; its capsules are still there: "
+        f"{shown}",
+        hint="atoll gc --gone stores their work and removes them",
+    )
 
 
 def _require_owners(session: Session, path: str) -> None:

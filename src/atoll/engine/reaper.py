@@ -49,7 +49,7 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
         if runs.settle(session, run).state is RunState.ENDED
     ]
     finished, saved = [], []
-    for capsule in session.store.unsettled():
+    for capsule in _unsettled_here(session, patient=patient):
         if not patient and _has_just_failed(capsule):
             session.warn(f"`{capsule.name}` is still {capsule.state}\nhint: atoll gc")
             continue
@@ -66,6 +66,17 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
         finished += [capsule.name] if done else []
         saved += [point.id] if point is not None else []
     return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
+
+
+def _unsettled_here(session: Session, *, patient: bool) -> list[Capsule]:
+    """What a command tries to put right: `gc` everything, others not what belongs to a repository
+    that is gone, so that no other project hears of it.
+    """
+    found = session.store.unsettled()
+    if not found or patient:
+        return found
+    there = {p.id for p in session.store.projects() if os.path.isdir(p.git_dir)}
+    return [capsule for capsule in found if capsule.project_id in there]
 
 
 def _note_failure(capsule: Capsule) -> None:
@@ -162,16 +173,12 @@ def _unsettled(session: Session) -> Collected:
     return Collected(capsules=tuple(capsules), runs=tuple(ended))
 
 
-def orphans(session: Session) -> list[Capsule]:
-    """Capsules whose repository is not there."""
-    gone = {p.id for p in session.store.projects() if not os.path.isdir(p.git_dir)}
-    return [capsule for capsule in session.store.capsules() if capsule.project_id in gone]
-
-
 def _collect_orphans(session: Session, *, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Capsules whose repository is gone: their files are kept aside, the rest is removed."""
+    """Capsules whose repository is gone: their work is stored in a stand-in, then they go."""
+    from atoll.engine import gone  # noqa: PLC0415 - for this one verb
+
     removed, recovered = [], []
-    for capsule in orphans(session):
+    for capsule in gone.orphans(session):
         lock = session.lock_of(capsule)
         if not lock.acquire():
             continue

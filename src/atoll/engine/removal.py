@@ -76,6 +76,9 @@ def remove(
     session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
+    if workspace.pool:
+        # Before anything is read: what a killed keeper left behind must not write meanwhile.
+        views.end_view(session, capsule)
     saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
     if removal.save and not is_expendable and not _is_pristine(capsule, losing):
@@ -83,8 +86,6 @@ def remove(
             losing, point=removal.point, base=capsule.base_commit, home=session.home
         )
     session.reach("rm.saved", capsule.name)
-    if workspace.pool:
-        views.end_view(session, capsule)
     isolation = isolation_plan(session, capsule)
     if isolation.limits:
         from atoll.engine import confines  # noqa: PLC0415 - only with limits

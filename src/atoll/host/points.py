@@ -32,6 +32,12 @@ _LATEST_S = 1 << 40
 _CAPSULE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _POINT = re.compile(r"[a-z0-9][a-z0-9-]*/[A-Za-z0-9][A-Za-z0-9.-]*")
 
+EMPTY_TREES = {
+    40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+"""Git knows the tree that holds nothing, by the length of its ids."""
+
 Warn = Callable[[str], None]
 
 
@@ -105,7 +111,10 @@ def _load(shelf: Shelf, point: str, commit: str) -> RecoveryPoint | None:
         found = RecoveryPoint(**raw)
     except (ValueError, TypeError, KeyError, AttributeError, StateError):
         return None
-    named = (found.commit, found.base_commit, found.head_commit, found.index_commit)
+    named = (
+        *(found.commit, found.base_commit, found.head_commit),
+        *(found.index_commit, found.files_base),
+    )
     is_ours = (found.id, found.ref, found.commit) == (point, PREFIX + point, commit) and all(
         name is None or find_object_id(Untrusted(str(name).encode())) is not None for name in named
     )
@@ -155,6 +164,13 @@ def _parse_commit(content: bytes) -> tuple[list[str], int, dict[str, str]]:
         if (named := find_object_id(Untrusted(value))) is not None:
             trailers[key.decode()] = str(named)
     return parents, stamp, trailers
+
+
+def recovered_tree(point: RecoveryPoint) -> str:
+    """The tree that a restored workspace begins with; what is in `files` is put on it."""
+    if not point.lacks:
+        return point.commit
+    return point.files_base or EMPTY_TREES[len(point.commit)]
 
 
 def drop(shelf: Shelf, point: RecoveryPoint) -> None:

@@ -25,7 +25,10 @@ from atoll.model.untrusted import InsidePath, find_link_target
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ENTRIES = 10_000_000
-_CHANGES, _LAYERS, _REMOVED = "changes", "layers", "removed.txt"
+CHANGES, REMOVED = "changes", "removed.txt"
+WHOLE = "workspace"
+"""What all files of a workspace are kept under, where nothing says which of them differ."""
+_LAYERS = "layers"
 
 
 def set_changes_aside(
@@ -43,7 +46,7 @@ def set_changes_aside(
             _set_aside(layers, own, namespace, target)
         except StateError:
             # A layer is missing, or has marks that the kernel would not write.
-            remove_tree(target / _CHANGES, within=target)
+            remove_tree(target / CHANGES, within=target)
             present = [layer for layer in layers[-own:] if layer.is_dir()]
             for number, layer in enumerate(present):
                 make_private_directory(target / _LAYERS)
@@ -55,7 +58,7 @@ def _set_aside(layers: Sequence[Path], own: int, namespace: Namespace, target: P
         return
     if os.geteuid() == 0:
         raise StateError("the changes cannot be read")
-    remove_tree(target / _CHANGES, within=target)
+    remove_tree(target / CHANGES, within=target)
     said = json.dumps([str(layer) for layer in layers])
     if user_namespace.call(__name__, [said, str(own), namespace, str(target)]) != [True]:
         raise StateError("the changes cannot be read")
@@ -74,7 +77,7 @@ def main() -> None:
 
 def _copy_changes(layers: Sequence[Path], own: int, namespace: Namespace, target: Path) -> bool:
     """Returns False when something of it could not be read."""
-    place = target / _CHANGES
+    place = target / CHANGES
     with MergedTree(layers, own=own, namespace=namespace, at="") as tree:
         found = tree.changes(limit_entries=_ENTRIES)
         if found.closed:
@@ -87,7 +90,7 @@ def _copy_changes(layers: Sequence[Path], own: int, namespace: Namespace, target
                 if not _copy_entry(tree, root, path, entry):
                     return False
     removed = sorted(path for path in found.hidden if path not in found.entries)
-    write_new(target / _REMOVED, b"".join(path.quoted() + b"\n" for path in removed), mode=0o600)
+    write_new(target / REMOVED, b"".join(path.quoted() + b"\n" for path in removed), mode=0o600)
     return True
 
 

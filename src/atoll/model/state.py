@@ -179,6 +179,10 @@ class Process(NamedTuple):
     age_s: float
 
 
+WHOLE = (".",)
+"""In the place of paths: the whole workspace."""
+
+
 class Work(NamedTuple):
     """What a workspace holds that exists nowhere else."""
 
@@ -202,7 +206,9 @@ class Work(NamedTuple):
             ("untracked", self.untracked),
             ("nested repository", self.nested),
         ):
-            if paths:
+            if paths == WHOLE:
+                lines.append("its files, which cannot be compared with a commit")
+            elif paths:
                 shown = ", ".join(f"`{printable(path)}`" for path in paths[:3])
                 more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
@@ -239,6 +245,12 @@ class RecoveryPoint(NamedTuple):
     index_commit: str | None = None
     files: str | None = None
     """A directory beside the ref that holds what git cannot store."""
+    files_base: str | None = None
+    """The commit that the files there differ from; None when they are all files."""
+    lacks: str = ""
+    """Why the commit does not hold the uncommitted work, which is in `files` then; else empty."""
+    repository: str = ""
+    """The stand-in that holds it, when the capsule's own repository is gone."""
 
 
 class Problem(NamedTuple):

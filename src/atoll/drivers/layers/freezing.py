@@ -17,6 +17,8 @@ from atoll.drivers.layers.carried import (
 from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
+from atoll.drivers.layers.repository import Source
+from atoll.drivers.layers.staged import find_staged, write_staged
 from atoll.host import copying, manifests, trees
 from atoll.host.trees import Manifest
 from atoll.model.errors import StateError
@@ -70,11 +72,14 @@ def freeze_carried(
     return made
 
 
-def freeze_dirty(pool: Pool, checkout: str, commit: str, ground: Ground) -> Layer | None:
-    """The owner's uncommitted and untracked changes; None when there are none."""
-    home = str(pool.root.parents[1])
-    dirty = dirty_paths(checkout, commit, carry=ground.carry, never=ground.never, home=home)
-    if not dirty.changed and not dirty.removed:
+def freeze_dirty(
+    pool: Pool, source: Source, ground: Ground, *, git_layer: Layer, commit_layer: Layer
+) -> Layer | None:
+    """The owner's uncommitted, staged and untracked changes; None when there are none."""
+    home, checkout = str(pool.root.parents[1]), source.checkout
+    dirty = dirty_paths(checkout, source.commit, carry=ground.carry, never=ground.never, home=home)
+    staged = find_staged(checkout, source.commit, dirty, ground)
+    if not dirty.changed and not dirty.removed and not staged.digest():
         return None
     parents = {"/".join(path.split("/")[:-1]) for path in dirty.removed}
     # Nothing below is wanted: changed paths are files, and of the rest only the directories.
@@ -89,8 +94,18 @@ def freeze_dirty(pool: Pool, checkout: str, commit: str, ground: Ground) -> Laye
         _make_room(place)
         report = copying.copy_changes(Path(checkout), place / "tree" / WORKSPACE, changes, entries)
         about = f"{len(changes.changed)} changed, {len(changes.removed)} removed"
-        layer = _describe(f"x{_content(report, changes, ())}", "dirty", report, about=about)
-        return pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
+        # An index is made for the stat data of one commit layer.
+        below = (commit_layer.id, staged.digest()) if staged.digest() else ()
+        layer = _describe(f"x{_content(report, changes, below)}", "dirty", report, about=about)
+        known = pool.find(layer.id)
+        if known is not None or not staged.digest():
+            return known or pool.freeze(place, layer, digests=report.digests)
+        write_staged(
+            place, staged, repository=source.repository,
+            git_dir=pool.tree(git_layer.id) / WORKSPACE / ".git",
+            index=pool.tree(commit_layer.id) / WORKSPACE / ".git" / "index",
+        )  # fmt: skip
+        return pool.freeze(place, layer)
 
 
 def _lies(path: str, below: tuple[str, ...]) -> bool:

@@ -285,7 +285,7 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
         (target.parent / "info").mkdir(mode=0o755)
         for pack in [pack for step in steps for pack in step.packs]:
             for suffix in ("pack", "idx"):
-                _link(origin / f"{pack}.{suffix}", target / f"{pack}.{suffix}")
+                link(origin / f"{pack}.{suffix}", target / f"{pack}.{suffix}")
         known = [f"^{commit}" for commit in steps[-1].commits] if steps else []
         made = packs.pack(repository, target, [*recipe.commits, *known])
         known = [f"^{commit}" for commit in recipe.commits]
@@ -304,7 +304,8 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
     files.sync_directory(pool.history)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """A pack of a store under another name, without a second copy where that is possible."""
     try:
         os.link(source, target)
     except OSError:

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 from atoll.drivers.workspace.survey import Against, Found, Survey, git_mode
+from atoll.host import git
 from atoll.host.intake import trees
 from atoll.host.intake.store import Store
 from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import PlainTree
-from atoll.model.errors import StateError
+from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath
 
 
@@ -24,6 +25,16 @@ def without_held(checkout: Path, store: Store, seen: Survey, against: Against) -
         tuple(path for path in against.uncommitted if path not in held),
         tuple(path for path in against.untracked if path not in held),
     )
+
+
+def staged_by_owner(checkout: Path) -> set[tuple[bytes, str]]:
+    """The paths and object ids in the index of the checkout; none if it cannot be read."""
+    try:
+        answer = git.git("ls-files", "--stage", "--full-name", "-z", cwd=str(checkout))
+    except (StateError, DriverError, OSError):
+        return set()
+    rows = (row.partition(b"\t") for row in answer.stdout.split(b"\0") if row)
+    return {(path, head.split(b" ")[1].decode()) for head, _, path in rows}
 
 
 def _find_held(

@@ -18,14 +18,12 @@ from atoll.host.intake.content import tracked_below
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store
 from atoll.host.points import PREFIX
-from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
-from atoll.model.state import Work
+from atoll.model.state import WHOLE, Work
 from atoll.model.untrusted import InsidePath, ObjectId
 
 UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
-ALL = (".",)
-"""In the place of paths: the whole workspace."""
 _HOLDERS = ("refs/heads/", "refs/remotes/", "refs/tags/", PREFIX)
 """What keeps commits of the owner's repository."""
 
@@ -97,6 +95,13 @@ class Examined(NamedTuple):
     taken: Taken | None = None
     survey: Survey | None = None
     """None when files and commits cannot be told apart: then all is kept as files."""
+    trouble: Exception | None = None
+    """What kept some of it from being looked at."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may see more: a program was killed, or something was written."""
+        return isinstance(self.trouble, (DriverError, OSError))
 
 
 def branch_commits(plan: WorkspacePlan) -> list[str]:
@@ -108,7 +113,7 @@ def branch_commits(plan: WorkspacePlan) -> list[str]:
 
 def find_work(site: Site) -> Work:
     if not Path(site.plan.repository).is_dir():
-        return Work(nested=ALL if site.is_there() else ())
+        return Work(nested=WHOLE if site.is_there() else ())
     if not site.is_there():
         return Work(commits=_lonely_commits(site, site.committed()))
     try:
@@ -120,7 +125,7 @@ def find_work(site: Site) -> Work:
 
 def _unexamined(site: Site) -> Work:
     """What cannot be looked at may hold anything."""
-    return Work(commits=_lonely_commits(site, site.committed()), nested=ALL)
+    return Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
 
 
 @contextmanager
@@ -131,25 +136,27 @@ def examined(site: Site) -> Iterator[Examined]:
     to be kept as files. Raises one of `UNREADABLE` when not even its top can be opened.
     """
     with site.opened() as (workspace, store):
-        taken, refused = _take(site, workspace)
+        taken, trouble = _take(site, workspace)
         if taken is None:
             lonely = _lonely_commits(site, site.committed())
-            yield Examined(Work(commits=lonely, nested=ALL), workspace, store)
+            work = Work(commits=lonely, nested=WHOLE)
+            yield Examined(work, workspace, store, trouble=trouble)
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
         try:
             work, seen = _look(site, workspace, store, taken)
-        except UNREADABLE:
-            yield Examined(Work(commits=lonely, nested=ALL), workspace, store, taken)
+        except UNREADABLE as error:
+            work = Work(commits=lonely, nested=WHOLE)
+            yield Examined(work, workspace, store, taken, trouble=error)
             return
-        if refused or not taken.is_whole:
-            work = work._replace(nested=(*work.nested, *ALL))
+        if trouble is not None or not taken.is_whole:
+            work = work._replace(nested=(*work.nested, *WHOLE))
         work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)
-        yield Examined(work, workspace, store, taken, seen)
+        yield Examined(work, workspace, store, taken, seen, trouble)
 
 
 def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple[Work, Survey]:
@@ -176,16 +183,17 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     return work, seen
 
 
-def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
-    """What is committed, and whether some of it is refused, incomplete or broken: that is only in
-    the capsule's files.
+def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, AtollError | None]:
+    """What is committed, and why some of it is refused, incomplete or broken: that is only in the
+    capsule's files.
     """
+    trouble: AtollError | None = None
     for everything in (True, False):
         try:
-            return site.take(workspace, everything=everything), not everything
-        except (StateError, DriverError):
-            continue
-    return None, True
+            return site.take(workspace, everything=everything), trouble
+        except (StateError, DriverError) as error:
+            trouble = trouble or error
+    return None, trouble
 
 
 def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:
@@ -207,18 +215,25 @@ def _shown(paths: tuple[InsidePath, ...]) -> tuple[str, ...]:
 def staged_only(
     site: Site, workspace: Workspace, store: Store, seen: Survey, head: str
 ) -> tuple[str, ...]:
-    """What is staged and neither in HEAD nor in the files: of this only the index knows."""
+    """What is staged and neither in HEAD nor in the files: of this only the index knows. What
+    `--dirty` brought is left out as long as the owner has it staged, too.
+    """
     staged = site.staged(workspace)
     if staged is None:
         return ()
     held = tracked_below(store, head, None)
-    return tuple(
-        entry.path.shown()
+    only = [
+        entry
         for entry in staged
         if not entry.intent_to_add
         and (entry.path not in held or held[entry.path].object_id != entry.object_id)
         and seen.ids.get(entry.path) != entry.object_id
-    )
+    ]
+    if only and site.plan.is_dirty:
+        owners = checkouts.staged_by_owner(Path(site.plan.checkout))
+        only = [entry for entry in only if (entry.path.raw, entry.object_id) not in owners]
+    # A conflict has up to three sides.
+    return tuple(dict.fromkeys(entry.path.shown() for entry in only))
 
 
 def _lonely_commits(site: Site, tips: list[str]) -> int:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
-from atoll.drivers.layers import history, repair
+from atoll.drivers.layers import history, repair, standins
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import changes, examination, recovery
@@ -27,10 +27,10 @@ from atoll.host.layer_stack import Namespace
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import View, WorkspacePlan
-from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
-_OWN = "xus"
+OWN = "xus"
 """How the layers begin that hold what is not in the commit: of the owner's changes, and of the
 capsule itself."""
 _REF_BYTES = 100
@@ -112,7 +112,8 @@ class LayeredWorkspace:
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         if plan.upper:
             self.discard(plan, home=home)
-        if keep_branch or not Path(plan.repository).is_dir():
+        # A branch of that name in another repository, at the same place, is not ours.
+        if keep_branch or not standins.has_repository(plan):
             return
         with git.turn(plan.repository):
             forget_branch(plan.repository, _branch(plan))
@@ -216,14 +217,33 @@ class LayeredWorkspace:
         return PrivateSite(
             plan,
             lambda: self._opened(plan, (*plan.layers, plan.upper)),
-            lambda aside: self._set_aside(plan, aside),
+            lambda aside: self._set_aside_whole(plan, aside),
         )
+
+    def _set_aside_whole(self, plan: WorkspacePlan, aside: Path) -> None:
+        """The copy has its name when it is complete: an interrupted one is made again."""
+        part = aside.with_name(f".{aside.name}")
+        files.make_private_directory(aside.parent)
+        for place in (part, aside):
+            files.remove_tree(place, within=aside.parent)
+        self._set_aside(plan, part)
+        os.rename(part, aside)
+        files.sync_directory(aside.parent)
+
+    def put_back(self, plan: WorkspacePlan, aside: Path) -> None:
+        self._put_back(plan, aside, overlay=None)
+
+    def _put_back(self, plan: WorkspacePlan, aside: Path, *, overlay: Namespace | None) -> None:
+        from atoll.host import restored  # noqa: PLC0415 - copies: not for a start
+
+        target = Pool(plan.pool).tree(plan.upper) / WORKSPACE
+        restored.put_back(aside, target, at=WORKSPACE, overlay=overlay, is_inside=True)
 
     @contextmanager
     def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[Workspace]:
         """The workspace as these layers show it; the topmost may still be written."""
         pool = Pool(plan.pool)
-        base = [layer for layer in plan.layers if layer[0] not in _OWN]
+        base = [layer for layer in plan.layers if layer[0] not in OWN]
         shown = self._shown(layers)
         own = sum(1 for layer in shown if layer not in base)
         with open_workspace(pool, shown, own, self._namespace(plan), base) as workspace:
@@ -242,12 +262,18 @@ class LayeredWorkspace:
         return False
 
     def work(self, plan: WorkspacePlan) -> Work:
+        if not standins.has_repository(plan):
+            return Work(nested=WHOLE)
         return examination.find_work(self._site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(self._site(plan), point=point, base=base, home=home)
+        stored = standins.stored_in(plan, home)
+        made = recovery.save(self._site(stored), point=point, base=base, home=home)
+        if made is None or stored is plan:
+            return made
+        return made._replace(repository=stored.repository)
 
 
 def _mode(path: str) -> int:

@@ -10,7 +10,7 @@ from atoll.drivers.layers import probes
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
-from atoll.drivers.workspace.layered import LayeredWorkspace, own_layers
+from atoll.drivers.workspace.layered import OWN, LayeredWorkspace, own_layers
 from atoll.host import files
 from atoll.host.merged import MergedTree
 from atoll.model.errors import StateError
@@ -95,6 +95,9 @@ class OverlayWorkspace(LayeredWorkspace):
             path in expected and content == expected[path] for path, content in held.items()
         )
 
+    def put_back(self, plan: WorkspacePlan, aside: Path) -> None:
+        self._put_back(plan, aside, overlay=self._namespace(plan))
+
     def _hide(self, tree: Path, relative: str) -> None:
         files.remove_beneath(tree, relative, whiteout=True)
 
@@ -106,11 +109,12 @@ class OverlayWorkspace(LayeredWorkspace):
         from atoll.host import recovered  # noqa: PLC0415 - reads and copies: not for a start
 
         pool = Pool(plan.pool)
-        own = own_layers(plan)
         layers = [*plan.layers, plan.upper]
+        # With what `--dirty` brought: the owner may not have that any more.
+        first = next(number for number, layer in enumerate(layers) if layer[0] in OWN)
         recovered.set_changes_aside(
             [pool.tree(layer) for layer in layers],
-            own=len(layers) - layers.index(own[0]),
+            own=len(layers) - first,
             namespace=self._namespace(plan),
             target=aside,
         )

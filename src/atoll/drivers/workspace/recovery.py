@@ -8,7 +8,7 @@ workspace whose repository was destroyed) is kept aside as plain files.
 
 from __future__ import annotations
 
-import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,50 +24,68 @@ from atoll.drivers.workspace.examination import (
     staged_only,
 )
 from atoll.drivers.workspace.survey import Survey
-from atoll.host import git, points
+from atoll.host import git, points, restored
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import tracked_below
 from atoll.host.intake.store import Store, open_store
 from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.points import PREFIX, Shelf
-from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
+from atoll.model.names import printable
 from atoll.model.state import RecoveryPoint
 from atoll.model.untrusted import InsidePath, ObjectId
 
 NAME, ADDRESS = "Atoll", "atoll@localhost"
+_ATTEMPTS = 3
+"""How often it is tried to store everything in git, before files are kept beside the point."""
+_REASON_CHARS = 300
 
 
 def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | None:
     """`base` is the commit that the capsule's work began at."""
     plan = site.plan
     shelf = Shelf(plan.repository, home)
-    if not Path(plan.repository).is_dir():
-        return _save_without_repository(site, shelf, point, base) if site.is_there() else None
     if not site.is_there():
         work = find_work(site)
         if not work.any:
             return points.find_point(shelf, point)
         return _note(site, shelf, _Kept(point, base, site.committed()))
-    try:
-        return _save_examined(site, shelf, point, base)
-    except UNREADABLE:
-        # Not even its top can be opened: all of it is kept as files.
-        kept = _Kept(point, base, site.committed() or [plan.base_commit])
-        made = _note(site, shelf, kept, has_files=True)
-        site.set_aside(shelf.files_of(point))
-        return made
+    trouble: Exception | None = None
+    for number in range(_ATTEMPTS):
+        try:
+            return _save_examined(site, shelf, point, base, is_last=number == _ATTEMPTS - 1)
+        except _AnotherAttemptError:
+            continue
+        except UNREADABLE as error:
+            trouble = error
+            if not isinstance(error, (DriverError, OSError)):
+                break
+    # Not even its top can be opened: all of it is kept as files.
+    kept = _Kept(point, base, site.committed() or [plan.base_commit])
+    return _note_with_files(site, shelf, kept._replace(lacks=_reason(trouble)))
 
 
-def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint | None:
+class _AnotherAttemptError(Exception):
+    """A tool was killed or a file was written meanwhile: another attempt may store everything."""
+
+
+def _save_examined(
+    site: Site, shelf: Shelf, point: str, base: str, *, is_last: bool
+) -> RecoveryPoint | None:
     plan = site.plan
     with examined(site) as it:
         if not it.work.any:
             return points.find_point(shelf, point)
-        tree = _find_tree(it)
+        tree, trouble = _find_tree(it)
         changed = it.work.uncommitted or it.work.untracked
         staged = None if tree is None else _find_staged(site, it, tree)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
-        lost_to_git = it.work.nested or is_staged_lost or (tree is None and changed)
+        # A merge in progress has no tree, however often it is tried.
+        is_merging = any(entry.stage for entry in site.staged(it.workspace) or ())
+        is_failed = (tree is None and it.survey is not None) or (is_staged_lost and not is_merging)
+        if not is_last and (it.may_pass or is_failed):
+            raise _AnotherAttemptError
+        is_lacking = tree is None and bool(changed or it.work.nested)
         tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
         kept = _Kept(
             point=point,
@@ -76,12 +94,33 @@ def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryP
             tree=tree,
             store=it.store,
             staged=staged,
+            lacks=_reason(trouble) if is_lacking else "",
         )
-        made = _note(site, shelf, kept, has_files=bool(lost_to_git))
-        if lost_to_git:
-            # An interrupted removal comes here again.
-            site.set_aside(shelf.files_of(point))
-        return made
+        if it.work.nested or is_staged_lost or is_lacking:
+            return _note_with_files(site, shelf, kept)
+        return _note(site, shelf, kept)
+
+
+def _reason(trouble: Exception | None) -> str:
+    if trouble is None:
+        return "its repository is not the one that it was made with"
+    said = trouble.message if isinstance(trouble, AtollError) else str(trouble)
+    first = said.splitlines()[0] if said else type(trouble).__name__
+    # Settings that every git of Atoll's is given tell nothing.
+    return printable(re.sub(r" -c \S+", "", first))[:_REASON_CHARS]
+
+
+def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
+    """Keeps the files beside the point. Where they are copied, that comes first: a point is there
+    when all of it is. Where they are moved, a point that was interrupted must know of them.
+    """
+    aside = shelf.files_of(kept.point)
+    if site.plan.pool:
+        site.set_aside(aside)
+        return _note(site, shelf, kept, has_files=True)
+    made = _note(site, shelf, kept, has_files=True)
+    site.set_aside(aside)
+    return made
 
 
 class _Kept(NamedTuple):
@@ -93,16 +132,19 @@ class _Kept(NamedTuple):
     tree: ObjectId | None = None
     store: Store | None = None
     staged: ObjectId | None = None
+    lacks: str = ""
 
 
-def _find_tree(it: Examined) -> ObjectId | None:
-    """The files as a tree; None when git cannot store them: then they are kept as they are."""
+def _find_tree(it: Examined) -> tuple[ObjectId | None, Exception | None]:
+    """The files as a tree; None when git cannot store them, and why: then they are kept as they
+    are.
+    """
     if it.survey is None:
-        return None
+        return None, it.trouble
     try:
-        return write_files(it)
-    except (StateError, PrerequisiteError):
-        return None
+        return write_files(it), None
+    except (StateError, DriverError, PrerequisiteError, OSError) as error:
+        return None, error
 
 
 def write_files(it: Examined) -> ObjectId:
@@ -180,6 +222,8 @@ def _note(
         index_commit=made.staged,
         stored_at=time.time(),
         files=str(shelf.files_of(kept.point)) if has_files else None,
+        files_base=_files_base(site, shelf, kept) if has_files else None,
+        lacks=kept.lacks,
     )
     if before == made.commit and (known := points.find_point(shelf, kept.point)) is not None:
         return known
@@ -187,6 +231,12 @@ def _note(
     if before != made.commit:
         git.move_ref(ref, made.commit, old=before, cwd=shelf.repository)
     return point
+
+
+def _files_base(site: Site, shelf: Shelf, kept: _Kept) -> str | None:
+    """What the kept files differ from; None when they are all files of the workspace."""
+    is_all = not site.plan.pool or restored.is_whole(shelf.files_of(kept.point))
+    return None if is_all else site.plan.base_commit
 
 
 class _Made(NamedTuple):
@@ -234,17 +284,17 @@ def _holds(store: Store, point: str, tree: str, head: str) -> bool:
     return comparison.tree_of(store, point) == tree and parents[:1] == [head]
 
 
-def _save_without_repository(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint:
-    """The owner's repository is gone, so the workspace is kept as plain files."""
-    aside = shelf.files_of(point)
-    site.set_aside(aside)
-    return RecoveryPoint(
-        id=point,
-        capsule=point.split("/", maxsplit=1)[0],
-        ref="",
-        commit="",
-        base_commit=base,
-        head_commit=base,
-        stored_at=os.stat(aside).st_mtime,
-        files=str(aside),
-    )
+def save_files(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
+    """Keeps the files of a workspace whose commits went with the owner's repository. The site's
+    repository is a stand-in; the point there is a commit without files or history.
+    """
+    shelf = Shelf(site.plan.repository, home)
+    if not site.is_there():
+        return points.find_point(shelf, point)
+    with open_store(site.plan.repository, scratch=site.scratch) as store:
+        empty = points.EMPTY_TREES[len(site.plan.base_commit)]
+        store.run("mktree")
+        root = _written(store, empty, [], b"atoll: the history is lost with the repository\n")
+        commits.publish(store, shelf.repository, [root], known=[])
+    kept = _Kept(point, root, [root], lacks="the repository that held its commits is gone")
+    return _note_with_files(site, shelf, kept)

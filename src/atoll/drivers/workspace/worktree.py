@@ -11,14 +11,17 @@ import re
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
+from atoll.drivers.layers import standins
+from atoll.drivers.layers.pool import WORKSPACE
 from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.linked import LinkedSite
 from atoll.host import files, git, programs
+from atoll.host.points import recovered_tree
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
-from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 
 _OLDEST_GIT = (2, 36, 0)
 
@@ -64,7 +67,7 @@ class WorktreeWorkspace:
         if os.path.lexists(plan.path):
             files.move(Path(plan.path), doomed)
             files.remove_tree(doomed, within=home)
-        if not Path(plan.repository).is_dir():
+        if not standins.has_repository(plan):
             return
         with git.turn(plan.repository):
             self._forget(plan, keep_branch=keep_branch)
@@ -84,20 +87,30 @@ class WorktreeWorkspace:
             forget_branch(plan.repository, _branch(plan))
 
     def work(self, plan: WorkspacePlan) -> Work:
+        if not standins.has_repository(plan):
+            return Work(nested=WHOLE) if _site(plan).is_there() else Work()
         return examination.find_work(_site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        return recovery.save(_site(plan), point=point, base=base, home=home)
+        if standins.has_repository(plan):
+            return recovery.save(_site(plan), point=point, base=base, home=home)
+        # Its commits are gone with the repository that it shared.
+        stored = standins.stored_in(plan, home)
+        made = recovery.save_files(_site(stored), point=point, home=home)
+        return made if made is None else made._replace(repository=stored.repository)
 
     def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
         """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
-        for words in (
-            ("-u", "--reset", point.commit),
-            (point.index_commit or point.head_commit,),
-        ):
-            git.git("read-tree", *words, cwd=plan.path, keep_fds=(lock,))
+        start = recovered_tree(point)
+        git.git("read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
+        if point.files is not None:
+            from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
+            restored.put_back(Path(point.files), Path(plan.path), at=WORKSPACE)
+        now = point.index_commit or point.head_commit
+        git.git("read-tree", now, cwd=plan.path, keep_fds=(lock,))
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(_site(plan), base=base, stat=stat)

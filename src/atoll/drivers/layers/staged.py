@@ -1,0 +1,221 @@
+"""What the owner has staged, for a capsule that begins with the owner's uncommitted changes.
+
+The index of a `--dirty` capsule is that of the commit with the owner's staged changes on top: new,
+changed, renamed and removed files, files that are only intended to be added, and the sides of a
+conflict. The staged contents travel as loose objects. What `--dirty` leaves out because it looks
+like a secret is not staged in the capsule either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.layers.carry import Dirty
+from atoll.drivers.layers.carrylist import CarryList
+from atoll.drivers.layers.packs import CONSTANT, quoted_path
+from atoll.drivers.layers.pool import WORKSPACE
+from atoll.host import files, git
+from atoll.model import secretfiles
+from atoll.model.plan import Ground
+
+_GITLINK = "160000"
+_NO_MODE = "000000"
+_EMPTY = {hashlib.new(name, b"blob 0\0").hexdigest() for name in ("sha1", "sha256")}
+"""The id that git gives to a file which is only intended to be added: that of an empty one."""
+_INDEX_BYTES = 1 << 30
+_LOOSE_BYTES = 64 << 20
+"""How large a pack may be to be taken apart into loose objects."""
+
+
+class StagedEntry(NamedTuple):
+    """One entry of the owner's index that the commit does not have like this."""
+
+    path: str
+    mode: str
+    object_id: str
+    stage: int = 0
+
+    @property
+    def is_removal(self) -> bool:
+        return self.mode == _NO_MODE
+
+    def line(self) -> bytes:
+        """As `git update-index --index-info` reads it."""
+        return os.fsencode(f"{self.mode} {self.object_id} {self.stage}\t{self.path}\0")
+
+
+class Staged(NamedTuple):
+    """How the owner's index differs from a commit."""
+
+    entries: tuple[StagedEntry, ...] = ()
+    intended: tuple[str, ...] = ()
+    """Files that are to be added, of which nothing is staged yet (`git add --intent-to-add`)."""
+
+    def digest(self) -> str:
+        """Part of the layer's name; empty when nothing is staged."""
+        if not self.entries and not self.intended:
+            return ""
+        lines = [entry.line() for entry in self.entries]
+        lines += [os.fsencode(f"intended {path}\0") for path in self.intended]
+        return hashlib.blake2b(b"".join(lines), digest_size=8).hexdigest()
+
+
+def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> Staged:
+    """What in the owner's index differs from `commit` and may travel. One git, two with conflicts
+    or with empty new files.
+    """
+    found = _differences(checkout, commit, "--ita-visible-in-index")
+    conflicts = {path for path, _, status in found if status == "U"}
+    entries = [entry for path, entry, status in found if status != "U" and path not in conflicts]
+    empty = [e.path for e in entries if e.object_id in _EMPTY]
+    intended: set[str] = set()
+    if empty:
+        real = _differences(checkout, commit, "--ita-invisible-in-index", paths=empty)
+        intended = set(empty) - {path for path, _, _ in real}
+    if conflicts:
+        entries += _conflicting(checkout)
+    judge = _StagedJudge(checkout, dirty, ground)
+    kept = [entry for entry in entries if entry.path not in intended and judge.lets_out(entry)]
+    present = {path for path in dirty.changed if path in intended}
+    return Staged(tuple(kept), tuple(sorted(present)))
+
+
+def _differences(
+    checkout: str, commit: str, how: str, *, paths: Sequence[str] = ()
+) -> list[tuple[str, StagedEntry, str]]:
+    answer = git.git(
+        "--literal-pathspecs", "diff", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames",
+        "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative",
+        "--ignore-submodules=dirty", how, "--end-of-options", commit, "--", *paths,
+        cwd=checkout,
+    )  # fmt: skip
+    fields = answer.text.split("\0")
+    rows = []
+    for head, path in zip(fields[0::2], fields[1::2], strict=False):
+        _, mode, _, object_id, status = head.removeprefix(":").split(" ")
+        rows.append((path, StagedEntry(path, mode, object_id), status[0]))
+    return rows
+
+
+def _conflicting(checkout: str) -> list[StagedEntry]:
+    """The sides of all conflicts."""
+    listed = git.git("ls-files", "--unmerged", "--full-name", "-z", cwd=checkout).text
+    entries: dict[str, list[StagedEntry]] = {}
+    for row in filter(None, listed.split("\0")):
+        head, _, path = row.partition("\t")
+        mode, object_id, stage = head.split(" ")
+        entries.setdefault(path, []).append(StagedEntry(path, mode, object_id, int(stage)))
+    removed = [
+        StagedEntry(path, _NO_MODE, "0" * len(sides[0].object_id))
+        for path, sides in entries.items()
+    ]
+    # First the entry that the commit has goes, then the sides come.
+    return [*removed, *(side for sides in entries.values() for side in sides)]
+
+
+class _StagedJudge:
+    """Decides which staged contents stay out, as `carry` does for the files themselves."""
+
+    def __init__(self, checkout: str, dirty: Dirty, ground: Ground) -> None:
+        self._checkout = checkout
+        self._changed = frozenset(dirty.changed)
+        self._left_out = frozenset(entry.path for entry in dirty.left_out)
+        self._never = secretfiles.Globs(ground.never) if ground.never else None
+        self._listed = CarryList(checkout, ground.carry)
+
+    def lets_out(self, entry: StagedEntry) -> bool:
+        *parents, name = entry.path.split("/")
+        above = ["/".join(parents[:count]) for count in range(1, len(parents) + 1)]
+        if entry.mode == _GITLINK or not self._left_out.isdisjoint((*above, entry.path)):
+            return False
+        if entry.is_removal:
+            return True
+        if self._never is not None and (
+            self._never.find(entry.path, is_directory=False)
+            or any(self._never.find(place, is_directory=True) for place in above)
+        ):
+            return False
+        if self._listed.names([*parents, name]):
+            return True
+        if any(map(secretfiles.find_directory_rule, parents)) and entry.path not in self._changed:
+            return False
+        return not self._is_secret(entry, name, parents)
+
+    def _is_secret(self, entry: StagedEntry, name: str, parents: Sequence[str]) -> bool:
+        """By the name, or by what is staged, which may be another content than the file's."""
+        rule = secretfiles.find_rule(name)
+        parent = parents[-1].lower() if parents else ""
+        if rule is None or (rule.within and parent not in rule.within):
+            return False
+        if rule.content is None:
+            return True
+        content = git.git("cat-file", "blob", entry.object_id, cwd=self._checkout).stdout
+        return rule.fits(content[: secretfiles.READ_BYTES])
+
+
+def write_staged(
+    place: Path, staged: Staged, *, repository: str, git_dir: Path, index: Path
+) -> None:
+    """Writes the index, and the objects that it needs, into a layer that is being built.
+
+    `index` is that of the commit, whose stat data stays as far as entries stay; `git_dir` is the
+    capsules' repository as the git layer has it.
+    """
+    private = place / "tree" / WORKSPACE / ".git"
+    private.mkdir(parents=True, exist_ok=True, mode=0o755)
+    content = files.read_regular(index, limit_bytes=_INDEX_BYTES)
+    if content is None:
+        return
+    _copy_objects(private / "objects", staged, repository)
+    (private / "index").write_bytes(content)
+    env = {
+        **CONSTANT,
+        "GIT_DIR": str(git_dir),
+        "GIT_WORK_TREE": str(private.parent),
+        "GIT_INDEX_FILE": str(private / "index"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{repository}/objects"),
+    }
+    whole = ("-c", "index.sparse=false", "-c", "core.splitIndex=false")
+    if staged.entries:
+        lines = b"".join(entry.line() for entry in staged.entries)
+        git.git(*whole, "update-index", "-z", "--index-info",
+                cwd=str(private.parent), env=env, stdin=lines)  # fmt: skip
+    if staged.intended:
+        names = os.fsencode("".join(f"{path}\0" for path in staged.intended))
+        git.git(
+            *whole, "--literal-pathspecs", "add", "--intent-to-add", "--force", "--sparse",
+            "--pathspec-from-file=-", "--pathspec-file-nul",
+            cwd=str(private.parent), env=env, stdin=names,
+        )  # fmt: skip
+
+
+def _copy_objects(target: Path, staged: Staged, repository: str) -> None:
+    """The staged contents: as loose objects, which is how they come back out, or as a pack when
+    they are large.
+    """
+    wanted = dict.fromkeys(e.object_id for e in staged.entries if not e.is_removal)
+    if not wanted:
+        return
+    (target / "info").mkdir(parents=True, mode=0o755)
+    (target / "pack").mkdir(mode=0o755)
+    alternates = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{repository}/objects")}
+    env = {**CONSTANT, "GIT_OBJECT_DIRECTORY": str(target)}
+    git.git(
+        "pack-objects", "-q", "--window=0", str(target / "pack" / "pack"),
+        cwd=repository, env={**env, **alternates},
+        stdin="".join(f"{name}\n" for name in wanted).encode(),
+    )  # fmt: skip
+    for pack in [path for path in (target / "pack").glob("*.pack") if _is_small(path)]:
+        content = pack.read_bytes()
+        # Git would not unpack what it finds in a pack already.
+        for path in (target / "pack").glob(f"{pack.stem}.*"):
+            path.unlink()
+        git.git("unpack-objects", "-q", cwd=repository, env=env, stdin=content)
+
+
+def _is_small(pack: Path) -> bool:
+    return pack.stat().st_size <= _LOOSE_BYTES

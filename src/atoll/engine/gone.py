@@ -1,0 +1,105 @@
+"""Work of capsules whose repository is gone: stored in a stand-in, restored anywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from atoll.drivers.layers import standins
+from atoll.drivers.layers.pool import WORKSPACE
+from atoll.engine.session import Session
+from atoll.host import files, git, points, restored
+from atoll.host.points import Shelf
+from atoll.model.errors import StateError
+from atoll.model.names import branch_of, printable
+from atoll.model.state import Capsule, Project, RecoveryPoint
+
+_ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+"""No filter of the owner's runs on files that come from a capsule."""
+
+
+def gone_projects(session: Session) -> list[Project]:
+    """Projects whose repository is not there."""
+    return [p for p in session.store.projects() if not os.path.isdir(p.git_dir)]
+
+
+def orphans(session: Session) -> list[Capsule]:
+    """Capsules whose repository is not there."""
+    gone = {project.id for project in gone_projects(session)}
+    return [c for c in session.store.capsules() if c.project_id in gone] if gone else []
+
+
+def recovery_points(session: Session) -> list[RecoveryPoint]:
+    """All points in stand-ins, the newest first."""
+    found = [
+        point._replace(repository=standin)
+        for standin in standins.all_standins(session.home)
+        for point in points.points(Shelf(standin, session.home), warn=session.warn)
+    ]
+    return sorted(found, key=lambda point: (point.stored_at, point.id), reverse=True)
+
+
+def require_point(session: Session, text: str) -> RecoveryPoint:
+    """The point with this id, or the newest of the capsule with this name."""
+    found = [p for p in recovery_points(session) if text in (p.id, p.capsule)]
+    if not found:
+        raise StateError(
+            f"there is no recovery point `{printable(text)}`", hint="atoll recover --gone"
+        )
+    return found[0]
+
+
+def drop(session: Session, point: RecoveryPoint) -> None:
+    points.drop(Shelf(point.repository, session.home), point)
+
+
+def adopt(session: Session, project: Project, point: RecoveryPoint) -> RecoveryPoint:
+    """Brings a point of a stand-in into the repository of a project; it stays in the stand-in."""
+    _copy(point, project.git_dir)
+    own = point._replace(repository="")
+    points.describe(Shelf(project.git_dir, session.home), own)
+    return own
+
+
+def _copy(point: RecoveryPoint, repository: str) -> None:
+    wanted = [point.ref]
+    if point.lacks and point.files_base is not None:
+        wanted.append(f"{standins.BASE_PREFIX}{point.files_base}")
+    standins.copy_refs(point.repository, repository, [f"{ref}:{ref}" for ref in wanted])
+
+
+def write_checkout(point: RecoveryPoint, directory: str) -> str:
+    """Makes a repository with the history and the files of a point; returns where it is.
+
+    Raises StateError when there is something already.
+    """
+    place = os.path.abspath(directory)
+    if os.path.lexists(place) and (not os.path.isdir(place) or os.listdir(place)):
+        raise StateError(f"`{printable(place)}` exists already", hint="choose another directory")
+    is_new = not os.path.lexists(place)
+    os.makedirs(place, exist_ok=True)
+    try:
+        _fill(point, place)
+    except BaseException:
+        for name in os.listdir(place):
+            files.remove_tree(Path(place, name), within=Path(place))
+        if is_new:
+            os.rmdir(place)
+        raise
+    return place
+
+
+def _fill(point: RecoveryPoint, place: str) -> None:
+    kind = "sha256" if len(point.commit) > 40 else "sha1"
+    git.git("init", "--quiet", f"--object-format={kind}", "--template=", place, cwd=place)
+    heads = ("refs/heads/*:refs/heads/*", "refs/tags/*:refs/tags/*")
+    standins.copy_refs(point.repository, place, heads)
+    _copy(point, place)
+    branch = f"refs/heads/{branch_of(point.capsule)}"
+    git.git("update-ref", branch, point.head_commit, cwd=place)
+    git.git("symbolic-ref", "HEAD", branch, cwd=place)
+    start = points.recovered_tree(point)
+    git.git("read-tree", "-u", "--reset", start, cwd=place, env=_ALONE)
+    if point.files is not None:
+        restored.put_back(Path(point.files), Path(place), at=WORKSPACE)
+    git.git("read-tree", point.index_commit or point.head_commit, cwd=place, env=_ALONE)
