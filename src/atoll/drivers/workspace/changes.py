@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from atoll.drivers.contracts import Author, Committed
+from atoll.drivers.contracts import Author, BroughtOut, Committed
 from atoll.drivers.workspace import recovery, submodules
 from atoll.drivers.workspace.examination import Site, Taken, staged_paths
 from atoll.drivers.workspace.survey import GIT, GITLINK, Survey, Workspace, survey
@@ -102,20 +102,23 @@ def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -
     return recovery.write_survey(store, seen, gitlinks=known)
 
 
-def bring(site: Site, *, everything: bool) -> str | None:
+def bring(site: Site, *, everything: bool) -> BroughtOut | None:
     """Takes the commits of the branch over; with `everything` the rest, too, as one on top.
 
-    Returns where the branch stands then; None when there is none. Raises StateError.
+    None when there is no branch. Raises StateError.
     """
     with site.opened() as (workspace, store):
         taken = site.take(workspace, everything=False)
         if taken is None:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
-        if not everything:
-            return taken.branch
-        author = Author(recovery.NAME, recovery.ADDRESS)
-        tree = _files(site, workspace, store, taken.head)
-        return _commit_files(site, store, taken.branch, tree, _REST, author) or taken.branch
+        tip: str | None = taken.branch
+        if everything:
+            author = Author(recovery.NAME, recovery.ADDRESS)
+            tree = _files(site, workspace, store, taken.head)
+            tip = _commit_files(site, store, tip, tree, _REST, author) or tip
+        if tip is None:
+            return None
+        return BroughtOut(tip, site.bring_parts(workspace, store, [tip]).notes())
 
 
 def commit(site: Site, message: str, author: Author) -> Committed:
@@ -138,8 +141,9 @@ def commit(site: Site, message: str, author: Author) -> Committed:
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:
             raise StateError("there is nothing to commit")
+        notes = site.bring_parts(workspace, store, [made]).notes()
         known = [taken.head] if taken.head is not None else []
-        return Committed(made, taken.head, comparison.pack(store, made, known=known))
+        return Committed(made, taken.head, comparison.pack(store, made, known=known), notes)
 
 
 def has_hook(site: Site, name: str) -> bool:

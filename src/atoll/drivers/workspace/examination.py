@@ -6,12 +6,13 @@ them come to the owner's repository.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from atoll.drivers.workspace import checkouts
+from atoll.drivers.workspace.parts import Parts
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git
 from atoll.host.intake.content import tracked_below
@@ -58,6 +59,11 @@ class Site(Protocol):
         """Takes over what HEAD and the branch hold, or `everything` that is committed or stashed;
         None when the repository is not the one that the workspace was made with. Raises StateError
         when it is refused.
+        """
+
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        """Brings out what commits refer to without holding it: Git LFS objects and commits of
+        submodules. The store sees the commits. Raises StateError or DriverError.
         """
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
@@ -136,6 +142,7 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
+        left_behind = _left_behind(site, workspace, store, taken.tips)
         try:
             work, seen = _look(site, workspace, store, taken)
         except UNREADABLE:
@@ -143,6 +150,7 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         if refused or not taken.is_whole:
             work = work._replace(nested=(*work.nested, *ALL))
+        work = work._replace(nested=(*work.nested, *left_behind))
         work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
@@ -184,6 +192,16 @@ def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, bool]:
         except (StateError, DriverError):
             continue
     return None, True
+
+
+def _left_behind(
+    site: Site, workspace: Workspace, store: Store, tips: Sequence[str]
+) -> tuple[str, ...]:
+    """Git LFS objects that commits refer to and that are in the capsule's files only."""
+    try:
+        return site.bring_parts(workspace, store, tips).large.refused
+    except (StateError, DriverError):
+        return ALL
 
 
 def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
+from atoll.drivers.contracts import Author, BroughtOut, Committed, Sealed, WorkspaceRequest
 from atoll.drivers.layers import history, repair
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
@@ -162,7 +162,7 @@ class LayeredWorkspace:
                 return find_object_id(Untrusted(content.removesuffix(b"\n")))
         return None
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> str | None:
+    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
         return changes.bring(self._site(plan), everything=everything)
 
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:

@@ -7,12 +7,13 @@ repository's own record of the worktree; no git runs in the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.workspace import gitlinks
 from atoll.drivers.workspace.examination import Taken, branch_commits
+from atoll.drivers.workspace.parts import Parts
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -56,6 +57,11 @@ class LinkedSite:
             branch=self._branch(),
             tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
         )
+
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        # Its git keeps LFS objects in the owner's repository.
+        del workspace, store, tips
+        return Parts()
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         del workspace

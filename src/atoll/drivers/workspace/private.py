@@ -14,6 +14,7 @@ from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.examination import Taken, branch_commits
 from atoll.drivers.workspace.gitlinks import find_lost_submodules, owner_has
+from atoll.drivers.workspace.parts import Parts, bring_parts
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -133,6 +134,9 @@ class PrivateSite:
         )  # fmt: skip
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
+
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        return bring_parts(self.plan, workspace, store, tips)
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         content, before = self._indexes(workspace)

@@ -23,7 +23,7 @@ from atoll.drivers.workspace.examination import (
     find_work,
     staged_only,
 )
-from atoll.drivers.workspace.survey import Survey
+from atoll.drivers.workspace.survey import Survey, Workspace
 from atoll.host import git, points
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import TreeEntry, tracked_below
@@ -74,6 +74,7 @@ def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryP
             tips=list(dict.fromkeys(tips)) or [plan.base_commit],
             tree=tree,
             store=it.store,
+            workspace=it.workspace,
             staged=staged,
         )
         made = _note(site, shelf, kept, has_files=bool(lost_to_git))
@@ -91,6 +92,7 @@ class _Kept(NamedTuple):
     tips: list[str]
     tree: ObjectId | None = None
     store: Store | None = None
+    workspace: Workspace | None = None
     staged: ObjectId | None = None
 
 
@@ -209,6 +211,9 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         text = f"atoll: recovery point {kept.point}\n\nAtoll-Base: {kept.base}\n"
         text += f"Atoll-Head: {head}\n" + (f"Atoll-Index: {index}\n" if index else "")
         made = _written(store, tree, parents, text.encode())
+        if kept.workspace is not None:
+            # The commits brought theirs; what is only staged may name other LFS objects.
+            site.bring_parts(kept.workspace, store, [made])
         commits.publish(store, shelf.repository, [made], known=kept.tips)
         return _Made(made, index)
 

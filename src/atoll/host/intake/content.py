@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -18,16 +17,12 @@ from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.store import OwnerSettings, Store, personal_files
 from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
+from atoll.model.lfs import Pointer, parse_pointer, render_pointer
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
 ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
 _FILE = b".gitattributes"
 _UNSPECIFIED = b"unspecified"
-_POINTER = re.compile(
-    rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-[^\n]*\n)*oid sha256:[0-9a-f]{64}\n"
-    rb"size [0-9]+\n?"
-)
-_POINTER_BYTES = 1024
 _MOST_PATHS = 500
 _MOST_PATHS_BYTES = 256 << 10
 CONVERTED_BYTES = 256 << 20
@@ -143,15 +138,11 @@ def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Convers
 
 def is_pointer(content: bytes) -> bool:
     """Whether Git LFS would leave it as it is."""
-    return not content or (
-        len(content) < _POINTER_BYTES and _POINTER.fullmatch(content) is not None
-    )
+    return not content or parse_pointer(content) is not None
 
 
 def pointer_to(sha256: str, size_bytes: int) -> bytes:
-    return (
-        f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size_bytes}\n"
-    ).encode()
+    return render_pointer(Pointer(sha256, size_bytes))
 
 
 def blob_id(content: bytes, algorithm: str) -> ObjectId:
