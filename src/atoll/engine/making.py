@@ -30,6 +30,9 @@ from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
 
+_POINTERS_WHERE_MISSING = {"GIT_LFS_SKIP_DOWNLOAD_ERRORS": "1"}
+"""For a git that restores files: a Git LFS file whose object is nowhere stays a pointer."""
+
 
 def make_capsules(
     session: Session,
@@ -139,7 +142,9 @@ def _restore(
     ):
         # Its own git puts them there, as a run: the set-up has run before.
         argv = ("git", "read-tree", *words)
-        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+        done = inside.ask(
+            session, capsule, argv, states=(CapsuleState.CREATING,), env=_POINTERS_WHERE_MISSING
+        )
         if done.code != 0:
             said = printable(done.stderr[-1000:].decode(errors="replace").strip())
             raise DriverError(f"the point `{point.id}` cannot be restored: {said}")

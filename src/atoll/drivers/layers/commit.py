@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import submodules
+from atoll.drivers.layers import lfs, submodules
 from atoll.drivers.layers.packs import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
@@ -175,7 +175,8 @@ class _Scene(NamedTuple):
             "GIT_INDEX_FILE": f"{place}/.git/index",
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{self.source.repository}/objects"),
         }
-        git.git(*args, cwd=place, within=self.inside, env=env, stdin=stdin)
+        options = lfs.build_options(self.source.repository)
+        git.git(*options, *args, cwd=place, within=self.inside, env=env, stdin=stdin)
 
 
 def _check_out(builder: Builder, scene: _Scene, paths: dict[str, int]) -> None:

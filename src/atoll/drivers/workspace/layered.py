@@ -125,12 +125,13 @@ class LayeredWorkspace:
                 f"the checkout `{plan.checkout}` is gone: a view has no place to be shown at",
                 hint=f"mkdir -p '{plan.checkout}'",
             )
+        store = history.require_store(plan)
+        shown = [(store, pool.objects)]
+        # Stores of earlier versions, and of projects that do not use Git LFS, have no such objects.
+        if (large := store.with_name("lfs")).is_dir():
+            shown.append((large, pool.large_files))
         mounts: list[dict[str, object]] = [
-            {
-                "bind": str(history.require_store(plan)),
-                "at": str(pool.objects),
-                "read_only": True,
-            },
+            *({"bind": str(of), "at": str(at), "read_only": True} for of, at in shown),
             self._state(plan),
             {"bind": str(pool.state / WORKSPACE), "at": plan.checkout},
             # Layers are nobody's to write, whatever the modes inside of them say.

@@ -17,7 +17,7 @@ from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_chan
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import TreeEntry, tracked_below
+from atoll.host.intake.content import TreeEntry, is_attributes, tracked_below
 from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
 from atoll.host.merged import Entry, MergedTree, TreeChanges
@@ -170,7 +170,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     reader = Found(workspace.tree, changes.entries)
     compared = found.keys() & known
-    ids = trees.blob_ids(store, commit, reader, compared, links=links)
+    rules = [path for path in found if is_attributes(path)]
+    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=rules)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = {*found} - known - {*links}
     unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}

@@ -13,6 +13,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
+from atoll.host.beneath import TreeReader
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.store import OwnerSettings, Store, personal_files
 from atoll.host.transfer import require_ids
@@ -22,6 +23,8 @@ from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_i
 
 ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
 _FILE = b".gitattributes"
+_RULES_BYTES = 256 << 10
+_MOST_RULES = 200
 _UNSPECIFIED = b"unspecified"
 _MOST_PATHS = 500
 _MOST_PATHS_BYTES = 256 << 10
@@ -117,6 +120,56 @@ def find_conversions(
         values.setdefault(raw, {})[name.decode()] = value
     planned = {path: _conversion(values.get(path.raw, {}), store.settings) for path in paths}
     return {path: how for path, how in planned.items() if how is not Conversion.NONE}
+
+
+def apply_rules(
+    store: Store,
+    commit: str,
+    reader: TreeReader,
+    rules: Collection[InsidePath],
+    conversions: dict[InsidePath, Conversion],
+    paths: Collection[InsidePath],
+) -> dict[InsidePath, Conversion]:
+    """The conversions, with Git LFS decided by the `.gitattributes` files as they are now.
+
+    `rules` are those of them that may differ from the commit's. So `git lfs track` in a capsule
+    works before it is part of a base. All other attributes remain those of the commit: they could
+    hide from a comparison what a file holds, which a pointer cannot.
+    """
+    if not rules or not paths or not store.settings.has_lfs:
+        return conversions
+    chosen = _lfs_paths(store, commit, reader, rules, paths)
+    kept = {path: how for path, how in conversions.items() if how is not Conversion.LFS}
+    return kept | dict.fromkeys(chosen, Conversion.LFS)
+
+
+def _lfs_paths(
+    store: Store,
+    commit: str,
+    reader: TreeReader,
+    rules: Collection[InsidePath],
+    paths: Collection[InsidePath],
+) -> list[InsidePath]:
+    places = {place for path in paths for place in path.parents()}
+    candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
+    found = {path: entry.object_id for path, entry in tracked(store, commit, candidates).items()}
+    for path in sorted(candidates & set(rules))[:_MOST_RULES]:
+        content = reader.read(path, limit_bytes=_RULES_BYTES)
+        if content is not None:
+            answer = store.run("hash-object", "-w", "--stdin", stdin=content).strip()
+            found[path] = ObjectId(answer.decode())
+    lines = b"".join(
+        f"100644 {blob}\t".encode() + path.raw + b"\0" for path, blob in found.items()
+    )
+    env = {"GIT_INDEX_FILE": str(store.place / "index-of-rules")}
+    store.run("update-index", "-z", "--index-info", stdin=lines, env=env)
+    answer = store.run(
+        *personal_files(store.git_dir), "check-attr", "--cached", "--stdin", "-z", "filter",
+        stdin=b"".join(path.raw + b"\0" for path in paths), env=env,
+    ).split(b"\0")  # fmt: skip
+    (store.place / "index-of-rules").unlink(missing_ok=True)
+    chosen = {raw for raw, value in zip(answer[:-1:3], answer[2::3], strict=True) if value == b"lfs"}
+    return [path for path in paths if path.raw in chosen]
 
 
 def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Conversion:

@@ -24,11 +24,19 @@ from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
 from atoll.model.units import render_size
 from atoll.model.untrusted import InsidePath, Untrusted, find_path
 
-_SMALLEST_BYTES = 80
+SMALLEST_POINTER_BYTES = 80
 """No pointer is smaller."""
 _PORTION = 50_000
 """How many blobs are read at once: at most 50 MB."""
 _CHUNK_BYTES = 1 << 20
+_MISSING = (
+    "a Git LFS pointer whose object is neither in the capsule nor in your repository; "
+    "`git lfs fetch` may find it on the server"
+)
+_REFUSED = (
+    "the Git LFS object in the capsule was not taken: it is not what its pointer says, cannot be "
+    "read, or is over a limit"
+)
 
 
 class LargeLimits(NamedTuple):
@@ -54,22 +62,8 @@ class LargeFiles(NamedTuple):
 
     def notes(self) -> tuple[str, ...]:
         """One sentence per kind of failure, for a warning."""
-        return tuple(
-            f"{_listed(paths)}: {why}"
-            for paths, why in (
-                (
-                    self.missing,
-                    "a Git LFS pointer whose object is neither in the capsule nor in your "
-                    "repository; `git lfs fetch` may find it on the server",
-                ),
-                (
-                    self.refused,
-                    "the Git LFS object in the capsule was not taken: it is not what its pointer "
-                    "says, cannot be read, or is over a limit",
-                ),
-            )
-            if paths
-        )
+        kinds = ((self.missing, _MISSING), (self.refused, _REFUSED))
+        return tuple(f"{_listed(paths)}: {why}" for paths, why in kinds if paths)
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -113,14 +107,15 @@ def _small_blobs(store: Store, names: Sequence[bytes]) -> Iterator[tuple[bytes, 
     small = [
         row[0]
         for row in rows
-        if row[1] == b"blob" and _SMALLEST_BYTES <= int(row[2]) < POINTER_BYTES
+        if row[1] == b"blob" and SMALLEST_POINTER_BYTES <= int(row[2]) < POINTER_BYTES
     ]
     for start in range(0, len(small), _PORTION):
         given = b"".join(name + b"\n" for name in small[start : start + _PORTION])
-        yield from _parse_batch(store.run("cat-file", "--buffer", "--batch", stdin=given))
+        yield from parse_batch(store.run("cat-file", "--buffer", "--batch", stdin=given))
 
 
-def _parse_batch(answer: bytes) -> Iterator[tuple[bytes, bytes]]:
+def parse_batch(answer: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(id, content) of the objects in what `cat-file --batch` printed."""
     at = 0
     while at < len(answer):
         end = answer.index(b"\n", at)
