@@ -103,7 +103,7 @@ def _pointers(repository: str, commits: Sequence[str]) -> Iterator[Pointer]:
         for entry in listed.text.split("\0"):
             words = entry.partition("\t")[0].split()
             # mode, kind, id, size
-            if len(words) == 4 and words[1] == "blob" and _may_point(words[3]):  # noqa: PLR2004
+            if len(words) == 4 and words[1] == "blob" and _may_point(words[3]):
                 names[words[2]] = None
     asked = list(names)
     for start in range(0, len(asked), _PORTION):

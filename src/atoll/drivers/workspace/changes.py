@@ -118,7 +118,7 @@ def bring(site: Site, *, everything: bool) -> BroughtOut | None:
             tip = _commit_files(site, store, tip, tree, _REST, author) or tip
         if tip is None:
             return None
-        return BroughtOut(tip, site.bring_parts(workspace, store, [tip]).notes())
+        return BroughtOut(tip, _bring_parts(site, workspace, store, tip))
 
 
 def commit(site: Site, message: str, author: Author) -> Committed:
@@ -141,9 +141,16 @@ def commit(site: Site, message: str, author: Author) -> Committed:
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:
             raise StateError("there is nothing to commit")
-        notes = site.bring_parts(workspace, store, [made]).notes()
+        notes = _bring_parts(site, workspace, store, made)
         known = [taken.head] if taken.head is not None else []
         return Committed(made, taken.head, comparison.pack(store, made, known=known), notes)
+
+
+def _bring_parts(site: Site, workspace: Workspace, store: Store, commit: str) -> tuple[str, ...]:
+    """Raises StateError when the owner could not check the commit out with its submodules."""
+    parts = site.bring_parts(workspace, store, [commit])
+    parts.require_whole()
+    return parts.notes()
 
 
 def has_hook(site: Site, name: str) -> bool:

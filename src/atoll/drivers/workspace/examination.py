@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from atoll.drivers.workspace import checkouts
 from atoll.drivers.workspace.parts import Parts
+from atoll.drivers.workspace.submodules import OwnerCheck
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git
 from atoll.host.intake.content import tracked_below
@@ -75,13 +76,17 @@ class Site(Protocol):
     def committed(self) -> list[str]:
         """The commits that are the capsule's and in the owner's repository already."""
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
-        """Whether a submodule holds something that the owner's copy of it does not have."""
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        """Whether a submodule that is recorded at `commit` holds something that the owner's copy of
+        it does not have; the base commit recorded it at `before`.
+        """
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        """Whether the owner's copy of a submodule has a commit."""
+    def owner_check(self, workspace: Workspace) -> OwnerCheck:
+        """What is known of submodules outside of the capsule."""
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
         """Submodules that HEAD records at a commit which only the capsule has."""
 
     def set_aside(self, aside: Path) -> None:
@@ -164,14 +169,14 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     seen = survey(
         store, workspace, site.plan.base_commit,
         also=taken.head, staged=staged, absent=absent, is_changed=site.is_changed_module,
-        knows=site.knows_of_module,
+        owner=site.owner_check(workspace),
     )  # fmt: skip
     against = compare(store, seen, taken.head, staged=staged)
     if site.plan.is_dirty:
         against = checkouts.without_held(Path(site.plan.checkout), store, seen, against)
     nested = dict.fromkeys(seen.left_out())
     if taken.head is not None:
-        lost = site.lost_submodules(store, taken.head)
+        lost = site.lost_submodules(workspace, store, taken.head)
         nested |= dict.fromkeys(path.shown() for path in lost)
     work = Work(
         uncommitted=_shown(against.uncommitted),
@@ -199,7 +204,7 @@ def _left_behind(
 ) -> tuple[str, ...]:
     """Git LFS objects that commits refer to and that are in the capsule's files only."""
     try:
-        return site.bring_parts(workspace, store, tips).large.refused
+        return site.bring_parts(workspace, store, tips).refused
     except (StateError, DriverError):
         return ALL
 

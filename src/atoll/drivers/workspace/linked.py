@@ -13,6 +13,7 @@ from pathlib import Path
 
 from atoll.drivers.workspace import gitlinks
 from atoll.drivers.workspace.examination import Taken, branch_commits
+from atoll.drivers.workspace.module_state import ModuleState
 from atoll.drivers.workspace.parts import Parts
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
@@ -119,17 +120,20 @@ class LinkedSite:
             self._committed = branch_commits(self.plan)
         return self._committed
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        del before
         record = self._record()
         modules = None if record is None else record / "modules"
         return gitlinks.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        return gitlinks.owner_has(self.plan, path, commit)
+    def owner_check(self, workspace: Workspace) -> ModuleState:
+        return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
         # A worktree has copies of its submodules: those that changed are nested repositories.
-        del store, head
+        del workspace, store, head
         return []
 
     def set_aside(self, aside: Path) -> None:

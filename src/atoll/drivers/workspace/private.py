@@ -13,7 +13,8 @@ from pathlib import Path
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.examination import Taken, branch_commits
-from atoll.drivers.workspace.gitlinks import find_lost_submodules, owner_has
+from atoll.drivers.workspace.gitlinks import find_lost_submodules
+from atoll.drivers.workspace.module_state import ModuleState
 from atoll.drivers.workspace.parts import Parts, bring_parts
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
@@ -136,7 +137,7 @@ class PrivateSite:
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
     def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
-        return bring_parts(self.plan, workspace, store, tips)
+        return bring_parts(self.plan, workspace, store, tips, scratch=self.scratch)
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         content, before = self._indexes(workspace)
@@ -182,13 +183,17 @@ class PrivateSite:
             self._committed = branch_commits(self.plan)
         return self._committed
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
-        # What lies below the workspace tells it.
-        del workspace, path, commit
-        return True
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        below = workspace.below
+        # Its files were frozen only if the owner had checked them out.
+        is_frozen = below is not None and below.kind(path.child(b".git")) is not None
+        start = before if is_frozen and not workspace.is_whole else None
+        return self.owner_check(workspace).is_changed(path, commit, start)
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        return owner_has(self.plan, path, commit)
+    def owner_check(self, workspace: Workspace) -> ModuleState:
+        return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
-        return find_lost_submodules(self.plan, store, head)
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
+        return find_lost_submodules(self.plan, workspace.tree, store, head)

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_changed
+from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed
 from atoll.host.beneath import EntryKind, TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
@@ -43,8 +43,9 @@ class Workspace(NamedTuple):
     """Whether all files are the capsule's own, because no layer lies below them."""
 
 
-ModuleCheck = Callable[[Workspace, InsidePath, ObjectId], bool]
-"""(workspace, where the submodule is, the commit that is recorded for it)"""
+ModuleCheck = Callable[[Workspace, InsidePath, ObjectId, ObjectId | None], bool]
+"""(workspace, where the submodule is, the commit that is recorded for it, the one that the commit
+of the survey records there)"""
 
 
 class Found:
@@ -141,16 +142,16 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     staged: Collection[InsidePath] = (),
     absent: frozenset[InsidePath] = frozenset(),
     is_changed: ModuleCheck | None = None,
-    knows: CommitCheck | None = None,
+    owner: OwnerCheck | None = None,
 ) -> Survey:
     """Looks at everything that can differ from `commit`, and from `also` if that is given.
 
     What is tracked or `staged` is not ignored; what is `absent` was never there. `is_changed` says
-    whether a submodule holds something of its own, `knows` whether the owner has a commit of it.
+    whether a submodule holds something of its own, `owner` what of it exists elsewhere.
     """
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
-    modules = find_moved(workspace.tree, workspace.below, knows)
+    modules = find_moved(workspace.tree, workspace.below, owner)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
@@ -170,8 +171,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     reader = Found(workspace.tree, changes.entries)
     compared = found.keys() & known
-    rules = [path for path in found if is_attributes(path)]
-    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=rules)
+    attributes = [path for path in found if is_attributes(path)]
+    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=attributes)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = {*found} - known - {*links}
     unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
@@ -183,7 +184,9 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=_removed(workspace, changes, tracked, found) - absent,
         tracked=tracked,
-        repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
+        repositories=tuple(
+            sorted(_nested(workspace, walk.nested, (tracked, second), is_changed) | modules)
+        ),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
         own_rules=_apart(store, commit, rules, known),
@@ -269,11 +272,11 @@ def _can_read(tree: TreeReader, path: InsidePath) -> bool:
     return handle is not None
 
 
-def git_mode(store: Store, mode: int, entry: TreeEntry | None) -> int:
+def git_mode(store: Store | None, mode: int, entry: TreeEntry | None) -> int:
     """The mode of a file or link as git writes it, where `entry` is tracked."""
     if stat.S_ISLNK(mode):
         return _LINK
-    if store.settings.file_mode:
+    if store is None or store.settings.file_mode:
         return _EXECUTABLE if mode & 0o100 else _PLAIN
     # The owner's git does not look at the executable bit.
     return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
@@ -364,17 +367,29 @@ def _removed(
 def _nested(
     workspace: Workspace,
     repositories: list[InsidePath],
-    tracked: dict[InsidePath, TreeEntry],
+    recorded: tuple[Mapping[InsidePath, TreeEntry], Mapping[InsidePath, Moved]],
     is_changed: ModuleCheck | None,
 ) -> set[InsidePath]:
-    """Repositories in the workspace that hold something that the owner does not have."""
+    """Repositories in the workspace that hold something that the owner does not have; `recorded`
+    is what the commit tracks, and what the second one does otherwise.
+    """
     found = set()
+    tracked, second = recorded
     for path in repositories:
-        entry = tracked.get(path)
-        if entry is None or entry.mode != GITLINK:
+        before = _gitlink(tracked.get(path))
+        commit = _gitlink(second[path].after) if path in second else before
+        if commit is None:
             found.add(path)
-        elif is_changed is not None and workspace.below is None:
-            found |= {path} if is_changed(workspace, path, entry.object_id) else set()
-        elif workspace.below is None or has_changed(workspace.tree, workspace.below, path):
+        elif (
+            before == commit
+            and workspace.below is not None
+            and not has_changed(workspace.tree, workspace.below, path)
+        ):
+            continue
+        elif is_changed is None or is_changed(workspace, path, commit, before):
             found.add(path)
     return found
+
+
+def _gitlink(entry: TreeEntry | None) -> ObjectId | None:
+    return entry.object_id if entry is not None and entry.mode == GITLINK else None

@@ -156,11 +156,9 @@ def _lfs_paths(
     for path in sorted(candidates & set(rules))[:_MOST_RULES]:
         content = reader.read(path, limit_bytes=_RULES_BYTES)
         if content is not None:
-            answer = store.run("hash-object", "-w", "--stdin", stdin=content).strip()
-            found[path] = ObjectId(answer.decode())
-    lines = b"".join(
-        f"100644 {blob}\t".encode() + path.raw + b"\0" for path, blob in found.items()
-    )
+            made = store.run("hash-object", "-w", "--stdin", stdin=content).strip()
+            found[path] = ObjectId(made.decode())
+    lines = b"".join(f"100644 {blob}\t".encode() + path.raw + b"\0" for path, blob in found.items())
     env = {"GIT_INDEX_FILE": str(store.place / "index-of-rules")}
     store.run("update-index", "-z", "--index-info", stdin=lines, env=env)
     answer = store.run(
@@ -168,7 +166,9 @@ def _lfs_paths(
         stdin=b"".join(path.raw + b"\0" for path in paths), env=env,
     ).split(b"\0")  # fmt: skip
     (store.place / "index-of-rules").unlink(missing_ok=True)
-    chosen = {raw for raw, value in zip(answer[:-1:3], answer[2::3], strict=True) if value == b"lfs"}
+    chosen = {
+        raw for raw, value in zip(answer[:-1:3], answer[2::3], strict=True) if value == b"lfs"
+    }
     return [path for path in paths if path.raw in chosen]
 
 

@@ -102,7 +102,8 @@ def blob_ids(
 ) -> dict[InsidePath, ObjectId]:
     """The blobs that files, and the links whose targets are given, would become on top of `commit`.
 
-    `rules` are the `.gitattributes` files that may differ from the commit's. A file that cannot be read, or that changes while it is read, is left out.
+    `rules` are the `.gitattributes` files that may differ from the commit's. A file that cannot be
+    read, or that changes while it is read, is left out.
     """
     algorithm = store.settings.algorithm
     found = {path: blob_id(as_content(links[path]), algorithm) for path in paths if path in links}
