@@ -136,18 +136,43 @@ def _restore(
         driver = registry.shared_driver(plan.workspace.driver)
         driver.restore(plan.workspace, point, lock=lock)
         return
-    for words in (
-        ("-u", "--reset", point.commit),
-        (point.index_commit or point.head_commit,),
-    ):
-        # Its own git puts them there, as a run: the set-up has run before.
-        argv = ("git", "read-tree", *words)
-        done = inside.ask(
-            session, capsule, argv, states=(CapsuleState.CREATING,), env=_POINTERS_WHERE_MISSING
-        )
+    _read_tree(session, capsule, point, "-u", "--reset", point.commit)
+    _restore_submodules(session, capsule, plan, point)
+    _read_tree(session, capsule, point, point.index_commit or point.head_commit)
+
+
+def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
+    """Its own git puts the files there, as a run: the set-up has run before."""
+    argv = ("git", "read-tree", *words)
+    done = inside.ask(
+        session, capsule, argv, states=(CapsuleState.CREATING,), env=_POINTERS_WHERE_MISSING
+    )
+    if done.code != 0:
+        said = printable(done.stderr[-1000:].decode(errors="replace").strip())
+        raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+
+
+def _restore_submodules(
+    session: Session, capsule: state.Capsule, plan: CapsulePlan, point: RecoveryPoint
+) -> None:
+    """Lets submodules follow that the point has elsewhere than its HEAD: git leaves them alone."""
+    before, after = (
+        git.gitlinks(commit, cwd=plan.workspace.repository)
+        for commit in (point.head_commit, point.commit)
+    )
+    gone = sorted(before.keys() - after.keys())
+    moved = sorted(path for path, commit in after.items() if before.get(path) != commit)
+    update = ("git", "submodule", "--quiet", "update", "--init", "--no-fetch", "--recursive", "--")
+    for argv, paths in ((("rm", "-rf", "--"), gone), (update, moved)):
+        if not paths:
+            continue
+        done = inside.ask(session, capsule, (*argv, *paths), states=(CapsuleState.CREATING,))
         if done.code != 0:
-            said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-            raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+            names = ", ".join(f"`{printable(path)}`" for path in paths[:3])
+            session.warn(
+                f"the submodules {names} of `{capsule.name}` are not at the commits that the point "
+                "records: these are in your own submodules, below refs/atoll/commits/"
+            )
 
 
 def fork_capsule(

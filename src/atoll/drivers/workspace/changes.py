@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from atoll.drivers.contracts import Author, BroughtOut, Committed
-from atoll.drivers.workspace import recovery, submodules
+from atoll.drivers.workspace import recovery
 from atoll.drivers.workspace.examination import Site, Taken, staged_paths
-from atoll.drivers.workspace.survey import GIT, GITLINK, Survey, Workspace, survey
+from atoll.drivers.workspace.survey import GIT, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
 from atoll.model.errors import DriverError, StateError
@@ -86,20 +86,8 @@ def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> 
 
 def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -> ObjectId:
     """The files as a tree, with the submodules that HEAD records or that were moved since."""
-    moved = {} if head is None else comparison.difference(store, seen.commit, head)
-    recorded = {
-        path: after.object_id
-        for path, (_, after) in moved.items()
-        if after is not None and after.mode == GITLINK
-    }
-    places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
-    links = {
-        path: submodules.find_head(workspace.tree, path) or recorded.get(path)
-        for path in places
-        if workspace.tree.kind(path) == "directory"
-    }
-    known = {path: commit for path, commit in links.items() if commit is not None}
-    return recovery.write_survey(store, seen, gitlinks=known)
+    links = recovery.find_gitlinks(store, workspace, seen, head)
+    return recovery.write_survey(store, seen, gitlinks=links)
 
 
 def bring(site: Site, *, everything: bool) -> BroughtOut | None:

@@ -177,7 +177,8 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     nested = dict.fromkeys(seen.left_out())
     if taken.head is not None:
         lost = site.lost_submodules(workspace, store, taken.head)
-        nested |= dict.fromkeys(path.shown() for path in lost)
+        shown = [path.shown() for path in lost]
+        nested |= dict.fromkeys(path for path in shown if f"{path}/" not in nested)
     work = Work(
         uncommitted=_shown(against.uncommitted),
         untracked=_shown(against.untracked),

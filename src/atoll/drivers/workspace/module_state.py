@@ -99,7 +99,7 @@ class ModuleState:
 
     def is_changed(self, module: InsidePath, commit: ObjectId, before: ObjectId | None) -> bool:
         """Whether a submodule that is recorded at `commit` stands elsewhere, or its files differ
-        from that commit. `before` is the commit that its files were frozen from.
+        from that commit. `before` is the commit that the base records there.
 
         What its repository holds besides is not looked at: see `find_moved`.
         """
@@ -109,16 +109,27 @@ class ModuleState:
             return True
         refs = load_refs(tree, place.inside)
         expected = self.entries(module, commit)
-        start = {} if before is None else self.entries(module, before)
+        start = self._frozen(module, before)
         if refs is None or refs.head != commit or expected is None or start is None:
             return True
         links = {path: e.object_id for path, e in expected.items() if e.mode == GITLINK}
         now = self._files(module, start, [_within(module, path) for path in links])
         wanted = {path: entry for path, entry in expected.items() if path not in links}
         return now != wanted or any(
-            tree.names(_within(module, path)) and self.is_changed(_within(module, path), link, None)
+            tree.names(_within(module, path))
+            and self.is_changed(_within(module, path), link, _gitlink(start.get(path)))
             for path, link in links.items()
         )
+
+    def _frozen(self, module: InsidePath, before: ObjectId | None) -> Entries | None:
+        """The files of a submodule that are no changes of the capsule's, because the owner had
+        them checked out when its base was frozen.
+        """
+        below = self._workspace.below
+        if before is None or below is None or self._workspace.is_whole:
+            return {}
+        is_there = below.kind(module.child(b".git")) is not None
+        return self.entries(module, before) if is_there else {}
 
     def _files(
         self, module: InsidePath, start: Entries, nested: Collection[InsidePath]
@@ -155,6 +166,10 @@ class ModuleState:
             content = self._workspace.tree.read(path, limit_bytes=_FILE_BYTES)
         algorithm = "sha1" if width == 40 else "sha256"
         return None if content is None else blob_id(content, algorithm)
+
+
+def _gitlink(entry: TreeEntry | None) -> ObjectId | None:
+    return entry.object_id if entry is not None and entry.mode == GITLINK else None
 
 
 def _within(module: InsidePath, path: InsidePath) -> InsidePath:

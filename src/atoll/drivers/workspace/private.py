@@ -186,11 +186,7 @@ class PrivateSite:
     def is_changed_module(
         self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
     ) -> bool:
-        below = workspace.below
-        # Its files were frozen only if the owner had checked them out.
-        is_frozen = below is not None and below.kind(path.child(b".git")) is not None
-        start = before if is_frozen and not workspace.is_whole else None
-        return self.owner_check(workspace).is_changed(path, commit, start)
+        return self.owner_check(workspace).is_changed(path, commit, before)
 
     def owner_check(self, workspace: Workspace) -> ModuleState:
         return ModuleState(self.plan, workspace, self.scratch)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.workspace import submodules
 from atoll.drivers.workspace.examination import (
     UNREADABLE,
     Examined,
@@ -23,7 +24,7 @@ from atoll.drivers.workspace.examination import (
     find_work,
     staged_only,
 )
-from atoll.drivers.workspace.survey import Survey, Workspace
+from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
 from atoll.host import git, points
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import TreeEntry, tracked_below
@@ -64,7 +65,7 @@ def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryP
             return points.find_point(shelf, point)
         tree = _find_tree(it)
         changed = it.work.uncommitted or it.work.untracked
-        staged = None if tree is None else _find_staged(site, it, tree)
+        staged = None if tree is None else _find_staged(site, it)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
         lost_to_git = it.work.nested or is_staged_lost or (tree is None and changed)
         tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
@@ -107,11 +108,37 @@ def _find_tree(it: Examined) -> ObjectId | None:
 
 
 def write_files(it: Examined) -> ObjectId:
-    """All files that are not ignored, as a tree in the store. Raises StateError."""
+    """All files that are not ignored, as a tree in the store, with submodules at the commits that
+    they stand at. Raises StateError.
+    """
     seen = it.survey
     if seen is None:
         raise StateError("the repository in the workspace is not the one that it was made with")
-    return write_survey(it.store, seen)
+    head = None if it.taken is None else it.taken.head
+    links = find_gitlinks(it.store, it.workspace, seen, head)
+    return write_survey(it.store, seen, gitlinks=links)
+
+
+def find_gitlinks(
+    store: Store, workspace: Workspace, seen: Survey, head: str | None
+) -> dict[InsidePath, ObjectId]:
+    """The submodules that HEAD records and those that are new or elsewhere since, at the commits
+    that they stand at. A repository in the workspace that is no submodule is not among them.
+    """
+    moved = {} if head is None else comparison.difference(store, seen.commit, head)
+    recorded = {
+        path: after.object_id
+        for path, (_, after) in moved.items()
+        if after is not None and after.mode == GITLINK
+    }
+    places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
+    places |= {path for path in seen.repositories if submodules.is_submodule(workspace.tree, path)}
+    links = {
+        path: submodules.find_head(workspace.tree, path) or recorded.get(path)
+        for path in places
+        if workspace.tree.kind(path) == "directory"
+    }
+    return {path: commit for path, commit in links.items() if commit is not None}
 
 
 def write_survey(
@@ -144,8 +171,8 @@ def _has_staged(site: Site, it: Examined) -> bool:
     return bool(staged_only(site, it.workspace, it.store, seen, taken.head))
 
 
-def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | None:
-    """The index as a tree, if that is neither HEAD nor all files and can be written."""
+def _find_staged(site: Site, it: Examined) -> ObjectId | None:
+    """The index as a tree, if that is not HEAD and can be written."""
     taken, seen = it.taken, it.survey
     staged = None if taken is None else site.staged(it.workspace)
     if staged is None or taken is None or taken.head is None or seen is None:
@@ -160,8 +187,7 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
         given = {entry.object_id for entry in (*held.values(), *base.values())}
         given |= set(seen.ids.values())
         given |= site.visible({entry.object_id for entry in staged} - given)
-    tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
-    return None if tree == everything else tree
+    return comparison.write_index(it.store, it.workspace.tree, staged, given=given)
 
 
 def _note(

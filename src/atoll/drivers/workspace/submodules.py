@@ -44,6 +44,12 @@ def find_head(tree: TreeReader, module: InsidePath) -> ObjectId | None:
     return None if refs is None else refs.head
 
 
+def is_submodule(tree: TreeReader, module: InsidePath) -> bool:
+    """Whether a repository in the workspace is kept where git keeps those of submodules."""
+    place = find_repository(tree, module)
+    return place is not None and place.is_below(MODULES)
+
+
 def has_changed(tree: MergedTree, below: TreeReader, module: InsidePath) -> bool:
     """Whether any of a submodule's files is not as it is in what is `below`: git writes many of
     them anew.
