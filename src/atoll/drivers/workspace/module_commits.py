@@ -25,6 +25,7 @@ from atoll.host.intake.content import tracked_below
 from atoll.host.intake.large import LargeFiles, bring_large_files
 from atoll.host.intake.objects import import_objects
 from atoll.host.intake.store import Store, open_store, scratch_directory
+from atoll.host.transfer import IncompleteError
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
@@ -34,6 +35,7 @@ _DEEPEST = 8
 _MOST_LINKS = 1_000
 _MOST_COMMITS = 1_000
 _RAW_BYTES = 16 << 20
+_NOWHERE = "neither the capsule nor your repository has all of that commit"
 
 
 class Link(NamedTuple):
@@ -153,12 +155,14 @@ class _Bringer:
         owner = place.owner or owner_modules.make_place(self._plan, place.inside)
         try:
             self._import(owner, place.inside, link)
-        except (StateError, DriverError):
+        except (StateError, DriverError) as error:
             if place.owner is None:
                 owner_modules.drop_place(self._plan, owner)
             elif owner_modules.has_object(owner, f"{link.commit}^{{commit}}"):
                 _keep(owner, link.commit)
                 return
+            if isinstance(error, IncompleteError):
+                raise StateError(f"{_NOWHERE}: {error.message}") from error
             raise
         self._bring_parts(owner, place.inside, link, depth)
         _keep(owner, link.commit)
@@ -168,8 +172,8 @@ class _Bringer:
         if owner is not None and owner_modules.has_object(owner, f"{link.commit}^{{commit}}"):
             _keep(owner, link.commit)
             return
-        why = "neither the capsule nor your repository has that commit"
-        self.unresolved.append(Unresolved(link.path, link.commit, why, is_used=owner is not None))
+        found = Unresolved(link.path, link.commit, _NOWHERE, is_used=owner is not None)
+        self.unresolved.append(found)
 
     def _import(self, owner: str, inside: InsidePath, link: Link) -> None:
         known = [] if link.before is None else [link.before]
