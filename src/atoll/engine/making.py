@@ -30,8 +30,12 @@ from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
 
-_POINTERS_WHERE_MISSING = {"GIT_LFS_SKIP_DOWNLOAD_ERRORS": "1"}
+_WITH_LFS = ("-c", "lfs.skipDownloadErrors=true")
 """For a git that restores files: a Git LFS file whose object is nowhere stays a pointer."""
+_WITHOUT_LFS = (
+    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
+)  # fmt: skip
+"""For a second try: then all of them do."""
 
 
 def make_capsules(
@@ -143,13 +147,13 @@ def _restore(
 
 def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
     """Its own git puts the files there, as a run: the set-up has run before."""
-    argv = ("git", "read-tree", *words)
-    done = inside.ask(
-        session, capsule, argv, states=(CapsuleState.CREATING,), env=_POINTERS_WHERE_MISSING
-    )
-    if done.code != 0:
-        said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-        raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+    for options in (_WITH_LFS, _WITHOUT_LFS):
+        argv = ("git", *options, "read-tree", *words)
+        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+        if done.code == 0:
+            return
+    said = printable(done.stderr[-1000:].decode(errors="replace").strip())
+    raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
 
 
 def _restore_submodules(

@@ -25,7 +25,7 @@ from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
 _OFFLINE = ("-c", "lfs.url=none:", "-c", "lfs.skipDownloadErrors=true")
 """A commit may come from a capsule, and its `.lfsconfig` could name any server. What the owner's
 store lacks stays a pointer."""
-_WITHOUT = (
+WITHOUT = (
     "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
 )  # fmt: skip
 _PORTION = 50_000
@@ -40,13 +40,18 @@ def owner_store(repository: str) -> LfsStore:
 
 @functools.lru_cache(maxsize=16)
 def build_options(repository: str) -> tuple[str, ...]:
-    """Options for a git that makes the files of a layer: git-lfs reads the owner's store and
-    writes nothing to the layers. Without git-lfs its files stay pointers.
+    """Options for a git that makes files of a commit: git-lfs reads the owner's store, writes
+    nothing to layers and uses no network. Without git-lfs its files stay pointers.
     """
     if programs.find_program("git-lfs") is None:
-        return _WITHOUT
+        return WITHOUT
     storage = os.path.realpath(owner_store(repository).objects.parent)
     return ("-c", f"lfs.storage={storage}", *_OFFLINE)
+
+
+def is_at_fault(said: str) -> bool:
+    """Whether git failed because git-lfs did, as it does on a pointer to an absurd size."""
+    return "git-lfs" in said or "filter 'lfs'" in said or "filter lfs failed" in said
 
 
 def link_objects(repository: str, commits: Sequence[str], target: Path) -> None:

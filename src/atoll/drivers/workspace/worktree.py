@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
+from atoll.drivers.layers import lfs
 from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
 from atoll.drivers.workspace.linked import LinkedSite
@@ -55,7 +56,8 @@ class WorktreeWorkspace:
                 cwd=plan.repository, keep_fds=held,
             )  # fmt: skip
         # The long part, outside of the turn: it touches this worktree only.
-        git.git("reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
+        options = lfs.build_options(plan.repository)
+        git.git(*options, "reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         # Out of sight in one step: a crash must not leave half a tree that looks like work.
@@ -97,7 +99,8 @@ class WorktreeWorkspace:
             ("-u", "--reset", point.commit),
             (point.index_commit or point.head_commit,),
         ):
-            git.git("read-tree", *words, cwd=plan.path, keep_fds=(lock,))
+            options = lfs.build_options(plan.repository)
+            git.git(*options, "read-tree", *words, cwd=plan.path, keep_fds=(lock,))
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(_site(plan), base=base, stat=stat)
