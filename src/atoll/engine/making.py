@@ -147,13 +147,15 @@ def _restore(
 
 def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
     """Its own git puts the files there, as a run: the set-up has run before."""
+    said = b""
     for options in (_WITH_LFS, _WITHOUT_LFS):
         argv = ("git", *options, "read-tree", *words)
         done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
         if done.code == 0:
             return
-    said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-    raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+        said = done.stderr[-1000:]
+    shown = printable(said.decode(errors="replace").strip())
+    raise DriverError(f"the point `{point.id}` cannot be restored: {shown}")
 
 
 def _restore_submodules(
