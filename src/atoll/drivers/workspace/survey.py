@@ -163,19 +163,16 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         known |= tracked.keys()
         ignored, closed, rules = _hidden(ignore, changes, known)
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
-    found = {
-        path: git_mode(store, entry.mode, tracked.get(path))
-        for path, entry in changes.entries.items()
-        if path not in ignored and path not in closed
-    }
+    found = _found(store, changes, tracked, ignored | closed)
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     reader = Found(workspace.tree, changes.entries)
     compared = found.keys() & known
-    attributes = [path for path in found if is_attributes(path)]
-    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=attributes)
+    own = list(filter(is_attributes, found))
+    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=own)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = {*found} - known - {*links}
     unread = compared - {*ids} | {path for path in loose if not _can_read(reader, path)}
+    nested = _nested(workspace, walk.nested, (tracked, second), is_changed)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -184,13 +181,25 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=_removed(workspace, changes, tracked, found) - absent,
         tracked=tracked,
-        repositories=tuple(
-            sorted(_nested(workspace, walk.nested, (tracked, second), is_changed) | modules)
-        ),
+        repositories=tuple(sorted(nested | modules)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
         own_rules=_apart(store, commit, rules, known),
     )
+
+
+def _found(
+    store: Store,
+    changes: TreeChanges,
+    tracked: dict[InsidePath, TreeEntry],
+    left_out: set[InsidePath],
+) -> dict[InsidePath, int]:
+    """The files and links that were changed, with their modes as git writes them."""
+    return {
+        path: git_mode(store, entry.mode, tracked.get(path))
+        for path, entry in changes.entries.items()
+        if path not in left_out
+    }
 
 
 def _tracked(
