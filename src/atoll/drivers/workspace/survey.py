@@ -13,14 +13,15 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from atoll.drivers.workspace.entry_reader import Found
 from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed
-from atoll.host.beneath import EntryKind, TreeReader
+from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
 from atoll.host.intake.content import TreeEntry, is_attributes, tracked_below
 from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
-from atoll.host.merged import Entry, MergedTree, TreeChanges
+from atoll.host.merged import MergedTree, TreeChanges
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
 
 GIT = InsidePath(b".git")
@@ -46,32 +47,6 @@ class Workspace(NamedTuple):
 ModuleCheck = Callable[[Workspace, InsidePath, ObjectId, ObjectId | None], bool]
 """(workspace, where the submodule is, the commit that is recorded for it, the one that the commit
 of the survey records there)"""
-
-
-class Found:
-    """A `TreeReader` that opens what a walk has found without another look through all layers."""
-
-    def __init__(self, tree: MergedTree, entries: Mapping[InsidePath, Entry]) -> None:
-        self._tree = tree
-        self._entries = entries
-
-    def kind(self, path: InsidePath) -> EntryKind | None:
-        return self._tree.kind(path)
-
-    def names(self, directory: InsidePath | None) -> list[InsidePath]:
-        return self._tree.names(directory)
-
-    def find_file(self, path: InsidePath) -> int | None:
-        entry = self._entries.get(path)
-        return self._tree.find_file(path) if entry is None else self._tree.find_entry(entry)
-
-    def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
-        handle = self.find_file(path)
-        if handle is None:
-            return None
-        with open(handle, "rb") as stream:
-            content = stream.read(limit_bytes + 1)
-        return content if len(content) <= limit_bytes else None
 
 
 class Survey(NamedTuple):
