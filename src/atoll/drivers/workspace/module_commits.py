@@ -162,7 +162,7 @@ class _Bringer:
                 _keep(owner, link.commit)
                 return
             if isinstance(error, IncompleteError):
-                raise StateError(f"{_NOWHERE}: {error.message}") from error
+                raise StateError(_NOWHERE) from error
             raise
         self._bring_parts(owner, place.inside, link, depth)
         _keep(owner, link.commit)
