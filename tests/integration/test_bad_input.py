@@ -193,15 +193,25 @@ def test_init_writes_trusts_and_never_overwrites(atoll, make_repo):
     assert (root / "atoll.toml").read_text() == text
 
 
-def test_a_submodule_and_an_lfs_pointer(atoll, make_repo, git):
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_submodule_and_an_lfs_pointer(is_configured, atoll, make_repo, git):
+    """Whether or not git-lfs is installed, and whether or not git knows of it."""
+    if is_configured:
+        git("config", "--global", "filter.lfs.process", "git-lfs filter-process", cwd=Path("/"))
+        git("config", "--global", "filter.lfs.clean", "git-lfs clean -- %f", cwd=Path("/"))
+        git("config", "--global", "filter.lfs.smudge", "git-lfs smudge -- %f", cwd=Path("/"))
     inner = make_repo(name="inner")
     root = make_repo(
         files={
             ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n",
-            "big.bin": "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+            "big.bin": "version https://git-lfs.github.com/spec/v1\noid sha256:"
+            f"{'ab' * 32}\nsize 1\n",
         },
         name="outer",
     )
+    if is_configured:
+        # The object is nowhere. Where git needs the filter, its own checkout would fail.
+        git("config", "--global", "filter.lfs.required", "true", cwd=Path("/"))
     allow = ("-c", "protocol.file.allow=always")
     git(*allow, "submodule", "--quiet", "add", inner, "sub", cwd=root)
     git("commit", "-qm", "submodule", cwd=root)

@@ -86,6 +86,16 @@ class Committed(NamedTuple):
     parent: str | None
     pack: bytes
     """Its objects, for the capsule's own repository."""
+    notes: tuple[str, ...] = ()
+    """What the owner has to know, for warnings."""
+
+
+class BroughtOut(NamedTuple):
+    """Where a capsule's branch stands; the owner's repository has the commit."""
+
+    commit: str
+    notes: tuple[str, ...] = ()
+    """What the owner has to know, for warnings."""
 
 
 class WorkspaceDriver(Protocol):
@@ -189,10 +199,11 @@ class LayeredDriver(WorkspaceDriver, Protocol):
     def tip(self, plan: WorkspacePlan) -> str | None:
         """The commit that the branch stands at, if a single file says so."""
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> str | None:
-        """Takes the commits of the branch into the owner's repository, through a quarantine; with
-        `everything` the uncommitted rest, too, as a commit on top. Returns the tip, None when
-        there is no branch. Moves no ref. Raises StateError when it is refused.
+    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
+        """Takes the commits of the branch into the owner's repository, through a quarantine, with
+        the Git LFS objects and commits of submodules that they refer to; with `everything` the
+        uncommitted rest, too, as a commit on top. None when there is no branch. Moves no branch.
+        Raises StateError when it is refused.
         """
 
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:

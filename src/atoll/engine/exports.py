@@ -7,6 +7,7 @@ it. Where it may stand is written down before it moves, so that a crash in betwe
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,14 +94,21 @@ def export(session: Session, capsule: Capsule, *, everything: bool = False) -> E
     if not plan.pool:
         return _shared(session, capsule, branch, everything=everything)
     driver = registry.layered_driver(plan.driver)
-    tip = driver.bring(plan, everything=everything)
-    if tip is None:
+    brought = driver.bring(plan, everything=everything)
+    if brought is None:
         raise StateError(
             f"`{capsule.name}` has no branch `{branch}` any more",
             hint=f"atoll run {capsule.name} -- git switch -c {branch}",
         )
     session.reach("export.brought", capsule.name)
-    return place(session, capsule, plan, tip)
+    warn_of(session, capsule, brought.notes)
+    return place(session, capsule, plan, brought.commit)
+
+
+def warn_of(session: Session, capsule: Capsule, notes: Sequence[str]) -> None:
+    """Says what of the commits could not be brought out whole."""
+    for note in notes:
+        session.warn(f"`{capsule.name}`: {note}")
 
 
 def place(session: Session, capsule: Capsule, plan: WorkspacePlan, tip: str) -> Exported:

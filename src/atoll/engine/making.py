@@ -33,6 +33,13 @@ from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
 
+_WITH_LFS = ("-c", "lfs.skipDownloadErrors=true")
+"""For a git that restores files: a Git LFS file whose object is nowhere stays a pointer."""
+_WITHOUT_LFS = (
+    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
+)  # fmt: skip
+"""For a second try: then all of them do."""
+
 
 def make_capsules(
     session: Session,
@@ -137,6 +144,7 @@ def _restore(
         driver.restore(plan.workspace, point, lock=lock)
         return
     _read_tree(session, capsule, point, "-u", "--reset", recovered_tree(point))
+    _restore_submodules(session, capsule, plan, point)
     if point.files is not None:
         # Not through the view: the files may be many, and no program inside is needed.
         views.end_view(session, capsule)
@@ -146,12 +154,39 @@ def _restore(
 
 
 def _read_tree(session: Session, capsule: state.Capsule, point: RecoveryPoint, *words: str) -> None:
-    """Its own git puts them there, as a run: the set-up has run before."""
-    argv = ("git", "read-tree", *words)
-    done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
-    if done.code != 0:
-        said = printable(done.stderr[-1000:].decode(errors="replace").strip())
-        raise DriverError(f"the point `{point.id}` cannot be restored: {said}")
+    """Its own git puts the files there, as a run: the set-up has run before."""
+    said = b""
+    for options in (_WITH_LFS, _WITHOUT_LFS):
+        argv = ("git", *options, "read-tree", *words)
+        done = inside.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
+        if done.code == 0:
+            return
+        said = done.stderr[-1000:]
+    shown = printable(said.decode(errors="replace").strip())
+    raise DriverError(f"the point `{point.id}` cannot be restored: {shown}")
+
+
+def _restore_submodules(
+    session: Session, capsule: state.Capsule, plan: CapsulePlan, point: RecoveryPoint
+) -> None:
+    """Lets submodules follow that the point has elsewhere than its HEAD: git leaves them alone."""
+    before, after = (
+        git.gitlinks(commit, cwd=plan.workspace.repository)
+        for commit in (point.head_commit, point.commit)
+    )
+    gone = sorted(before.keys() - after.keys())
+    moved = sorted(path for path, commit in after.items() if before.get(path) != commit)
+    update = ("git", "submodule", "--quiet", "update", "--init", "--no-fetch", "--recursive", "--")
+    for argv, paths in ((("rm", "-rf", "--"), gone), (update, moved)):
+        if not paths:
+            continue
+        done = inside.ask(session, capsule, (*argv, *paths), states=(CapsuleState.CREATING,))
+        if done.code != 0:
+            names = ", ".join(f"`{printable(path)}`" for path in paths[:3])
+            session.warn(
+                f"the submodules {names} of `{capsule.name}` are not at the commits that the point "
+                "records: these are in your own submodules, below refs/atoll/commits/"
+            )
 
 
 def fork_capsule(

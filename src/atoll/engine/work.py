@@ -90,6 +90,7 @@ def commit(capsule: Capsule, message: str, *, verify: bool = True) -> str:
     if verify and driver.has_hook(plan, "commit-msg"):
         message = _checked_message(capsule, message)
     made = _made(capsule, plan, message, author)
+    exports.warn_of(capsule.session, capsule.record, made.notes)
     exports.place(capsule.session, capsule.record, plan, made.commit)
     _give(capsule, made)
     return made.commit

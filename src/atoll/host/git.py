@@ -317,3 +317,10 @@ def tracked(*, cwd: str) -> list[str]:
 def version() -> tuple[int, ...]:
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", run(("git", "--version")).text)
     return tuple(int(part) for part in found.groups()) if found else (0,)
+
+
+def gitlinks(commit: str, *, cwd: str) -> dict[str, str]:
+    """The submodules that a commit records, with their commits."""
+    answer = git("ls-tree", "-r", "-z", "--full-tree", commit, cwd=cwd)
+    rows = [entry.partition("\t") for entry in answer.text.split("\0") if entry]
+    return {path: head.split(" ")[2] for head, _, path in rows if head.startswith("160000 ")}

@@ -119,7 +119,7 @@ class SandboxProcess(NamespaceProcess):
             {"at": plan.home, "bind": f"{private}/home"},
             {"at": plan.workspace, "bind": plan.workspace, "fixed": True},
         ]
-        needed = [_objects(plan), *([plan.tools] if plan.tools else [])]
+        needed = [*_objects(plan), *([plan.tools] if plan.tools else [])]
         shown += [_read_only(place, plan) for place in needed]
         taken = {str(entry["at"]) for entry in shown}
         found = toolchains.find(owner, _own_places(plan))
@@ -194,9 +194,11 @@ def _covers() -> list[str]:
     return ["--ro-bind", _SETTINGS, _SETTINGS, *hidden, *first]
 
 
-def _objects(plan: IsolationPlan) -> str:
-    """Where the capsule's history store is seen."""
-    return str(Path(str(plan.private)).parent / "objects")
+def _objects(plan: IsolationPlan) -> list[str]:
+    """Where the capsule's history store is seen, and the Git LFS objects that belong to it."""
+    place = Path(str(plan.private)).parent
+    # Made with the first view: only there does it hold anything.
+    return [str(place / "objects"), *([str(place / "lfs")] if (place / "lfs").is_dir() else [])]
 
 
 def _require_place(request: IsolationRequest) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import submodules
+from atoll.drivers.layers import lfs, submodules
 from atoll.drivers.layers.packs import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
@@ -24,6 +24,7 @@ from atoll.drivers.layers.workbench import OverlayWay, open_bench
 from atoll.host import files, git
 from atoll.host.nursery import Nursery
 from atoll.host.process import own_environment
+from atoll.model.errors import DriverError
 from atoll.model.plan import Enclosure
 
 _DEEPEST = 8
@@ -137,6 +138,19 @@ def current_layers(pool: Pool) -> tuple[str, ...]:
 
 
 def _build(builder: Builder, source: Source, git_layer: Layer, name: str) -> Layer:
+    try:
+        options = lfs.build_options(source.repository)
+        return _build_with(builder, source, git_layer, name, options)
+    except DriverError as error:
+        if not lfs.is_at_fault(error.message):
+            raise
+        # Then its files stay pointers.
+        return _build_with(builder, source, git_layer, name, lfs.WITHOUT)
+
+
+def _build_with(
+    builder: Builder, source: Source, git_layer: Layer, name: str, options: tuple[str, ...]
+) -> Layer:
     pool = builder.pool
     before = _latest(builder, source)
     below = before[0].stack if before is not None else ()
@@ -145,7 +159,7 @@ def _build(builder: Builder, source: Source, git_layer: Layer, name: str) -> Lay
     with pool.building() as place:
         with _open(builder, place, below) as inside:
             Path(inside.cwd, ".git").mkdir(parents=True, exist_ok=True)
-            scene = _Scene(pool, source, git_layer, inside)
+            scene = _Scene(pool, source, git_layer, inside, options)
             if before is not None:
                 scene.git("read-tree", "-m", "-u", before[1], source.commit)
             else:
@@ -153,7 +167,8 @@ def _build(builder: Builder, source: Source, git_layer: Layer, name: str) -> Lay
         _keep_times(source, place / "tree" / WORKSPACE, changed, before_ns=started_ns)
         with _open(builder, place, below) as inside:
             # What has changed since it was refreshed is told by exit code 1.
-            _Scene(pool, source, git_layer, inside).git("update-index", "-q", "--refresh")
+            scene = _Scene(pool, source, git_layer, inside, options)
+            scene.git("update-index", "-q", "--refresh")
         about = f"commit {source.commit[:10]}"
         layer = Layer(id=name, kind="commit", below=below, files=len(changed), about=about)
         return pool.freeze(place, layer)
@@ -166,6 +181,8 @@ class _Scene(NamedTuple):
     source: Source
     git_layer: Layer
     inside: Enclosure
+    options: tuple[str, ...]
+    """How git treats files of Git LFS."""
 
     def git(self, *args: str, stdin: bytes | None = None) -> None:
         place = self.inside.cwd
@@ -175,7 +192,7 @@ class _Scene(NamedTuple):
             "GIT_INDEX_FILE": f"{place}/.git/index",
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted_path(f"{self.source.repository}/objects"),
         }
-        git.git(*args, cwd=place, within=self.inside, env=env, stdin=stdin)
+        git.git(*self.options, *args, cwd=place, within=self.inside, env=env, stdin=stdin)
 
 
 def _check_out(builder: Builder, scene: _Scene, paths: dict[str, int]) -> None:

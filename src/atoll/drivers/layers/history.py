@@ -1,6 +1,7 @@
 """History stores: the git objects that a capsule can read, and no others of the owner's.
 
     ROOT/history/hID/objects       an object directory: packs, never changed once it is there
+    ROOT/history/hID/lfs           Git LFS objects of its commits: see `lfs.py`
     ROOT/history/hID/history.json  from which commits its packs were made
     ROOT/history/gID               which store belongs to the git layer of that name
 
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import packs
+from atoll.drivers.layers import lfs, packs
 from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
 from atoll.host import files, git
 from atoll.model.errors import StateError
@@ -290,6 +291,7 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
         made = packs.pack(repository, target, [*recipe.commits, *known])
         known = [f"^{commit}" for commit in recipe.commits]
         tags = packs.pack(repository, target, [*recipe.tags, *known]) if recipe.tags else []
+        lfs.link_objects(repository, recipe.commits, place / "tree" / "lfs")
         steps = () if recipe.is_final else (*steps, _Step(recipe.commits, tuple(made)))
         about = f"history of {recipe.commits[0][:10]}"
         record = _Store(about, shallow, steps, tuple(tags))

@@ -61,7 +61,7 @@ class Pool:
         self.inside = self.root / "inside"
 
     def make(self) -> None:
-        for place in (self.layers, self.inside / "state", self.inside / "objects"):
+        for place in (self.layers, self.state, self.objects, self.large_files):
             if not place.is_dir():
                 files.make_private_directory(place)
 
@@ -74,6 +74,13 @@ class Pool:
     def objects(self) -> Path:
         """Where a view shows the history store of its git layer."""
         return self.inside / "objects"
+
+    @property
+    def large_files(self) -> Path:
+        """Where a view shows the Git LFS objects of its git layer: git-lfs looks for those of an
+        alternate beside it.
+        """
+        return self.inside / "lfs"
 
     @contextmanager
     def turn(self, *, shared: bool) -> Iterator[None]:

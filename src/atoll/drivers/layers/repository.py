@@ -236,6 +236,9 @@ def _render_settings(settings: list[tuple[str, str]]) -> str:
         name, _, variable = rest.rpartition(".")
         head = f"[{section} {_quoted(name)}]" if name else f"[{section}]"
         lines += [head, f"\t{variable} = {_quoted(value)}"]
+    if any(key.lower().startswith("filter.lfs.") for key, _ in kept):
+        # Else git-lfs writes it, into the frozen layer when that is built.
+        lines += ["[lfs]", "\trepositoryformatversion = 0"]
     return "\n".join(lines) + "\n"
 
 

@@ -21,9 +21,10 @@ from atoll.host import files, git
 from atoll.model import untrusted
 from atoll.model.errors import StateError
 
-PREFIX = "mh"
-"""Of the layers' names. Those of earlier versions, `m` and a hexadecimal digit, hold all objects
-of the owner's submodules."""
+PREFIX = "mn"
+"""Of the layers' names. Those of earlier versions, `mh`, lack submodules of submodules, and `m` and
+a hexadecimal digit hold all objects of the owner's submodules."""
+_DEEPEST = 8
 _GITLINK = "160000"
 _FILE_LIMIT_BYTES = 16 << 20
 
@@ -33,26 +34,75 @@ class Submodule(NamedTuple):
     commit: str
     git_dir: str
     """The owner's own."""
-
-    @property
-    def name(self) -> str:
-        """What git files it under; by default its path."""
-        return self.git_dir.partition("/modules/")[2] or self.path
+    name: str
+    """What git files it under, below `.git/modules`; by default its path."""
 
 
 def find_submodules(source: Source, links: list[tuple[str, str]]) -> list[Submodule]:
-    """Those of (path, commit) that the owner has checked out, with the commit that is wanted."""
-    found = []
-    for path, commit in links:
-        place = os.path.join(source.checkout, path)
-        if not os.path.lexists(os.path.join(place, ".git")):
+    """Those of (path, commit) that the owner has, at the commit that is wanted, and the submodules
+    of these; whatever holds another comes first.
+    """
+    repository = os.path.realpath(source.repository)
+    top = Submodule("", source.commit, repository, "")
+    return _find_below(source, top, links, depth=0)
+
+
+def _find_below(
+    source: Source, outer: Submodule, links: list[tuple[str, str]], *, depth: int
+) -> list[Submodule]:
+    found: list[Submodule] = []
+    names: dict[str, str] | None = None
+    for inner, commit in links if depth < _DEEPEST else []:
+        path = f"{outer.path}/{inner}" if outer.path else inner
+        own = _checked_out(source, path)
+        if own is None:
+            names = _load_names(outer) if names is None else names
+            own = _named(outer, names.get(inner, ""))
+        if own is None or git.find_commit(commit, cwd=own) is None:
             continue
-        if os.path.realpath(place) != os.path.join(os.path.realpath(source.checkout), path):
-            continue
-        own = git.git("rev-parse", "--absolute-git-dir", cwd=place).text.removesuffix("\n")
-        if git.find_commit(commit, cwd=place) is not None:
-            found.append(Submodule(path=path, commit=commit, git_dir=own))
+        modules = os.path.realpath(source.repository) + "/modules/"
+        name = own.removeprefix(modules) if own.startswith(modules) else path
+        module = Submodule(path, commit, own, name)
+        found.append(module)
+        found += _find_below(source, module, _load_links(module), depth=depth + 1)
     return found
+
+
+def _checked_out(source: Source, path: str) -> str | None:
+    """The git directory of the submodule that the owner has checked out at a path."""
+    place = os.path.join(source.checkout, path)
+    if not os.path.lexists(os.path.join(place, ".git")):
+        return None
+    if os.path.realpath(place) != os.path.join(os.path.realpath(source.checkout), path):
+        return None
+    own = git.git("rev-parse", "--absolute-git-dir", cwd=place).text.removesuffix("\n")
+    return os.path.realpath(own)
+
+
+def _load_names(outer: Submodule) -> dict[str, str]:
+    """The names of submodules by their paths, as `.gitmodules` of a commit says."""
+    answer = git.git(
+        "config", "-z", "--blob", f"{outer.commit}:.gitmodules",
+        "--get-regexp", r"^submodule\..*\.path$", cwd=outer.git_dir, allowed=(0, 1, 128),
+    )  # fmt: skip
+    pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
+    return {path: key.removeprefix("submodule.").removesuffix(".path") for key, _, path in pairs}
+
+
+def _named(outer: Submodule, name: str) -> str | None:
+    """The repository of a submodule that the owner has, but not checked out at this path: it was
+    moved in a capsule, or made there.
+    """
+    if untrusted.find_path(untrusted.Untrusted(os.fsencode(name))) is None:
+        return None
+    place = os.path.join(outer.git_dir, "modules", name)
+    is_plain = os.path.realpath(place) == place and os.path.isfile(os.path.join(place, "HEAD"))
+    return place if is_plain else None
+
+
+def _load_links(module: Submodule) -> list[tuple[str, str]]:
+    words = ("ls-tree", "-r", "-z", "--long", "--full-tree", module.commit)
+    return parse_links(git.git(*words, cwd=module.git_dir, env={"GIT_DIR": module.git_dir}).text)
 
 
 def freeze_submodules(pool: Pool, source: Source, links: list[tuple[str, str]]) -> Layer | None:
@@ -77,7 +127,10 @@ def _check_out(tree: Path, submodule: Submodule) -> None:
     private = tree / ".git" / "modules" / submodule.name
     if private.resolve() != Path(os.path.abspath(private)) or ".." in Path(submodule.name).parts:
         raise StateError(f"the submodule `{submodule.path}` has a name that leaves its place")
-    place.mkdir(parents=True)
+    if place.resolve() != Path(os.path.abspath(place)):
+        raise StateError(f"the submodule `{submodule.path}` lies behind a link")
+    # Git has made the directory of a submodule in a submodule.
+    place.mkdir(parents=True, exist_ok=True)
     private.parent.mkdir(parents=True, exist_ok=True)
     _make_repository(private, submodule)
     url = git.setting("remote.origin.url", cwd=submodule.git_dir)
@@ -90,11 +143,23 @@ def _check_out(tree: Path, submodule: Submodule) -> None:
     for key, value in settings.items():
         words = ["config", key, value] if value is not None else ["config", "--unset-all", key]
         git.git(*words, cwd=str(private), env={"GIT_DIR": str(private)}, allowed=(0, 5))
+    for key, url in _inner_urls(submodule):
+        git.git("config", key, url, cwd=str(private), env={"GIT_DIR": str(private)})
     (place / ".git").write_text(f"gitdir: {os.path.relpath(private, place)}\n")
     env = {"GIT_DIR": str(private), "GIT_WORK_TREE": str(place)}
     git.git("update-ref", "--no-deref", "HEAD", submodule.commit, cwd=str(place), env=env)
     files.write_atomic(private / "HEAD", f"{submodule.commit}\n".encode(), durable=False)
     git.git("read-tree", "--reset", "-u", submodule.commit, cwd=str(place), env=env)
+
+
+def _inner_urls(submodule: Submodule) -> list[tuple[str, str]]:
+    """Where the submodules of a submodule come from, as the owner has set it."""
+    answer = git.git(
+        "config", "-z", "--get-regexp", r"^submodule\..*\.url$",
+        cwd=submodule.git_dir, env={"GIT_DIR": submodule.git_dir}, allowed=(0, 1),
+    )  # fmt: skip
+    pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
+    return [(key, without_password(url)) for key, _, url in pairs]
 
 
 def _make_repository(private: Path, submodule: Submodule) -> None:

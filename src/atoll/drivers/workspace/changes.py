@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from atoll.drivers.contracts import Author, Committed
-from atoll.drivers.workspace import recovery, submodules
+from atoll.drivers.contracts import Author, BroughtOut, Committed
+from atoll.drivers.workspace import recovery
 from atoll.drivers.workspace.examination import Site, Taken, staged_paths
-from atoll.drivers.workspace.survey import GIT, GITLINK, Survey, Workspace, survey
+from atoll.drivers.workspace.survey import GIT, Survey, Workspace, survey
 from atoll.host.intake import commits, comparison
 from atoll.host.intake.store import Store
 from atoll.model.errors import DriverError, StateError
@@ -86,36 +86,27 @@ def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> 
 
 def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -> ObjectId:
     """The files as a tree, with the submodules that HEAD records or that were moved since."""
-    moved = {} if head is None else comparison.difference(store, seen.commit, head)
-    recorded = {
-        path: after.object_id
-        for path, (_, after) in moved.items()
-        if after is not None and after.mode == GITLINK
-    }
-    places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
-    links = {
-        path: submodules.find_head(workspace.tree, path) or recorded.get(path)
-        for path in places
-        if workspace.tree.kind(path) == "directory"
-    }
-    known = {path: commit for path, commit in links.items() if commit is not None}
-    return recovery.write_survey(store, seen, gitlinks=known)
+    links = recovery.find_gitlinks(store, workspace, seen, head)
+    return recovery.write_survey(store, seen, gitlinks=links)
 
 
-def bring(site: Site, *, everything: bool) -> str | None:
+def bring(site: Site, *, everything: bool) -> BroughtOut | None:
     """Takes the commits of the branch over; with `everything` the rest, too, as one on top.
 
-    Returns where the branch stands then; None when there is none. Raises StateError.
+    None when there is no branch. Raises StateError.
     """
     with site.opened() as (workspace, store):
         taken = site.take(workspace, everything=False)
         if taken is None:
             raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
-        if not everything:
-            return taken.branch
-        author = Author(recovery.NAME, recovery.ADDRESS)
-        tree = _files(site, workspace, store, taken.head)
-        return _commit_files(site, store, taken.branch, tree, _REST, author) or taken.branch
+        tip: str | None = taken.branch
+        if everything:
+            author = Author(recovery.NAME, recovery.ADDRESS)
+            tree = _files(site, workspace, store, taken.head)
+            tip = _commit_files(site, store, tip, tree, _REST, author) or tip
+        if tip is None:
+            return None
+        return BroughtOut(tip, _bring_parts(site, workspace, store, tip))
 
 
 def commit(site: Site, message: str, author: Author) -> Committed:
@@ -138,8 +129,16 @@ def commit(site: Site, message: str, author: Author) -> Committed:
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:
             raise StateError("there is nothing to commit")
+        notes = _bring_parts(site, workspace, store, made)
         known = [taken.head] if taken.head is not None else []
-        return Committed(made, taken.head, comparison.pack(store, made, known=known))
+        return Committed(made, taken.head, comparison.pack(store, made, known=known), notes)
+
+
+def _bring_parts(site: Site, workspace: Workspace, store: Store, commit: str) -> tuple[str, ...]:
+    """Raises StateError when the owner could not check the commit out with its submodules."""
+    parts = site.bring_parts(workspace, store, [commit])
+    parts.require_whole()
+    return parts.notes()
 
 
 def has_hook(site: Site, name: str) -> bool:

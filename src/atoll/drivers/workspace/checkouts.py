@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from atoll.drivers.workspace.survey import Against, Found, Survey, git_mode
+from atoll.drivers.workspace.entry_reader import Found
+from atoll.drivers.workspace.survey import Against, Survey, git_mode
 from atoll.host import git
 from atoll.host.intake import trees
 from atoll.host.intake.store import Store

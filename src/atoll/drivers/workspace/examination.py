@@ -6,12 +6,14 @@ them come to the owner's repository.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from atoll.drivers.workspace import checkouts
+from atoll.drivers.workspace.parts import Parts
+from atoll.drivers.workspace.submodules import OwnerCheck
 from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git, ref_files
 from atoll.host.intake.content import tracked_below
@@ -60,6 +62,11 @@ class Site(Protocol):
         when it is refused.
         """
 
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        """Brings out what commits refer to without holding it: Git LFS objects and commits of
+        submodules. The store sees the commits. Raises StateError or DriverError.
+        """
+
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         """The index; None when it cannot be read, or is as the workspace was made with."""
 
@@ -69,13 +76,17 @@ class Site(Protocol):
     def committed(self) -> list[str]:
         """The commits that are the capsule's and in the owner's repository already."""
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
-        """Whether a submodule holds something that the owner's copy of it does not have."""
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        """Whether a submodule that is recorded at `commit` holds something that the owner's copy of
+        it does not have; the base commit recorded it at `before`.
+        """
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        """Whether the owner's copy of a submodule has a commit."""
+    def owner_check(self, workspace: Workspace) -> OwnerCheck:
+        """What is known of submodules outside of the capsule."""
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
         """Submodules that HEAD records at a commit which only the capsule has."""
 
     def set_aside(self, aside: Path) -> None:
@@ -144,6 +155,7 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
         lonely = _lonely_commits(site, tips)
+        left_behind = _left_behind(site, workspace, store, taken.tips)
         try:
             work, seen = _look(site, workspace, store, taken)
         except UNREADABLE as error:
@@ -152,6 +164,7 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         if trouble is not None or not taken.is_whole:
             work = work._replace(nested=(*work.nested, *WHOLE))
+        work = work._replace(nested=(*work.nested, *left_behind))
         work = work._replace(commits=lonely)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
@@ -165,15 +178,16 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     seen = survey(
         store, workspace, site.plan.base_commit,
         also=taken.head, staged=staged, absent=absent, is_changed=site.is_changed_module,
-        knows=site.knows_of_module,
+        owner=site.owner_check(workspace),
     )  # fmt: skip
     against = compare(store, seen, taken.head, staged=staged)
     if site.plan.is_dirty:
         against = checkouts.without_held(Path(site.plan.checkout), store, seen, against)
     nested = dict.fromkeys(seen.left_out())
     if taken.head is not None:
-        lost = site.lost_submodules(store, taken.head)
-        nested |= dict.fromkeys(path.shown() for path in lost)
+        lost = site.lost_submodules(workspace, store, taken.head)
+        shown = [path.shown() for path in lost]
+        nested |= dict.fromkeys(path for path in shown if f"{path}/" not in nested)
     work = Work(
         uncommitted=_shown(against.uncommitted),
         untracked=_shown(against.untracked),
@@ -194,6 +208,16 @@ def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, AtollError | 
         except (StateError, DriverError) as error:
             trouble = trouble or error
     return None, trouble
+
+
+def _left_behind(
+    site: Site, workspace: Workspace, store: Store, tips: Sequence[str]
+) -> tuple[str, ...]:
+    """Git LFS objects that commits refer to and that are in the capsule's files only."""
+    try:
+        return site.bring_parts(workspace, store, tips).refused
+    except (StateError, DriverError):
+        return WHOLE
 
 
 def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:

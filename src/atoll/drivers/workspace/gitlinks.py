@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from atoll.drivers.workspace.owner_modules import find_module, find_place, has_object, is_kept
 from atoll.drivers.workspace.survey import GITLINK
 from atoll.host import git
+from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison
 from atoll.host.intake.content import blob_id
 from atoll.host.intake.refs import load_refs
@@ -15,22 +17,21 @@ from atoll.host.merged import MergedTree, PlainTree
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId, as_content
 
-_POINTER_BYTES = 1 << 16
 _FILE_BYTES = 1 << 28
 _SHA1 = 40
 
 
-def find_lost_submodules(plan: WorkspacePlan, store: Store, head: str) -> list[InsidePath]:
+def find_lost_submodules(
+    plan: WorkspacePlan, tree: TreeReader, store: Store, head: str
+) -> list[InsidePath]:
     """Submodules that `head` records at a commit which the owner's copies of them do not have."""
     moved = comparison.difference(store, plan.base_commit, head)
     return [
         path
-        for path, (before, after) in moved.items()
+        for path, (_, after) in moved.items()
         if after is not None
         and after.mode == GITLINK
-        and not (
-            before is not None and before.mode == GITLINK and owner_has(plan, path, after.object_id)
-        )
+        and not owner_has(plan, tree, path, after.object_id)
     ]
 
 
@@ -45,8 +46,7 @@ def is_changed(
     """Whether a submodule holds anything but the files of its recorded commit, or refs to commits
     that the owner's own copy of it does not have. `modules` is where its repository is kept.
     """
-    with PlainTree(Path(plan.checkout)) as checkout:
-        owner = _find_module(plan, checkout, module)
+    owner = find_module(plan, module)
     if owner is None or modules is None or not modules.is_dir():
         return True
     with PlainTree(modules) as kept:
@@ -55,7 +55,7 @@ def is_changed(
     if refs is None or refs.head != commit or refs.refused:
         return True
     tips = {*refs.refs.values(), *refs.stashes, *refs.worktrees, commit}
-    if not all(_has(owner, tip) for tip in tips):
+    if not all(has_object(owner, tip) for tip in tips):
         return True
     listed = git.git(
         "ls-tree", "-r", "-z", "--full-tree", commit, cwd=owner, env={"GIT_DIR": owner}
@@ -89,25 +89,7 @@ def _blobs(tree: MergedTree, module: InsidePath, algorithm: str) -> dict[bytes, 
     return found
 
 
-def _has(git_dir: str, name: str) -> bool:
-    env = {"GIT_DIR": git_dir}
-    return git.git("cat-file", "-e", name, cwd=git_dir, env=env, allowed=(0, 1, 128)).code == 0
-
-
-def owner_has(plan: WorkspacePlan, path: InsidePath, commit: str) -> bool:
-    """Whether the owner's own submodule at a path has a commit."""
-    with PlainTree(Path(plan.checkout)) as checkout:
-        place = _find_module(plan, checkout, path)
-    return place is not None and _has(place, f"{commit}^{{commit}}")
-
-
-def _find_module(plan: WorkspacePlan, checkout: PlainTree, path: InsidePath) -> str | None:
-    """The git directory of the owner's own submodule: found by the owner's files, without
-    following a link, and only below the owner's repository.
-    """
-    pointer = checkout.read(path.child(b".git"), limit_bytes=_POINTER_BYTES)
-    if pointer is None or not pointer.startswith(b"gitdir: "):
-        return None
-    named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
-    place = os.path.realpath(os.path.join(plan.checkout, os.fsdecode(path.raw), named))
-    return place if place.startswith(os.path.realpath(plan.repository) + "/modules/") else None
+def owner_has(plan: WorkspacePlan, tree: TreeReader, path: InsidePath, commit: str) -> bool:
+    """Whether the owner's own repository of a submodule has a commit, and a ref keeps it."""
+    owner = find_place(plan, tree, path).owner
+    return owner is not None and is_kept(owner, commit)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.contracts import Author, Committed, Sealed, WorkspaceRequest
+from atoll.drivers.contracts import Author, BroughtOut, Committed, Sealed, WorkspaceRequest
 from atoll.drivers.layers import history, repair, standins
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
@@ -126,12 +126,13 @@ class LayeredWorkspace:
                 f"the checkout `{plan.checkout}` is gone: a view has no place to be shown at",
                 hint=f"mkdir -p '{plan.checkout}'",
             )
+        store = history.require_store(plan)
+        shown = [(store, pool.objects)]
+        # Stores of earlier versions, and of projects that do not use Git LFS, have no such objects.
+        if (large := store.with_name("lfs")).is_dir():
+            shown.append((large, pool.large_files))
         mounts: list[dict[str, object]] = [
-            {
-                "bind": str(history.require_store(plan)),
-                "at": str(pool.objects),
-                "read_only": True,
-            },
+            *({"bind": str(of), "at": str(at), "read_only": True} for of, at in shown),
             self._state(plan),
             {"bind": str(pool.state / WORKSPACE), "at": plan.checkout},
             # Layers are nobody's to write, whatever the modes inside of them say.
@@ -163,7 +164,7 @@ class LayeredWorkspace:
                 return find_object_id(Untrusted(content.removesuffix(b"\n")))
         return None
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> str | None:
+    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
         return changes.bring(self._site(plan), everything=everything)
 
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:

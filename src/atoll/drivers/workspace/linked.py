@@ -7,12 +7,14 @@ repository's own record of the worktree; no git runs in the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers.workspace import gitlinks
 from atoll.drivers.workspace.examination import Taken, branch_commits
+from atoll.drivers.workspace.module_state import ModuleState
+from atoll.drivers.workspace.parts import Parts
 from atoll.drivers.workspace.survey import Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -56,6 +58,11 @@ class LinkedSite:
             branch=self._branch(),
             tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
         )
+
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        # Its git keeps LFS objects in the owner's repository.
+        del workspace, store, tips
+        return Parts()
 
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         del workspace
@@ -113,17 +120,20 @@ class LinkedSite:
             self._committed = branch_commits(self.plan)
         return self._committed
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        del before
         record = self._record()
         modules = None if record is None else record / "modules"
         return gitlinks.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        return gitlinks.owner_has(self.plan, path, commit)
+    def owner_check(self, workspace: Workspace) -> ModuleState:
+        return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
         # A worktree has copies of its submodules: those that changed are nested repositories.
-        del store, head
+        del workspace, store, head
         return []
 
     def set_aside(self, aside: Path) -> None:

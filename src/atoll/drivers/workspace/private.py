@@ -13,7 +13,9 @@ from pathlib import Path
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.examination import Taken, branch_commits
-from atoll.drivers.workspace.gitlinks import find_lost_submodules, owner_has
+from atoll.drivers.workspace.gitlinks import find_lost_submodules
+from atoll.drivers.workspace.module_state import ModuleState
+from atoll.drivers.workspace.parts import Parts, bring_parts
 from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
@@ -134,6 +136,9 @@ class PrivateSite:
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
+    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+        return bring_parts(self.plan, workspace, store, tips, scratch=self.scratch)
+
     def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
         content, before = self._indexes(workspace)
         return None if content is None or content == before else self._parsed(content)
@@ -178,13 +183,13 @@ class PrivateSite:
             self._committed = branch_commits(self.plan)
         return self._committed
 
-    def is_changed_module(self, workspace: Workspace, path: InsidePath, commit: ObjectId) -> bool:
-        # What lies below the workspace tells it.
-        del workspace, path, commit
-        return True
+    def is_changed_module(
+        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+    ) -> bool:
+        return self.owner_check(workspace).is_changed(path, commit, before)
 
-    def knows_of_module(self, path: InsidePath, commit: ObjectId) -> bool:
-        return owner_has(self.plan, path, commit)
+    def owner_check(self, workspace: Workspace) -> ModuleState:
+        return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, store: Store, head: str) -> list[InsidePath]:
-        return find_lost_submodules(self.plan, store, head)
+    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
+        return find_lost_submodules(self.plan, workspace.tree, store, head)

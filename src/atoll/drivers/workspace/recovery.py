@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.workspace import submodules
 from atoll.drivers.workspace.examination import (
     UNREADABLE,
     Examined,
@@ -23,7 +24,7 @@ from atoll.drivers.workspace.examination import (
     find_work,
     staged_only,
 )
-from atoll.drivers.workspace.survey import Survey
+from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
 from atoll.host import git, points, restored
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import tracked_below
@@ -78,7 +79,7 @@ def _save_examined(
             return points.find_point(shelf, point)
         tree, trouble = _find_tree(it)
         changed = it.work.uncommitted or it.work.untracked
-        staged = None if tree is None else _find_staged(site, it, tree)
+        staged = None if tree is None else _find_staged(site, it)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
         # A merge in progress has no tree, however often it is tried.
         is_merging = any(entry.stage for entry in site.staged(it.workspace) or ())
@@ -93,6 +94,7 @@ def _save_examined(
             tips=list(dict.fromkeys(tips)) or [plan.base_commit],
             tree=tree,
             store=it.store,
+            workspace=it.workspace,
             staged=staged,
             lacks=_reason(trouble) if is_lacking else "",
         )
@@ -131,6 +133,7 @@ class _Kept(NamedTuple):
     tips: list[str]
     tree: ObjectId | None = None
     store: Store | None = None
+    workspace: Workspace | None = None
     staged: ObjectId | None = None
     lacks: str = ""
 
@@ -148,11 +151,37 @@ def _find_tree(it: Examined) -> tuple[ObjectId | None, Exception | None]:
 
 
 def write_files(it: Examined) -> ObjectId:
-    """All files that are not ignored, as a tree in the store. Raises StateError."""
+    """All files that are not ignored, as a tree in the store, with submodules at the commits that
+    they stand at. Raises StateError.
+    """
     seen = it.survey
     if seen is None:
         raise StateError("the repository in the workspace is not the one that it was made with")
-    return write_survey(it.store, seen)
+    head = None if it.taken is None else it.taken.head
+    links = find_gitlinks(it.store, it.workspace, seen, head)
+    return write_survey(it.store, seen, gitlinks=links)
+
+
+def find_gitlinks(
+    store: Store, workspace: Workspace, seen: Survey, head: str | None
+) -> dict[InsidePath, ObjectId]:
+    """The submodules that HEAD records and those that are new or elsewhere since, at the commits
+    that they stand at. A repository in the workspace that is no submodule is not among them.
+    """
+    moved = {} if head is None else comparison.difference(store, seen.commit, head)
+    recorded = {
+        path: after.object_id
+        for path, (_, after) in moved.items()
+        if after is not None and after.mode == GITLINK
+    }
+    places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
+    places |= {path for path in seen.repositories if submodules.is_submodule(workspace.tree, path)}
+    links = {
+        path: submodules.find_head(workspace.tree, path) or recorded.get(path)
+        for path in places
+        if workspace.tree.kind(path) == "directory"
+    }
+    return {path: commit for path, commit in links.items() if commit is not None}
 
 
 def write_survey(
@@ -185,8 +214,8 @@ def _has_staged(site: Site, it: Examined) -> bool:
     return bool(staged_only(site, it.workspace, it.store, seen, taken.head))
 
 
-def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | None:
-    """The index as a tree, if that is neither HEAD nor all files and can be written."""
+def _find_staged(site: Site, it: Examined) -> ObjectId | None:
+    """The index as a tree, if that is not HEAD and can be written."""
     taken, seen = it.taken, it.survey
     staged = None if taken is None else site.staged(it.workspace)
     if staged is None or taken is None or taken.head is None or seen is None:
@@ -201,8 +230,7 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
         given = {entry.object_id for entry in (*held.values(), *base.values())}
         given |= set(seen.ids.values())
         given |= site.visible({entry.object_id for entry in staged} - given)
-    tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
-    return None if tree == everything else tree
+    return comparison.write_index(it.store, it.workspace.tree, staged, given=given)
 
 
 def _note(
@@ -260,6 +288,9 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         text = f"atoll: recovery point {kept.point}\n\nAtoll-Base: {kept.base}\n"
         text += f"Atoll-Head: {head}\n" + (f"Atoll-Index: {index}\n" if index else "")
         made = _written(store, tree, parents, text.encode())
+        if kept.workspace is not None:
+            # The commits brought theirs; what is only staged may name other LFS objects.
+            site.bring_parts(kept.workspace, store, [made])
         commits.publish(store, shelf.repository, [made], known=kept.tips)
         return _Made(made, index)
 

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
+from typing import Protocol
 
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.index import parse_index
 from atoll.host.intake.refs import AgentRefs, Budget, load_refs
+from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import MergedTree
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_path
 
 _POINTER_BYTES = 1 << 16
 _GIT = InsidePath(b".git")
-_MODULES = _GIT.child(b"modules")
+MODULES = _GIT.child(b"modules")
 _SHA1_BYTES = 20
 _COMPARED_BYTES = 64 << 20
 _INDEX_BYTES = 64 << 20
 _INDEX_BYTES_PER_LOOK = 4096
 _MOST_LOOKS = 10_000
-_MOST_ASKED = 20
 _DEEPEST = 30
 _PARTS_PER_LOOK = 8
 
-CommitCheck = Callable[[InsidePath, ObjectId], bool]
-"""(where a submodule is, a commit)"""
+
+class OwnerCheck(Protocol):
+    """What is known of a submodule outside of the capsule. A submodule is named by where its files
+    are, or by where its repository is if no file leads there.
+    """
+
+    def has_all(self, module: InsidePath, tips: Collection[ObjectId]) -> bool:
+        """Whether all of these exist elsewhere."""
+
+    def entries(self, module: InsidePath, commit: ObjectId) -> dict[InsidePath, TreeEntry] | None:
+        """What a commit tracks; None when that cannot be found out."""
 
 
 def find_head(tree: TreeReader, module: InsidePath) -> ObjectId | None:
     """The commit that a submodule of a private repository has checked out."""
-    place = _repository_of(tree, module)
+    place = find_repository(tree, module)
     refs = None if place is None else load_refs(tree, place)
     return None if refs is None else refs.head
+
+
+def is_submodule(tree: TreeReader, module: InsidePath) -> bool:
+    """Whether a repository in the workspace is kept where git keeps those of submodules."""
+    place = find_repository(tree, module)
+    return place is not None and place.is_below(MODULES)
 
 
 def has_changed(tree: MergedTree, below: TreeReader, module: InsidePath) -> bool:
@@ -64,7 +80,7 @@ def _content(tree: TreeReader, path: InsidePath) -> tuple[bytes, bool] | None:
 
 
 def find_moved(
-    tree: MergedTree, below: TreeReader | None, knows: CommitCheck | None = None
+    tree: MergedTree, below: TreeReader | None, owner: OwnerCheck | None = None
 ) -> set[InsidePath]:
     """Submodules whose repositories name commits, or stage contents, that they did not in what is
     `below`, and that the owner does not know either, even if their files are as they were: by
@@ -76,16 +92,16 @@ def find_moved(
     walk = _Walk(tree, budget)
     changes = tree.changes(skip=walk.skip)
     touched = {*changes.entries, *changes.hidden, *changes.special, *changes.closed}
-    if walk.is_too_deep or budget.is_spent() or _MODULES in touched:
-        return {_MODULES}
+    if walk.is_too_deep or budget.is_spent() or MODULES in touched:
+        return {MODULES}
     places = {place for path in touched if (place := walk.place_of(path)) is not None}
     moved = set()
     for place in sorted(places):
         module = _files_of(tree, place)
-        if not _Repository(tree, below, place, budget).is_known(knows, module):
+        if not _Repository(tree, below, place, budget).is_known(owner, module):
             moved.add(module)
         if budget.is_spent():
-            return {_MODULES}
+            return {MODULES}
     return moved
 
 
@@ -100,9 +116,9 @@ class _Walk:
 
     def skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
         """Objects say nothing: what is worth something is named by a ref."""
-        if path in (_GIT, _MODULES):
+        if path in (_GIT, MODULES):
             return False
-        if self.is_too_deep or self._budget.is_spent() or not path.is_below(_MODULES):
+        if self.is_too_deep or self._budget.is_spent() or not path.is_below(MODULES):
             return True
         if not is_directory:
             return not self._budget.spend()
@@ -116,7 +132,7 @@ class _Walk:
     def place_of(self, path: InsidePath) -> InsidePath | None:
         """Where the repository is that a file, or a directory that cannot be read, belongs to."""
         above = path.parent
-        if above is None or not path.is_below(_MODULES):
+        if above is None or not path.is_below(MODULES):
             return None
         outer = self._find_around(above)
         return path if _begins(above, outer) else outer
@@ -125,7 +141,7 @@ class _Walk:
         """The repository that a directory belongs to. Below each `modules` the first directory
         counts as one: if it is broken, or only leads to others, it cannot be told.
         """
-        if not path.is_below(_MODULES):
+        if not path.is_below(MODULES):
             return None
         if path not in self._around:
             above = path.parent
@@ -156,20 +172,20 @@ class _Repository:
         self._place = place
         self._budget = budget
 
-    def is_known(self, knows: CommitCheck | None, module: InsidePath) -> bool:
-        """Whether all that it names was there before, or is the owner's."""
+    def is_known(self, owner: OwnerCheck | None, module: InsidePath) -> bool:
+        """Whether all that it names was there before, or exists elsewhere."""
         before = None if self._below is None else load_refs(self._below, self._place)
         now = load_refs(self._tree, self._place, self._budget)
-        if now is None or now.refused or before is None:
+        if now is None or now.refused or (before is None and owner is None):
             return False
-        fresh = set(_tips(now)) - set(_tips(before))
-        if fresh and (knows is None or len(fresh) > _MOST_ASKED):
+        fresh = set(_tips(now)) - set(() if before is None else _tips(before))
+        if fresh and (owner is None or not owner.has_all(module, fresh)):
             return False
-        if knows is not None and not all(knows(module, commit) for commit in fresh):
-            return False
-        return self._stages_nothing_new(now)
+        return self._stages_nothing_new(now, owner, module)
 
-    def _stages_nothing_new(self, now: AgentRefs) -> bool:
+    def _stages_nothing_new(
+        self, now: AgentRefs, owner: OwnerCheck | None, module: InsidePath
+    ) -> bool:
         content, before = (
             None if tree is None else tree.read(self._place.child(b"index"), limit_bytes=limit)
             for tree, limit in ((self._tree, _INDEX_BYTES), (self._below, 2 * _INDEX_BYTES))
@@ -187,9 +203,13 @@ class _Repository:
         )
         if staged is None:
             return False
-        return {(e.path, e.object_id) for e in staged} <= {
+        fresh = {(e.path, e.object_id) for e in staged} - {
             (e.path, e.object_id) for e in known or ()
         }
+        if not fresh:
+            return True
+        held = None if owner is None or now.head is None else owner.entries(module, now.head)
+        return held is not None and fresh <= {(path, e.object_id) for path, e in held.items()}
 
 
 def _tips(refs: AgentRefs) -> Iterator[ObjectId]:
@@ -202,14 +222,19 @@ def _tips(refs: AgentRefs) -> Iterator[ObjectId]:
 
 def _files_of(tree: TreeReader, place: InsidePath) -> InsidePath:
     """A submodule's repository is named after the path that it was first at."""
-    module = find_path(Untrusted(place.raw.removeprefix(_MODULES.raw + b"/")))
-    return place if module is None or _repository_of(tree, module) != place else module
+    module = find_path(Untrusted(place.raw.removeprefix(MODULES.raw + b"/")))
+    return place if module is None or find_repository(tree, module) != place else module
 
 
-def _repository_of(tree: TreeReader, module: InsidePath) -> InsidePath | None:
-    """Where the pointer in a submodule leads to, if that is where its repository belongs."""
-    pointer = tree.read(module.child(b".git"), limit_bytes=_POINTER_BYTES) or b""
+def find_repository(tree: TreeReader, module: InsidePath) -> InsidePath | None:
+    """The repository of a submodule: a directory `.git` in it, or where the pointer in its place
+    leads to, if that is where repositories of submodules belong.
+    """
+    link = module.child(b".git")
+    if tree.kind(link) == "directory":
+        return link
+    pointer = tree.read(link, limit_bytes=_POINTER_BYTES) or b""
     named = pointer.removeprefix(b"gitdir: ").rstrip(b"\n")
     place = os.path.normpath(module.raw + b"/" + named)
     path = find_path(Untrusted(place)) if named and not named.startswith(b"/") else None
-    return None if path is None or not path.is_below(_MODULES) else path
+    return None if path is None or not path.is_below(MODULES) else path

@@ -13,15 +13,16 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from atoll.drivers.workspace.submodules import CommitCheck, find_moved, has_changed
-from atoll.host.beneath import EntryKind, TreeReader
+from atoll.drivers.workspace.entry_reader import Found
+from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed
+from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import tracked_below
+from atoll.host.intake.content import is_attributes, tracked_below
 from atoll.host.intake.ignore import Ignore, is_git_name
 from atoll.host.intake.store import Store
 from atoll.host.intake.tree_objects import TreeEntry
-from atoll.host.merged import Entry, MergedTree, TreeChanges
+from atoll.host.merged import MergedTree, TreeChanges
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, directories_of
 
 GIT = InsidePath(b".git")
@@ -45,34 +46,9 @@ class Workspace(NamedTuple):
     """Whether all files are the capsule's own, because no layer lies below them."""
 
 
-ModuleCheck = Callable[[Workspace, InsidePath, ObjectId], bool]
-"""(workspace, where the submodule is, the commit that is recorded for it)"""
-
-
-class Found:
-    """A `TreeReader` that opens what a walk has found without another look through all layers."""
-
-    def __init__(self, tree: MergedTree, entries: Mapping[InsidePath, Entry]) -> None:
-        self._tree = tree
-        self._entries = entries
-
-    def kind(self, path: InsidePath) -> EntryKind | None:
-        return self._tree.kind(path)
-
-    def names(self, directory: InsidePath | None) -> list[InsidePath]:
-        return self._tree.names(directory)
-
-    def find_file(self, path: InsidePath) -> int | None:
-        entry = self._entries.get(path)
-        return self._tree.find_file(path) if entry is None else self._tree.find_entry(entry)
-
-    def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
-        handle = self.find_file(path)
-        if handle is None:
-            return None
-        with open(handle, "rb") as stream:
-            content = stream.read(limit_bytes + 1)
-        return content if len(content) <= limit_bytes else None
+ModuleCheck = Callable[[Workspace, InsidePath, ObjectId, ObjectId | None], bool]
+"""(workspace, where the submodule is, the commit that is recorded for it, the one that the commit
+of the survey records there)"""
 
 
 class Survey(NamedTuple):
@@ -143,16 +119,16 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     staged: Collection[InsidePath] = (),
     absent: frozenset[InsidePath] = frozenset(),
     is_changed: ModuleCheck | None = None,
-    knows: CommitCheck | None = None,
+    owner: OwnerCheck | None = None,
 ) -> Survey:
     """Looks at everything that can differ from `commit`, and from `also` if that is given.
 
     What is tracked or `staged` is not ignored; what is `absent` was never there. `is_changed` says
-    whether a submodule holds something of its own, `knows` whether the owner has a commit of it.
+    whether a submodule holds something of its own, `owner` what of it exists elsewhere.
     """
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
-    modules = find_moved(workspace.tree, workspace.below, knows)
+    modules = find_moved(workspace.tree, workspace.below, owner)
     with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
@@ -164,18 +140,16 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         known |= tracked.keys()
         ignored, closed, rules = _hidden(ignore, changes, known)
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
-    found = {
-        path: git_mode(store, entry.mode, tracked.get(path))
-        for path, entry in changes.entries.items()
-        if path not in ignored and path not in closed
-    }
+    found = _found(store, changes, tracked, ignored | closed)
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
     reader = Found(workspace.tree, changes.entries)
     compared = found.keys() & known
-    ids = trees.blob_ids(store, commit, reader, compared, links=links)
+    own = list(filter(is_attributes, found))
+    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=own)
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = [path for path in found if path not in known and path not in links]
     unread = compared - {*ids} | _closed(reader, changes, loose)
+    nested = _nested(workspace, walk.nested, (tracked, second), is_changed)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -184,11 +158,25 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=_removed(workspace, changes, tracked, found) - absent,
         tracked=tracked,
-        repositories=tuple(sorted(_nested(workspace, walk.nested, tracked, is_changed) | modules)),
+        repositories=tuple(sorted(nested | modules)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
         own_rules=_apart(store, commit, rules, known),
     )
+
+
+def _found(
+    store: Store,
+    changes: TreeChanges,
+    tracked: dict[InsidePath, TreeEntry],
+    left_out: set[InsidePath],
+) -> dict[InsidePath, int]:
+    """The files and links that were changed, with their modes as git writes them."""
+    return {
+        path: git_mode(store, entry.mode, tracked.get(path))
+        for path, entry in changes.entries.items()
+        if path not in left_out
+    }
 
 
 def _tracked(
@@ -278,11 +266,11 @@ def _can_read(tree: TreeReader, path: InsidePath) -> bool:
     return handle is not None
 
 
-def git_mode(store: Store, mode: int, entry: TreeEntry | None) -> int:
+def git_mode(store: Store | None, mode: int, entry: TreeEntry | None) -> int:
     """The mode of a file or link as git writes it, where `entry` is tracked."""
     if stat.S_ISLNK(mode):
         return _LINK
-    if store.settings.file_mode:
+    if store is None or store.settings.file_mode:
         return _EXECUTABLE if mode & 0o100 else _PLAIN
     # The owner's git does not look at the executable bit.
     return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
@@ -373,17 +361,29 @@ def _removed(
 def _nested(
     workspace: Workspace,
     repositories: list[InsidePath],
-    tracked: dict[InsidePath, TreeEntry],
+    recorded: tuple[Mapping[InsidePath, TreeEntry], Mapping[InsidePath, Moved]],
     is_changed: ModuleCheck | None,
 ) -> set[InsidePath]:
-    """Repositories in the workspace that hold something that the owner does not have."""
+    """Repositories in the workspace that hold something that the owner does not have; `recorded`
+    is what the commit tracks, and what the second one does otherwise.
+    """
     found = set()
+    tracked, second = recorded
     for path in repositories:
-        entry = tracked.get(path)
-        if entry is None or entry.mode != GITLINK:
+        before = _gitlink(tracked.get(path))
+        commit = _gitlink(second[path].after) if path in second else before
+        if commit is None:
             found.add(path)
-        elif is_changed is not None and workspace.below is None:
-            found |= {path} if is_changed(workspace, path, entry.object_id) else set()
-        elif workspace.below is None or has_changed(workspace.tree, workspace.below, path):
+        elif (
+            before == commit
+            and workspace.below is not None
+            and not has_changed(workspace.tree, workspace.below, path)
+        ):
+            continue
+        elif is_changed is None or is_changed(workspace, path, commit, before):
             found.add(path)
     return found
+
+
+def _gitlink(entry: TreeEntry | None) -> ObjectId | None:
+    return entry.object_id if entry is not None and entry.mode == GITLINK else None

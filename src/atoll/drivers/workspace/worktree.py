@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
-from atoll.drivers.layers import standins
+from atoll.drivers.layers import lfs, standins
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.drivers.workspace import changes, examination, recovery
 from atoll.drivers.workspace.branches import forget_branch
@@ -58,7 +58,8 @@ class WorktreeWorkspace:
                 cwd=plan.repository, keep_fds=held,
             )  # fmt: skip
         # The long part, outside of the turn: it touches this worktree only.
-        git.git("reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
+        options = lfs.build_options(plan.repository)
+        git.git(*options, "reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         # Out of sight in one step: a crash must not leave half a tree that looks like work.
@@ -104,13 +105,14 @@ class WorktreeWorkspace:
     def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
         """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
         start = recovered_tree(point)
-        git.git("read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
+        options = lfs.build_options(plan.repository)
+        git.git(*options, "read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
         if point.files is not None:
             from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
 
             restored.put_back(Path(point.files), Path(plan.path), at=WORKSPACE)
         now = point.index_commit or point.head_commit
-        git.git("read-tree", now, cwd=plan.path, keep_fds=(lock,))
+        git.git(*options, "read-tree", now, cwd=plan.path, keep_fds=(lock,))
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(_site(plan), base=base, stat=stat)

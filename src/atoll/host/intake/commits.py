@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from atoll.host import files, quarantine
+from atoll.host import quarantine
 from atoll.host.intake.content import prepare_attributes
 from atoll.host.intake.store import Store, personal_files
+from atoll.host.lfs import LfsStore
 from atoll.host.process import stream
 from atoll.host.quarantine import OwnerStore, lines_of
 from atoll.host.transfer import (
@@ -18,9 +18,9 @@ from atoll.host.transfer import (
     Transfer,
     failure_of,
     require_ids,
-    writing,
 )
 from atoll.model.errors import StateError
+from atoll.model.lfs import Pointer
 from atoll.model.units import render_size
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_path
 
@@ -156,29 +156,18 @@ def _publish_made(store: Store, owner: OwnerStore, transfer: Transfer) -> Brough
 
 
 def _publish_large(store: Store, repository: str) -> None:
-    """Moves the contents of Git LFS files to where the owner's repository keeps them."""
+    """Copies the contents of Git LFS files to where the owner's repository keeps them."""
     place = store.large_files
     if not place.is_dir():
         return
-    objects = Path(repository, "lfs", "objects")
-    with writing():
-        for source in place.iterdir():
-            target = objects / source.name[:2] / source.name[2:4] / source.name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _copy(source, target)
+    target = LfsStore.of(repository, store.settings.lfs_storage)
+    for source in sorted(place.iterdir()):
+        pointer = Pointer(source.name, source.stat().st_size)
+        if not target.has(pointer) and not target.take(pointer, _pieces(source)):
+            raise StateError(f"the Git LFS object `{pointer.oid}` changed while it was copied")
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Whole or not at all, and on disk."""
-    aside = target.with_name(f"{target.name}.{os.urandom(6).hex()}")
-    try:
-        with source.open("rb") as given, aside.open("xb") as taken:
-            while piece := given.read(_COPY_BYTES):
-                taken.write(piece)
-            taken.flush()
-            os.fsync(taken.fileno())
-        os.replace(aside, target)
-        files.sync_directory(target.parent)
-    finally:
-        aside.unlink(missing_ok=True)
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_COPY_BYTES):
+            yield piece

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 
+from atoll.host.beneath import TreeReader
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.store import OwnerSettings, Store, personal_files
 from atoll.host.intake.tree_objects import TreeEntry, listing
 from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
+from atoll.model.lfs import Pointer, parse_pointer, render_pointer
 from atoll.model.untrusted import (
     InsidePath,
     ObjectId,
@@ -29,12 +30,11 @@ from atoll.model.untrusted import (
 
 ATTRIBUTES = ("text", "eol", "crlf", "filter", "ident", "working-tree-encoding")
 _FILE = b".gitattributes"
+_RULES_BYTES = 256 << 10
+_MOST_RULES = 200
 _UNSPECIFIED = b"unspecified"
-_POINTER = re.compile(
-    rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-[^\n]*\n)*oid sha256:[0-9a-f]{64}\n"
-    rb"size [0-9]+\n?"
-)
-_POINTER_BYTES = 1024
+_MOST_PATHS = 500
+_MOST_PATHS_BYTES = 256 << 10
 CONVERTED_BYTES = 256 << 20
 """Git converts in memory; a larger file is taken as it is."""
 
@@ -118,6 +118,56 @@ def find_conversions(
     return {path: how for path, how in planned.items() if how is not Conversion.NONE}
 
 
+def apply_rules(
+    store: Store,
+    commit: str,
+    reader: TreeReader,
+    rules: Collection[InsidePath],
+    conversions: dict[InsidePath, Conversion],
+    paths: Collection[InsidePath],
+) -> dict[InsidePath, Conversion]:
+    """The conversions, with Git LFS decided by the `.gitattributes` files as they are now.
+
+    `rules` are those of them that may differ from the commit's. So `git lfs track` in a capsule
+    works before it is part of a base. All other attributes remain those of the commit: they could
+    hide from a comparison what a file holds, which a pointer cannot.
+    """
+    if not rules or not paths or not store.settings.has_lfs:
+        return conversions
+    chosen = _lfs_paths(store, commit, reader, rules, paths)
+    kept = {path: how for path, how in conversions.items() if how is not Conversion.LFS}
+    return kept | dict.fromkeys(chosen, Conversion.LFS)
+
+
+def _lfs_paths(
+    store: Store,
+    commit: str,
+    reader: TreeReader,
+    rules: Collection[InsidePath],
+    paths: Collection[InsidePath],
+) -> list[InsidePath]:
+    places = {place for path in paths for place in path.parents()}
+    candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
+    found = {path: entry.object_id for path, entry in tracked(store, commit, candidates).items()}
+    for path in sorted(candidates & set(rules))[:_MOST_RULES]:
+        content = reader.read(path, limit_bytes=_RULES_BYTES)
+        if content is not None:
+            made = store.run("hash-object", "-w", "--stdin", stdin=content).strip()
+            found[path] = ObjectId(made.decode())
+    lines = b"".join(f"100644 {blob}\t".encode() + path.raw + b"\0" for path, blob in found.items())
+    env = {"GIT_INDEX_FILE": str(store.place / "index-of-rules")}
+    store.run("update-index", "-z", "--index-info", stdin=lines, env=env)
+    answer = store.run(
+        *personal_files(store.git_dir), "check-attr", "--cached", "--stdin", "-z", "filter",
+        stdin=b"".join(path.raw + b"\0" for path in paths), env=env,
+    ).split(b"\0")  # fmt: skip
+    (store.place / "index-of-rules").unlink(missing_ok=True)
+    chosen = {
+        raw for raw, value in zip(answer[:-1:3], answer[2::3], strict=True) if value == b"lfs"
+    }
+    return [path for path in paths if path.raw in chosen]
+
+
 def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Conversion:
     if values.get("filter") == b"lfs" and settings.has_lfs:
         return Conversion.LFS
@@ -137,15 +187,11 @@ def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Convers
 
 def is_pointer(content: bytes) -> bool:
     """Whether Git LFS would leave it as it is."""
-    return not content or (
-        len(content) < _POINTER_BYTES and _POINTER.fullmatch(content) is not None
-    )
+    return not content or parse_pointer(content) is not None
 
 
 def pointer_to(sha256: str, size_bytes: int) -> bytes:
-    return (
-        f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size_bytes}\n"
-    ).encode()
+    return render_pointer(Pointer(sha256, size_bytes))
 
 
 def blob_id(content: bytes, algorithm: str) -> ObjectId:

@@ -23,7 +23,8 @@ from atoll.model.untrusted import (
 
 GIT_DIRECTORY = InsidePath(b".git")
 STASH = RefName("refs/stash")
-_FOREIGN = ("refs/remotes/", "refs/prefetch/")
+_FETCHED = "refs/remotes/"
+_FOREIGN = (_FETCHED, "refs/prefetch/")
 """Of what others have: not the agent's work."""
 _IN_PROGRESS = (
     b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH",
@@ -101,6 +102,13 @@ def load_refs(
     return _Loader(reader, at, budget or Budget()).load()
 
 
+def load_fetched(reader: TreeReader, at: InsidePath = GIT_DIRECTORY) -> frozenset[ObjectId]:
+    """Where the remote-tracking refs of the repository at `at` stand."""
+    if reader.kind(at.child(b"refs")) != "directory":
+        return frozenset()
+    return _Loader(reader, at, Budget()).load_fetched()
+
+
 class _Loader:
     def __init__(self, reader: TreeReader, at: InsidePath, budget: Budget) -> None:
         self._reader, self._at, self._budget = reader, at, budget
@@ -134,6 +142,12 @@ class _Loader:
             worktrees=self._load_worktrees(),
             refused=tuple(self._refused),
         )
+
+    def load_fetched(self) -> frozenset[ObjectId]:
+        self._packed = self._load_packed()
+        names = {name for name in self._packed if name.startswith(_FETCHED)}
+        names |= set(self._loose_names(_FETCHED.rstrip("/").encode()))
+        return frozenset(tip for name in names if (tip := self._resolve(name)) is not None)
 
     def _below(self, raw: bytes) -> InsidePath:
         return InsidePath(self._at.raw + b"/" + raw)
@@ -205,10 +219,10 @@ class _Loader:
                 found.setdefault(name, object_id)
         return found
 
-    def _loose_names(self) -> list[RefName]:
-        """The loose refs, but for those of remotes."""
+    def _loose_names(self, top: bytes = b"refs") -> list[RefName]:
+        """The loose refs below `top`, but for those of remotes if that holds them."""
         found: list[RefName] = []
-        ahead = [self._below(b"refs")]
+        ahead = [self._below(top)]
         while ahead and len(found) < _MOST_REFS:
             place = ahead.pop()
             for path in self._names(place):

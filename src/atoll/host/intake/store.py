@@ -24,7 +24,7 @@ from atoll.model.units import render_size
 
 _KEYS = (
     r"^(core\.(autocrlf|eol|ignorecase|filemode|attributesfile|excludesfile)"
-    r"|filter\.lfs\.(clean|process)|extensions\.objectformat)$"
+    r"|filter\.lfs\.(clean|process)|lfs\.storage|extensions\.objectformat)$"
 )
 _SAFE = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0",
@@ -46,6 +46,8 @@ class OwnerSettings(NamedTuple):
     ignore_case: bool = False
     file_mode: bool = True
     has_lfs: bool = False
+    lfs_storage: str = ""
+    """Where the owner has put Git LFS objects; empty for the usual place."""
     excludes: bytes = b""
     """The content of `info/exclude`."""
     personal_excludes: bytes = b""
@@ -72,6 +74,7 @@ def load_settings(repository: str) -> OwnerSettings:
         ignore_case=found.get("core.ignorecase", "false").lower() in _TRUE,
         file_mode=found.get("core.filemode", "true").lower() in _TRUE,
         has_lfs=bool(found.get("filter.lfs.clean") or found.get("filter.lfs.process")),
+        lfs_storage=found.get("lfs.storage", ""),
         excludes=_own_file(os.path.join(repository, "info", "exclude")),
         personal_excludes=_own_file(_personal(found.get("core.excludesfile"), "ignore")),
         attributes=_own_file(os.path.join(repository, "info", "attributes")),

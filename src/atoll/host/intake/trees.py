@@ -18,6 +18,7 @@ from atoll.host.intake.commits import commit, diff, publish
 from atoll.host.intake.content import (
     CONVERTED_BYTES,
     Conversion,
+    apply_rules,
     blob_id,
     convert_staged,
     find_conversions,
@@ -97,15 +98,18 @@ def blob_ids(
     paths: Collection[InsidePath],
     *,
     links: Mapping[InsidePath, Untrusted] = _NO_LINKS,
+    rules: Collection[InsidePath] = (),
 ) -> dict[InsidePath, ObjectId]:
     """The blobs that files, and the links whose targets are given, would become on top of `commit`.
 
-    A file that cannot be read, or that changes while it is read, is left out.
+    `rules` are the `.gitattributes` files that may differ from the commit's. A file that cannot be
+    read, or that changes while it is read, is left out.
     """
     algorithm = store.settings.algorithm
     found = {path: blob_id(as_content(links[path]), algorithm) for path in paths if path in links}
     regular = [path for path in paths if path not in links]
     conversions = find_conversions(store, commit, regular)
+    conversions = apply_rules(store, commit, reader, rules, conversions, regular)
     staged = []
     for path in regular:
         how = conversions.get(path, Conversion.NONE)
@@ -208,6 +212,8 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
             raise StateError(f"`{path.shown()}` cannot be in a tree: git reserves the name")
     regular = [path for path, mode in changed.items() if mode != _LINK_MODE]
     conversions = find_conversions(store, base, regular)
+    rules = [path for path in regular if is_attributes(path)]
+    conversions = apply_rules(store, base, reader, rules, conversions, regular)
     # A file that was changed back, or never was, is there already.
     store.objects.expect(entry.object_id for entry in tracked(store, base, changed).values())
     blobs = _Blobs(store)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from atoll.drivers.contracts import LayeredDriver, WorkspaceRequest
+from atoll.drivers.contracts import BroughtOut, LayeredDriver, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.registry import layered_driver
 from atoll.engine import upkeep
@@ -157,8 +157,11 @@ class ContractSuite(BenchSuite):
         refs = git.git("for-each-ref", cwd=str(self.bench.root)).text
         self.bench.sh(capsule, "echo b > untracked; echo b >> README.md")
         plan = self.plan_of(capsule)
-        assert self.made.bring(plan, everything=False) == capsule.record.base_commit
-        tip = str(self.made.bring(plan, everything=True))
+        brought = self.made.bring(plan, everything=False)
+        assert brought == BroughtOut(capsule.record.base_commit)
+        brought = self.made.bring(plan, everything=True)
+        assert brought is not None
+        tip = brought.commit
         assert git.git("for-each-ref", cwd=str(self.bench.root)).text == refs
         shown = git.git("show", f"{tip}:untracked", cwd=str(self.bench.root))
         assert shown.stdout == b"b\n"

@@ -1,0 +1,125 @@
+"""Git LFS objects for capsules: those that the commits of a history store need, and no others.
+
+They lie beside the store's git objects, as hard links to the owner's:
+
+    ROOT/history/hID/lfs/objects/AA/BB/OID
+
+A view shows them read-only where git-lfs looks for the objects of an alternate. So a file can be
+checked out again inside, without a network and without a copy of the owner's whole LFS store.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from atoll.drivers.layers.packs import CONSTANT
+from atoll.host import git, programs
+from atoll.host.intake.large import SMALLEST_POINTER_BYTES, parse_batch
+from atoll.host.lfs import LfsStore
+from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
+
+_OFFLINE = ("-c", "lfs.url=none:", "-c", "lfs.skipDownloadErrors=true")
+"""A commit may come from a capsule, and its `.lfsconfig` could name any server. What the owner's
+store lacks stays a pointer."""
+WITHOUT = (
+    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
+)  # fmt: skip
+_PORTION = 50_000
+_COPIED_BYTES = 1 << 30
+"""At most this much is copied into a store where it cannot be linked; the rest is left out."""
+_FOR_OTHERS = stat.S_IROTH
+
+
+def owner_store(repository: str) -> LfsStore:
+    return LfsStore.of(repository, git.setting("lfs.storage", cwd=repository))
+
+
+@functools.lru_cache(maxsize=16)
+def build_options(repository: str) -> tuple[str, ...]:
+    """Options for a git that makes files of a commit: git-lfs reads the owner's store, writes
+    nothing to layers and uses no network. Without git-lfs its files stay pointers.
+    """
+    if programs.find_program("git-lfs") is None:
+        return WITHOUT
+    storage = os.path.realpath(owner_store(repository).objects.parent)
+    return ("-c", f"lfs.storage={storage}", *_OFFLINE)
+
+
+def is_at_fault(said: str) -> bool:
+    """Whether git failed because git-lfs did, as it does on a pointer to an absurd size."""
+    return "git-lfs" in said or "filter 'lfs'" in said or "filter lfs failed" in said
+
+
+def link_objects(repository: str, commits: Sequence[str], target: Path) -> None:
+    """Fills `target/objects` with the objects that files of these commits and of their parents
+    refer to: one parent of a recovery point is the index.
+    """
+    source = owner_store(repository)
+    if not source.objects.is_dir():
+        return
+    left_bytes = _COPIED_BYTES
+    for pointer in sorted(set(_pointers(repository, commits)), key=lambda p: p.size_bytes):
+        if not source.has(pointer):
+            continue
+        place = target / "objects" / pointer.place
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if _link(source.path_of(pointer), place):
+            continue
+        if pointer.size_bytes <= left_bytes:
+            left_bytes -= pointer.size_bytes
+            _copy(source.path_of(pointer), place)
+
+
+def _link(source: Path, target: Path) -> bool:
+    """False when a link is not possible, or could not be read by the user id that a capsule of
+    root's runs with.
+    """
+    real = Path(os.path.realpath(source))
+    if os.geteuid() == 0 and not real.stat().st_mode & _FOR_OTHERS:
+        return False
+    try:
+        os.link(real, target)
+    except OSError:
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    import shutil  # noqa: PLC0415 - only where links are not possible
+
+    shutil.copyfile(source, target)
+    target.chmod(0o444)
+
+
+def _pointers(repository: str, commits: Sequence[str]) -> Iterator[Pointer]:
+    """The pointers in the trees of commits."""
+    names: dict[str, None] = {}
+    parents = git.git(
+        "rev-parse", *(f"{commit}^@" for commit in commits), cwd=repository, env=CONSTANT
+    )
+    for commit in dict.fromkeys([*commits, *parents.lines]):
+        listed = git.git(
+            "ls-tree", "-r", "-z", "--long", "--full-tree", commit, cwd=repository, env=CONSTANT
+        )
+        for entry in listed.text.split("\0"):
+            words = entry.partition("\t")[0].split()
+            # mode, kind, id, size
+            if len(words) == 4 and words[1] == "blob" and _may_point(words[3]):
+                names[words[2]] = None
+    asked = list(names)
+    for start in range(0, len(asked), _PORTION):
+        given = "".join(f"{name}\n" for name in asked[start : start + _PORTION])
+        answer = git.git(
+            "cat-file", "--buffer", "--batch", cwd=repository, env=CONSTANT, stdin=given.encode()
+        ).stdout
+        for _, content in parse_batch(answer):
+            if (pointer := parse_pointer(content)) is not None:
+                yield pointer
+
+
+def _may_point(size: str) -> bool:
+    return size.isdigit() and SMALLEST_POINTER_BYTES <= int(size) < POINTER_BYTES

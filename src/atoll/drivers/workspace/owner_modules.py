@@ -1,0 +1,132 @@
+"""The owner's own repositories of submodules, and which of them belongs to a capsule's.
+
+It is the one of the owner's submodule at the same path or, where the owner has none there, the one
+of the same name below `.git/modules`: after `git mv` in the capsule, or if the owner's checkout
+does not have the submodule. Names and paths come from a capsule. They are only looked up below the
+owner's checkout and repository, without following a link.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.drivers.workspace.submodules import MODULES, find_repository
+from atoll.host import files, git
+from atoll.host.beneath import TreeReader
+from atoll.host.merged import PlainTree
+from atoll.model.errors import StateError
+from atoll.model.plan import WorkspacePlan
+from atoll.model.untrusted import InsidePath
+
+_POINTER_BYTES = 1 << 16
+_SHA1 = 40
+_MISSING = (1, 128, 129)
+
+
+class ModulePlace(NamedTuple):
+    """Where the two repositories of a submodule are."""
+
+    owner: str | None
+    """The git directory; None when the owner has none."""
+    inside: InsidePath | None
+    """In the capsule; None when there is none."""
+
+
+def find_place(plan: WorkspacePlan, tree: TreeReader, module: InsidePath) -> ModulePlace:
+    """`module` is where the files of a submodule are, or its repository below `.git/modules`."""
+    inside = module if module.is_below(MODULES) else find_repository(tree, module)
+    owner = find_module(plan, module)
+    if owner is None and inside is not None and inside.is_below(MODULES):
+        named = _named(plan, inside)
+        owner = str(named) if _is_repository(named) and _is_free_of_links(plan, named) else None
+    return ModulePlace(owner, inside)
+
+
+def find_module(plan: WorkspacePlan, path: InsidePath) -> str | None:
+    """The git directory of the owner's submodule at a path."""
+    if path.is_below(MODULES) or not Path(plan.checkout).is_dir():
+        return None
+    with PlainTree(Path(plan.checkout)) as checkout:
+        link = path.child(b".git")
+        place = os.path.join(plan.checkout, os.fsdecode(link.raw))
+        if checkout.kind(link) == "directory":
+            # Its repository was never moved below the project's.
+            return place if _is_repository(Path(place)) else None
+        pointer = checkout.read(link, limit_bytes=_POINTER_BYTES)
+    if pointer is None or not pointer.startswith(b"gitdir: "):
+        return None
+    named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
+    real = os.path.realpath(os.path.join(os.path.dirname(place), named))
+    return real if real.startswith(os.path.realpath(plan.repository) + "/modules/") else None
+
+
+def make_place(plan: WorkspacePlan, inside: InsidePath) -> str:
+    """Makes an empty repository of the owner's for a submodule that only the capsule has, where
+    `git submodule update --init` looks for it. Raises StateError when its name is unusable.
+    """
+    if not inside.is_below(MODULES):
+        path = str(inside.parent and inside.parent.shown())
+        raise StateError(
+            f"`{path}` is a repository of its own and not a submodule of the project",
+            hint=f"inside: git submodule add URL {path}, or: git rm --cached {path}",
+        )
+    place = _named(plan, inside)
+    if not _is_usable(plan, place) or not _is_free_of_links(plan, place):
+        raise StateError(f"the submodule in `{inside.shown()}` has a name that cannot be used")
+    kind = "sha1" if len(plan.base_commit) == _SHA1 else "sha256"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    words = ("init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
+    git.git(*words, str(place), cwd=plan.repository)
+    # It gets a work tree when the owner checks it out.
+    git.git("config", "core.bare", "false", cwd=str(place), env={"GIT_DIR": str(place)})
+    return str(place)
+
+
+def drop_place(plan: WorkspacePlan, place: str) -> None:
+    """Removes a repository that was made for nothing."""
+    files.remove_tree(Path(place), within=Path(plan.repository, "modules"))
+
+
+def _named(plan: WorkspacePlan, inside: InsidePath) -> Path:
+    name = os.fsdecode(inside.raw[len(MODULES.raw) + 1 :])
+    return Path(os.path.realpath(plan.repository), "modules", name)
+
+
+def _is_usable(plan: WorkspacePlan, place: Path) -> bool:
+    """Whether nothing is there, and it lies in no other repository but below its `modules`."""
+    if os.path.lexists(place):
+        return False
+    top = Path(os.path.realpath(plan.repository), "modules")
+    below: Path = place
+    for above in place.parents:
+        if above == top:
+            return True
+        if _is_repository(above) and below.name != "modules":
+            return False
+        below = above
+    return False
+
+
+def _is_free_of_links(plan: WorkspacePlan, place: Path) -> bool:
+    top = os.path.realpath(plan.repository)
+    return os.path.realpath(place) == str(place) and str(place).startswith(f"{top}/modules/")
+
+
+def _is_repository(place: Path) -> bool:
+    return (place / "HEAD").exists() and (place / "objects").is_dir()
+
+
+def has_object(git_dir: str, name: str) -> bool:
+    env = {"GIT_DIR": git_dir}
+    return git.git("cat-file", "-e", name, cwd=git_dir, env=env, allowed=(0, 1, 128)).code == 0
+
+
+def is_kept(git_dir: str, commit: str) -> bool:
+    """Whether a ref of the owner's leads to a commit: without one `git gc` removes it."""
+    answer = git.git(
+        "for-each-ref", "--count=1", f"--contains={commit}", "--format=%(refname)",
+        cwd=git_dir, env={"GIT_DIR": git_dir}, allowed=(0, *_MISSING),
+    )  # fmt: skip
+    return answer.code == 0 and bool(answer.text)

@@ -1,0 +1,192 @@
+"""Brings out the Git LFS objects that commits of a capsule refer to.
+
+A commit holds pointers only. The objects lie in the capsule's `.git/lfs/objects`, as files that an
+agent can write: they are opened without following a link, and taken over only if their size and
+SHA-256 are those of the pointer. Pointers are hostile input as well (`model/lfs.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from io import FileIO
+from typing import NamedTuple
+
+from atoll.host.beneath import TreeReader
+from atoll.host.intake.refs import GIT_DIRECTORY
+from atoll.host.intake.store import Store
+from atoll.host.lfs import LfsStore
+from atoll.host.quarantine import lines_of
+from atoll.host.transfer import require_ids
+from atoll.model.errors import StateError
+from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
+from atoll.model.units import render_size
+from atoll.model.untrusted import InsidePath, Untrusted, find_path
+
+SMALLEST_POINTER_BYTES = 80
+"""No pointer is smaller."""
+_PORTION = 50_000
+"""How many blobs are read at once: at most 50 MB."""
+_CHUNK_BYTES = 1 << 20
+_MISSING = (
+    "a Git LFS pointer whose object is neither in the capsule nor in your repository; "
+    "`git lfs fetch` may find it on the server"
+)
+_REFUSED = (
+    "the Git LFS object in the capsule was not taken: it is not what its pointer says, cannot be "
+    "read, or is over a limit"
+)
+
+
+class LargeLimits(NamedTuple):
+    """What one import may cost the owner's machine."""
+
+    objects: int = 100_000
+    size_bytes: int = 32 << 30
+
+
+LARGE_LIMITS = LargeLimits()
+
+
+class LargeFiles(NamedTuple):
+    """What came of the objects that new commits refer to; paths are for people."""
+
+    brought: int = 0
+    missing: tuple[str, ...] = ()
+    """The objects of these are neither in the capsule nor in the owner's store."""
+    refused: tuple[str, ...] = ()
+    """The capsule has something in the place of these objects that was not taken over: it is not
+    what the pointer says, cannot be read, or is too much.
+    """
+
+    def notes(self) -> tuple[str, ...]:
+        """One sentence per kind of failure, for a warning."""
+        kinds = ((self.missing, _MISSING), (self.refused, _REFUSED))
+        return tuple(f"{_listed(paths)}: {why}" for paths, why in kinds if paths)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:3])
+    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
+
+
+def find_pointers(
+    store: Store, tips: Sequence[str], *, known: Sequence[str], most: int = LARGE_LIMITS.objects
+) -> dict[Pointer, InsidePath | None]:
+    """The pointers in commits that `known` ones do not have, each with a path that it is at.
+
+    Raises StateError when there are more than `most`.
+    """
+    require_ids(*tips, *known)
+    asked = lines_of([*tips, *(f"^{name}" for name in known)])
+    listed = store.run(
+        "rev-list", "--objects", "--ignore-missing", f"--filter=blob:limit={POINTER_BYTES}",
+        "--stdin", stdin=asked,
+    )  # fmt: skip
+    paths = dict(line.partition(b" ")[::2] for line in listed.split(b"\n") if b" " in line)
+    found: dict[Pointer, InsidePath | None] = {}
+    for name, content in _small_blobs(store, list(paths)):
+        pointer = parse_pointer(content)
+        if pointer is not None:
+            found.setdefault(pointer, find_path(Untrusted(paths[name])))
+        if len(found) > most:
+            raise StateError(f"the commits have more than {most:,} Git LFS files")
+    return found
+
+
+def _small_blobs(store: Store, names: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """(id, content) of those objects that may be pointers."""
+    if not names:
+        return
+    sized = store.run(
+        "cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype) %(objectsize)",
+        stdin=b"".join(name + b"\n" for name in names),
+    )  # fmt: skip
+    rows = [line.split(b" ") for line in sized.split(b"\n")[:-1]]
+    small = [
+        row[0]
+        for row in rows
+        if row[1] == b"blob" and SMALLEST_POINTER_BYTES <= int(row[2]) < POINTER_BYTES
+    ]
+    for start in range(0, len(small), _PORTION):
+        given = b"".join(name + b"\n" for name in small[start : start + _PORTION])
+        yield from parse_batch(store.run("cat-file", "--buffer", "--batch", stdin=given))
+
+
+def parse_batch(answer: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(id, content) of the objects in what `cat-file --batch` printed."""
+    at = 0
+    while at < len(answer):
+        end = answer.index(b"\n", at)
+        words = answer[at:end].split(b" ")
+        size = int(words[2])
+        yield words[0], answer[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
+
+
+def bring_large_files(  # noqa: PLR0913 - two stores, and what may pass between them
+    store: Store,
+    reader: TreeReader,
+    tips: Sequence[str],
+    *,
+    known: Sequence[str],
+    at: InsidePath = GIT_DIRECTORY,
+    root: InsidePath | None = None,
+    limits: LargeLimits = LARGE_LIMITS,
+) -> LargeFiles:
+    """Copies the LFS objects that commits refer to and the owner does not have.
+
+    `at` is the capsule's git directory, `root` where its files are. Raises StateError for too
+    many pointers, DriverError when a git or the disk fails.
+    """
+    target = LfsStore.of(store.repository, store.settings.lfs_storage)
+    inside = at.child(b"lfs")
+    if not tips or (reader.kind(inside) is None and not target.objects.is_dir()):
+        return LargeFiles()
+    brought, left_bytes = 0, limits.size_bytes
+    missing: list[str] = []
+    refused: list[str] = []
+    for pointer, path in find_pointers(store, tips, known=known, most=limits.objects).items():
+        if target.has(pointer):
+            continue
+        own = InsidePath(b"/".join((inside.raw, b"objects", pointer.place.encode())))
+        shown = own.shown() if path is None else path.shown()
+        if pointer.size_bytes > left_bytes:
+            refused.append(f"{shown} ({render_size(pointer.size_bytes)})")
+        elif _take(target, reader, pointer, [own, *_in_files(root, path)]):
+            brought += 1
+            left_bytes -= pointer.size_bytes
+        elif reader.kind(own) is None:
+            missing.append(shown)
+        else:
+            refused.append(shown)
+    return LargeFiles(brought, tuple(missing), tuple(refused))
+
+
+def _in_files(root: InsidePath | None, path: InsidePath | None) -> list[InsidePath]:
+    """Where the object may be besides: in the file that it was made of."""
+    if path is None:
+        return []
+    return [path if root is None else InsidePath(root.raw + b"/" + path.raw)]
+
+
+def _take(
+    target: LfsStore, reader: TreeReader, pointer: Pointer, places: Sequence[InsidePath]
+) -> bool:
+    for place in places:
+        handle = reader.find_file(place)
+        if handle is None:
+            continue
+        with open(handle, "rb", buffering=0) as file:
+            is_whole = os.fstat(handle).st_size == pointer.size_bytes
+            if is_whole and target.take(pointer, _pieces(file)):
+                return True
+    return False
+
+
+def _pieces(file: FileIO) -> Iterator[bytes]:
+    """What can be read; an error ends it, and then the hash is wrong."""
+    with suppress(OSError):
+        while piece := file.read(_CHUNK_BYTES):
+            yield piece

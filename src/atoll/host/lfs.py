@@ -1,0 +1,88 @@
+"""The owner's Git LFS store: where it is, and how objects get into it. No git-lfs is started.
+
+An object is written under a temporary name, synced and renamed once its size and SHA-256 are those
+of its pointer. So the store never holds an object that is incomplete or not what its name says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.host import files
+from atoll.host.transfer import writing
+from atoll.model.lfs import Pointer
+
+_WHAT = "the owner's Git LFS objects"
+
+
+class LfsStore(NamedTuple):
+    objects: Path
+
+    @classmethod
+    def of(cls, repository: str, storage: str = "") -> LfsStore:
+        """`storage` is the owner's setting `lfs.storage`; by default the objects are in the git
+        directory, to which a relative path refers, too.
+        """
+        place = os.path.join(repository, os.path.expanduser(storage) or "lfs")
+        return cls(Path(place, "objects"))
+
+    def path_of(self, pointer: Pointer) -> Path:
+        return self.objects / pointer.place
+
+    def has(self, pointer: Pointer) -> bool:
+        """Whether there is a file of the right name and size."""
+        try:
+            found = self.path_of(pointer).stat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == pointer.size_bytes
+
+    def take(self, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
+        """Stores an object; False, with nothing stored, when the content is not the pointer's.
+
+        Reads at most one piece beyond the size that the pointer names. Raises DriverError when
+        the store cannot be written.
+        """
+        target = self.path_of(pointer)
+        aside = target.with_name(f"{target.name}.{os.urandom(6).hex()}")
+        with writing(_WHAT):
+            _make_directories(target.parent)
+            try:
+                if not _write(aside, pointer, pieces):
+                    return False
+                os.replace(aside, target)
+                files.sync_directory(target.parent)
+            finally:
+                aside.unlink(missing_ok=True)
+        return True
+
+
+def _make_directories(place: Path) -> None:
+    """Makes a directory and those above it, durably."""
+    if place.is_dir():
+        return
+    _make_directories(place.parent)
+    place.mkdir(exist_ok=True)
+    files.sync_directory(place.parent)
+
+
+def _write(path: Path, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
+    digest, size = hashlib.sha256(usedforsecurity=False), 0
+    with path.open("xb", buffering=0) as file:
+        for piece in pieces:
+            size += len(piece)
+            if size > pointer.size_bytes:
+                return False
+            digest.update(piece)
+            rest = piece
+            while rest:
+                rest = rest[file.write(rest) :]
+        if (size, digest.hexdigest()) != (pointer.size_bytes, pointer.oid):
+            return False
+        os.fsync(file.fileno())
+    return True

@@ -1,0 +1,237 @@
+"""Git LFS with the real git-lfs: objects come out with the commits, and the owner's are inside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+import persons
+from atoll.drivers.layers.pool import Pool
+from atoll.engine import work
+from atoll.engine.leases import workspace_plan
+from atoll.engine.projects import open_project
+from atoll.model.errors import StateError
+
+FILTER = """\
+[filter "lfs"]
+    clean = git-lfs clean -- %f
+    smudge = git-lfs smudge -- %f
+    process = git-lfs filter-process
+    required = true
+"""
+ATTRIBUTES = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
+FIRST = b"first\0" * 1000
+
+
+@pytest.fixture(autouse=True)
+def _git_lfs(atoll_home):
+    if shutil.which("git-lfs") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("git-lfs is not installed")
+        pytest.skip("git-lfs is not installed")
+    with Path(os.environ["GIT_CONFIG_GLOBAL"]).open("a", encoding="utf-8") as config:
+        config.write(FILTER)
+
+
+@pytest.fixture
+def owner(make_repo):
+    return make_repo({".gitattributes": ATTRIBUTES, "a.bin": FIRST, "README.md": "# p\n"})
+
+
+@pytest.fixture
+def warnings():
+    return []
+
+
+@pytest.fixture
+def project(owner, atoll_home, monkeypatch, warnings):
+    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
+    return open_project(owner, background=False, warn=warnings.append)
+
+
+def sh(capsule, script):
+    done = capsule.run(["sh", "-ec", script])
+    assert done.exit_code == 0, done
+    return done.stdout.decode() if isinstance(done.stdout, bytes) else done.stdout
+
+
+def stored(place, content):
+    """Where an LFS store keeps an object."""
+    oid = hashlib.sha256(content).hexdigest()
+    return place / "objects" / oid[:2] / oid[2:4] / oid
+
+
+COMMIT = "seq 9000 > b.bin; git add b.bin; git commit -qm b"
+SECOND = "".join(f"{number}\n" for number in range(1, 9001)).encode()
+
+
+@pytest.mark.parametrize("level", ["clone", "sandbox"])
+def test_objects_of_new_commits_come_out_and_can_be_merged(
+    level, project, owner, git, monkeypatch, warnings
+):
+    monkeypatch.setenv("ATOLL_LEVEL", level)
+    capsule = project.new("x")
+    sh(capsule, COMMIT)
+    assert stored(owner / ".git/lfs", SECOND).read_bytes() == SECOND
+    assert capsule.remove(keep_branch=True) is None
+    git("merge", "--quiet", "atoll/x", cwd=owner)
+    assert (owner / "b.bin").read_bytes() == SECOND
+    assert git("status", "--short", cwd=owner) == ""
+    assert warnings == []
+
+
+def test_removal_keeps_the_objects_of_commits_that_came_out_without_them(project, owner, git):
+    """As earlier versions exported them."""
+    capsule = project.new("x")
+    sh(capsule, COMMIT)
+    shutil.rmtree(owner / ".git/lfs")
+    assert capsule.remove(keep_branch=True) is None
+    assert stored(owner / ".git/lfs", SECOND).read_bytes() == SECOND
+
+
+def test_objects_go_where_the_owner_keeps_them(project, owner, git):
+    git("config", "lfs.storage", "media", cwd=owner)
+    capsule = project.new("x")
+    sh(capsule, COMMIT)
+    sh(capsule, "seq 100 > c.bin")
+    work.commit(capsule, "c")
+    assert stored(owner / ".git/media", SECOND).is_file()
+    content = "".join(f"{number}\n" for number in range(1, 101)).encode()
+    assert stored(owner / ".git/media", content).read_bytes() == content
+
+
+def test_the_owners_objects_are_inside_and_no_others(project, owner, git):
+    git("switch", "--quiet", "--create", "private", cwd=owner)
+    (owner / "p.bin").write_bytes(b"private\0" * 500)
+    git("add", "p.bin", cwd=owner)
+    git("commit", "--quiet", "--message", "private", cwd=owner)
+    git("switch", "--quiet", "main", cwd=owner)
+    project.new("w").remove()
+    # Another state of the project: its git layer is not the one that `a.bin` was frozen with.
+    git("commit", "--quiet", "--allow-empty", "--message", "more", cwd=owner)
+    capsule = project.new("x")
+    said = sh(capsule, "echo changed > a.bin; git checkout -q a.bin; cat a.bin; git status --short")
+    assert said.encode() == FIRST
+    alternates = sh(capsule, "cat .git/objects/info/alternates").strip()
+    seen = sh(capsule, f"find {Path(alternates).parent}/lfs .git/lfs -type f -size +0")
+    assert hashlib.sha256(FIRST).hexdigest() in seen
+    assert hashlib.sha256(b"private\0" * 500).hexdigest() not in seen
+    # The owner's object is linked, not copied, and cannot be written inside.
+    assert stored(owner / ".git/lfs", FIRST).stat().st_nlink > 1
+    held = f"{Path(alternates).parent}/lfs/objects"
+    done = capsule.run(["sh", "-c", f"find {held} -type f -exec sh -c 'echo x > $0' {{}} \\;"])
+    assert b"Read-only" in done.stderr or b"denied" in done.stderr
+    assert stored(owner / ".git/lfs", FIRST).read_bytes() == FIRST
+    pool = Pool(workspace_plan(capsule.session, capsule.record).pool)
+    layers = [layer for name in pool.all() if (layer := pool.find(name)) is not None]
+    assert {layer.id: pool.damage(layer) for layer in layers if pool.damage(layer)} == {}
+
+
+def test_tracking_another_kind_of_file_inside(project, owner, git):
+    capsule = project.new("x")
+    sh(capsule, "git lfs track -q '*.psd' || git lfs track '*.psd'; seq 5000 > n.psd; git add -A; "
+       "git commit -qm psd")  # fmt: skip
+    assert not capsule.work().uncommitted
+    sh(capsule, "seq 4000 > m.psd; seq 3000 > m.txt")
+    work.commit(capsule, "more")
+    sizes = git("ls-tree", "--long", "atoll/x", "n.psd", "m.psd", "m.txt", cwd=owner).split("\n")
+    assert [int(line.split()[3]) < 200 for line in sizes if line] == [True, False, True]
+    assert sh(capsule, "git status --short") == ""
+    git("merge", "--quiet", "atoll/x", cwd=owner)
+    assert (owner / "m.psd").read_text().endswith("\n4000\n")
+    assert git("status", "--short", cwd=owner) == ""
+
+
+def test_staged_and_uncommitted_objects_survive_a_removal(project, owner):
+    capsule = project.new("x")
+    sh(capsule, "seq 2000 > s.bin; git add s.bin; rm s.bin; seq 1000 > u.bin; seq 7 > a.bin")
+    with pytest.raises(StateError, match="exists nowhere else"):
+        capsule.remove()
+    point = capsule.remove(force=True)
+    again = project.recover(point, "x")
+    assert sh(again, "git status --short") == " M a.bin\nAD s.bin\n?? u.bin\n"
+    assert sh(again, "cat u.bin a.bin | tail -n 8").startswith("1000\n1\n")
+    assert sh(again, "git checkout -q s.bin; tail -n 1 s.bin") == "2000\n"
+
+
+HOSTILE = {
+    "another content": "o=$(find .git/lfs/objects -type f -size +10k); rm $o; seq 9001 > $o",
+    "too short": "o=$(find .git/lfs/objects -type f -size +10k); rm $o; seq 10 > $o",
+    "a link to the host": "o=$(find .git/lfs/objects -type f -size +10k); rm $o; ln -s TARGET $o",
+    "a link on the way": "cp -a .git/lfs $TMPDIR/real; rm -r .git/lfs; ln -s $TMPDIR/real .git/lfs",
+    "a fifo": "o=$(find .git/lfs/objects -type f -size +10k); rm $o; mkfifo $o",
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_what_is_not_the_object_is_not_taken(how, project, owner, warnings, tmp_path):
+    capsule = project.new("x")
+    (tmp_path / "target").write_bytes(SECOND)
+    script = HOSTILE[how].replace("TARGET", str(tmp_path / "target"))
+    # The file itself goes first: the object would be made of it.
+    sh(capsule, f"{COMMIT}; git rm -q b.bin; git commit -qm gone; {script}")
+    objects = [path for path in (owner / ".git/lfs/objects").rglob("*") if path.is_file()]
+    assert objects == [stored(owner / ".git/lfs", FIRST)]
+    assert [text for text in warnings if "`b.bin`" in text and "Git LFS" in text]
+    if "link on" not in how:
+        with pytest.raises(StateError, match=r"`b\.bin`"):
+            capsule.remove(keep_branch=True)
+    assert capsule.remove(force=True) is not None
+
+
+def test_pointers_that_lead_nowhere_are_told_and_destroy_nothing(project, owner, git, warnings):
+    capsule = project.new("x")
+    head = "version https://git-lfs.github.com/spec/v1\\noid sha256:"
+    lost, huge = "ab" * 32, "cd" * 32
+    sh(
+        capsule,
+        f"printf '{head}{lost}\\nsize 5\\n' > lost.bin; "
+        f"printf '{head}{huge}\\nsize 999999999999999999\\n' > huge.bin; "
+        f"printf '{head}../../../../../../tmp/x\\nsize 5\\n' > odd.txt; "
+        "git add -A; git commit -qm pointers",
+    )
+    assert [text for text in warnings if "`lost.bin`" in text and "neither in the capsule" in text]
+    assert [text for text in warnings if "huge.bin" in text and "over a limit" in text]
+    assert git("show", "atoll/x:odd.txt", cwd=owner).endswith("size 5\n")
+    point = capsule.remove(force=True)
+    again = project.recover(point, "y")
+    assert lost in sh(again, "cat lost.bin")
+
+
+def test_a_capsule_does_not_make_the_host_ask_a_server(project, owner, git):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/lfs"
+        capsule = project.new("x")
+        head = "version https://git-lfs.github.com/spec/v1\\noid sha256:"
+        sh(
+            capsule,
+            f"printf '[lfs]\\n\\turl = {url}\\n' > .lfsconfig; "
+            f"printf '{head}{'ab' * 32}\\nsize 5\\n' > lost.bin; git add -A; git commit -qm lost",
+        )
+        capsule.remove(keep_branch=True)
+        other = project.new("y", base="atoll/x")
+        assert "ab" * 32 in sh(other, "cat lost.bin")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@persons.as_both
+def test_a_round_trip_as_root_and_as_a_user(person):
+    with (person.place / "gitconfig").open("a", encoding="utf-8") as config:
+        config.write(FILTER)
+    person.write({".gitattributes": ATTRIBUTES})
+    person.commit("attributes")
+    person.atoll("new", "x")
+    person.atoll("run", "x", "--", "sh", "-ec", COMMIT)
+    person.atoll("run", "x", "--", "sh", "-ec", "seq 50 > c.bin")
+    person.atoll("commit", "x", "-m", "c")
+    person.atoll("rm", "x", "--keep-branch")
+    person.git("merge", "-q", "atoll/x")
+    assert (person.repo / "b.bin").read_bytes() == SECOND
+    assert person.git("status", "--short") == ""

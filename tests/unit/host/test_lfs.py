@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from atoll.host.lfs import LfsStore
+from atoll.model.errors import DriverError
+from atoll.model.lfs import Pointer
+
+
+def pointer_to(content):
+    return Pointer(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_an_object_is_stored_once_it_is_what_its_pointer_says(tmp_path):
+    store, pointer = LfsStore.of(str(tmp_path)), pointer_to(b"onetwo")
+    assert not store.has(pointer)
+    assert store.take(pointer, [b"one", b"two"])
+    assert store.has(pointer)
+    oid = pointer.oid
+    assert (tmp_path / "lfs/objects" / oid[:2] / oid[2:4] / oid).read_bytes() == b"onetwo"
+
+
+@pytest.mark.parametrize("pieces", [[b"one"], [b"onetwo", b"three"], [b"twoone"], []])
+def test_anything_else_leaves_nothing_behind(pieces, tmp_path):
+    store, pointer = LfsStore.of(str(tmp_path)), pointer_to(b"onetwo")
+    assert not store.take(pointer, pieces)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_no_more_is_read_than_the_pointer_names(tmp_path):
+    read = []
+
+    def pieces():
+        for number in range(1000):
+            read.append(number)
+            yield b"x" * 100
+
+    assert not LfsStore.of(str(tmp_path)).take(Pointer("0" * 64, 150), pieces())
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("storage", "place"), [("", "git/lfs"), ("media", "git/media"), ("/elsewhere", "elsewhere")]
+)
+def test_the_store_is_where_the_owner_says(storage, place, tmp_path):
+    given = f"{tmp_path}{storage}" if storage.startswith("/") else storage
+    store = LfsStore.of(f"{tmp_path}/git", given)
+    assert store.objects == tmp_path / place / "objects"
+
+
+def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "lfs").write_text("")
+    with pytest.raises(DriverError, match="LFS objects cannot be written"):
+        LfsStore.of(str(tmp_path)).take(pointer_to(b"one"), [b"one"])
