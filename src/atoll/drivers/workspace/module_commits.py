@@ -100,6 +100,7 @@ def _recorded_between(plan: WorkspacePlan, store: Store, tips: Sequence[str]) ->
     the middle of a history that the last commit does not lead to.
     """
     asked = "".join(f"{name}\n" for name in (*tips, f"^{plan.base_commit}")).encode()
+    store.flush()
     try:
         listed = store.run("rev-list", "--stdin", f"--max-count={_MOST_COMMITS}", stdin=asked)
         raw = store.run(

@@ -79,6 +79,8 @@ def find_pointers(
     Raises StateError when there are more than `most`.
     """
     require_ids(*tips, *known)
+    # The tips may have been written a moment ago, and missing ones are passed over.
+    store.flush()
     asked = lines_of([*tips, *(f"^{name}" for name in known)])
     listed = store.run(
         "rev-list", "--objects", "--ignore-missing", f"--filter=blob:limit={POINTER_BYTES}",

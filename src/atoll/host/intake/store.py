@@ -177,8 +177,10 @@ class Store(NamedTuple):
         limit_bytes: int = _OUTPUT_BYTES,
         allowed: Sequence[int] = (0,),
     ) -> bytes:
-        """What git answers. Raises StateError when that is too much or takes too long, and
-        DriverError when git fails."""
+        """What git answers, which does not see what was written to `objects` since the last
+        `flush`. Raises StateError when that is too much or takes too long, and DriverError when
+        git fails.
+        """
         answer = bytearray()
         program = self.program(*args, stdin=stdin, env=env)
         done = stream(program, answer.extend, limit_bytes=limit_bytes, timeout_s=_TIMEOUT_S)
