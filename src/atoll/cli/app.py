@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -149,11 +149,11 @@ def run(argv: Sequence[str]) -> int:
     try:
         code = _run(words or ["--help"], as_json="--json" in own)
     except output.ReaderLeft:
-        output.abandon_stdout()
         code = 128 + signal.SIGPIPE
+    except output.Unwritable as error:
+        code = output.print_error(error, as_json=False)
     for text in status.take_failures():
-        with suppress(output.ReaderLeft):
-            output.Output().warn(text)
+        output.Output().warn(text)
     return code
 
 
@@ -166,12 +166,18 @@ def _run(words: list[str], *, as_json: bool) -> int:
         return _end_interrupted(Interrupted(signal.SIGINT), as_json=as_json)
     except Interrupted as error:
         return _end_interrupted(error, as_json=as_json)
+    except (output.ReaderLeft, output.Unwritable):
+        raise
+    except SystemExit as error:
+        # Click ends the program by itself when the reader of what it prints is gone.
+        output.abandon(sys.stdout)
+        raise output.ReaderLeft from error
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
     except OSError as error:
+        if (unwritable := output.find_unwritable(error)) is not None:
+            raise unwritable from error
         return output.print_error(_explain(error), as_json=as_json)
-    except output.ReaderLeft:
-        raise
     except Exception as error:
         return output.print_error(_bug(error), as_json=as_json)
     return code if isinstance(code, int) else 0
