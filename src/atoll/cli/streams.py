@@ -20,7 +20,7 @@ def open_missing() -> None:
             # The lowest free number, which is this one: those below are open by now.
             null = os.open(os.devnull, flags)
             # Children that inherit the stream find it open, too.
-            os.set_inheritable(null, True)
+            os.set_inheritable(null, True)  # noqa: FBT003 - its only form
     # Python has set those to None that were closed when it started.
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for all of the run

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
-from atoll.host import files, locks, programs
+from atoll.host import files, locks, programs, space
 from atoll.host.nursery import Nursery
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule
@@ -60,6 +61,7 @@ class Session:
     ) -> None:
         self.home = home
         self.store = store
+        self.read_only = store.read_only
         distrust_projects(home, store)
         self.owner = os.environ if owner is None else owner
         self.listen = listen or _silent
@@ -132,6 +134,12 @@ def open_session(
             f"this is inside the capsule `{os.environ['ATOLL_CAPSULE']}`",
             hint="use atoll from outside of it",
         )
-    files.require_own_directory(place)
-    files.make_private_directory(place / "locks")
-    return Session(home=place, store=Store(place), listen=listen, warn=warn, background=background)
+    read_only = space.is_read_only(place)
+    files.require_own_directory(place, writable=not read_only)
+    if not read_only:
+        # On a full disk the reserve has to be released first, by those verbs that do.
+        with suppress(OSError):
+            files.make_private_directory(place / "locks")
+        space.Reserve(place).ensure()
+    store = Store(place, read_only=read_only)
+    return Session(home=place, store=store, listen=listen, warn=warn, background=background)
