@@ -235,7 +235,7 @@ def test_a_damaged_and_a_newer_database(atoll, repo, atoll_home):
     database = atoll_home / "state.db"
     keep = database.read_bytes()
     database.write_bytes(b"this is not a database at all" * 50)
-    fails(atoll("ls", cwd=repo, check=False), 4, "damaged", "mv ")
+    fails(atoll("ls", cwd=repo, check=False), 4, "damaged", "atoll gc")
     assert atoll("doctor", cwd=repo, check=False).returncode == 3
     database.write_bytes(keep)
     connection = sqlite3.connect(database)

@@ -109,7 +109,7 @@ class Database:
                     raise DamagedError(f"`{self.path}` is empty, but capsules were made here")
                 self._db.execute("PRAGMA journal_mode = WAL")
             elif found < SCHEMA_VERSION:
-                self._back_up()
+                self._copy()
             if found < SCHEMA_VERSION:
                 self._db.executescript(schema.migration(found))
 
@@ -177,6 +177,9 @@ class Database:
             self._back_up()
 
     def _back_up(self) -> None:
+        self._copy()
+
+    def _copy(self) -> None:
         """Copies the database as it is. One that fails is tried again after the next change."""
         with suppress(sqlite3.Error, OSError), backups.new_file(self.home) as path:
             self._db.execute("VACUUM INTO ?", (str(path),))

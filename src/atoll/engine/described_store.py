@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from atoll.engine import descriptions
 from atoll.engine.database import Connection, Database
 from atoll.engine.descriptions import Rows
-from atoll.model.state import Capsule, RunState
+from atoll.model.state import Capsule, CapsuleState, RunState
 
 _TABLES = ("leases", "ports", "snapshots", "grants")
 """With the capsule's id in `capsule_id`; runs are added while they are not ended."""
@@ -23,6 +24,15 @@ class DescribedStore(Database):
             rows = self._description(capsule.id)
             if rows["capsules"]:
                 descriptions.save(Path(capsule.directory), rows, make=make)
+
+    def _back_up(self) -> None:
+        """Also describes capsules that have no description: of an older Atoll, or on a full disk."""
+        super()._back_up()
+        ready = self._rows("SELECT * FROM capsules WHERE state = ?", CapsuleState.READY)
+        for row in ready:
+            place = Path(row["directory"])
+            if place.is_dir() and not os.path.lexists(place / descriptions.NAME):
+                descriptions.save(place, self._description(row["id"]))
 
     def _description(self, capsule_id: int) -> Rows:
         def select(table: str, condition: str, *values: object) -> list[dict[str, Any]]:
