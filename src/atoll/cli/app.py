@@ -20,9 +20,6 @@ from atoll.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_LEAST_BYTES = 4 << 20
-"""With less than this, a disk is called full."""
-
 VERBS = {
     "allow": "Let a capsule reach one more destination.",
     "attach": "Watch a run and type to it.",
@@ -207,25 +204,23 @@ def _interrupt(number: int, frame: object) -> None:
 def _explain(error: OSError) -> AtollError:
     place = f" (`{error.filename}`)" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        if error.filename is None and not _is_home_full():
-            # The kernel gives the same answer when something else than a disk is used up.
-            return PrerequisiteError(f"the system said: {error.strerror}", hint="df -h")
-        return PrerequisiteError(f"the disk is full{place}", hint="df -h; atoll gc")
+        return _no_room(error, place)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return PrerequisiteError(f"no permission{place}: {error.strerror}")
     return DriverError(f"the system said: {error.strerror or error}{place}")
 
 
-def _is_home_full() -> bool:
-    from atoll.engine.session import home_path  # noqa: PLC0415 - rarely needed
+def _no_room(error: OSError, place: str) -> PrerequisiteError:
+    """Names the filesystem, and whether blocks, inodes or a quota are used up."""
+    from atoll.engine.session import find_shortage  # noqa: PLC0415 - rarely needed
 
-    try:
-        found = os.statvfs(home_path(os.environ))
-    except OSError:
-        return True
-    return found.f_bavail * found.f_frsize < _LEAST_BYTES or (
-        found.f_files > 0 and not found.f_favail
-    )
+    short = find_shortage(error.filename)
+    if short is not None:
+        return PrerequisiteError(f"{short.message}{place}", hint=short.hint)
+    if error.filename is None:
+        # The kernel gives the same answer when something else than a disk is used up.
+        return PrerequisiteError(f"the system said: {error.strerror}", hint="df -h; df -i")
+    return PrerequisiteError(f"the disk is full{place}", hint="df -h; df -i; atoll gc")
 
 
 def _bug(error: Exception) -> DriverError:

@@ -45,6 +45,12 @@ class Frame:
 
         return open_session(listen=self.output.listen, warn=self.output.warn)
 
+    def make_room(self, *, everything: bool) -> None:
+        """For verbs that free room: they work on a full disk, too."""
+        from atoll.engine.session import make_room  # noqa: PLC0415 - not for --help
+
+        make_room(everything=everything)
+
     def repair(self) -> Restored | None:
         """Makes a lost or damaged database again; None when there is nothing to repair."""
         from atoll.engine import restore  # noqa: PLC0415 - for one verb

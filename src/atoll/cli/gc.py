@@ -16,6 +16,7 @@ from atoll.engine import reaper
 @verb
 def command(frame: Frame, *, dry_run: bool, gone: bool) -> None:
     """Removes what crashed commands left, in all projects. Recovery points are never touched."""
+    frame.make_room(everything=True)
     if not dry_run:
         _repair(frame)
     session = frame.session()

@@ -45,6 +45,7 @@ def command(
     tty: bool,
 ) -> int:
     """Runs COMMAND inside the capsule NAME and exits with its code."""
+    frame.make_room(everything=False)
     capsule = frame.capsule(name)
     asked = RunSpec(argv=argv, timeout_s=_parse_timeout(timeout), write=write, network=network)
     if detach:

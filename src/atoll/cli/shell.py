@@ -17,4 +17,5 @@ from atoll.engine.shells import find_shell
 @verb
 def command(frame: Frame, name: str) -> int:
     """Opens your shell inside the capsule NAME, and exits with its code."""
+    frame.make_room(everything=False)
     return run_foreground(frame, frame.capsule(name), RunSpec(argv=(find_shell(),)))

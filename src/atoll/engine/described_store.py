@@ -26,7 +26,7 @@ class DescribedStore(Database):
                 descriptions.save(Path(capsule.directory), rows, make=make)
 
     def _back_up(self) -> None:
-        """Also describes capsules that have no description: of an older Atoll, or on a full disk."""
+        """Also describes capsules that have no description, such as those of an older Atoll."""
         super()._back_up()
         ready = self._rows("SELECT * FROM capsules WHERE state = ?", CapsuleState.READY)
         for row in ready:

@@ -38,6 +38,12 @@ def save(directory: Path, rows: Rows, *, make: bool = False) -> None:
             os.unlink(path)
 
 
+def forget(directory: Path) -> None:
+    """For a capsule of which something has been removed."""
+    with suppress(OSError):
+        os.unlink(directory / NAME)
+
+
 def load(directory: Path) -> Rows | None:
     """None when there is none that is whole and is about this directory."""
     try:

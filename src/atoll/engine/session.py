@@ -119,6 +119,20 @@ def home_path(owner: Mapping[str, str]) -> Path:
     return (Path(data) if data else Path("~/.local/share").expanduser()) / "atoll"
 
 
+def find_shortage(path: object = None) -> space.Shortage | None:
+    """What is used up where a path lies, or in Atoll's home."""
+    named = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    return space.find_shortage(Path(named) if named else home_path(os.environ))
+
+
+def make_room(*, everything: bool) -> None:
+    """Releases the reserve on a full disk, for a command that frees room or may do so.
+
+    Everything is for commands that only remove; what runs in a capsule could use up all of it.
+    """
+    space.Reserve(home_path(os.environ)).release(everything=everything)
+
+
 def open_session(
     *,
     home: Path | None = None,

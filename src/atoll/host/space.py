@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHORTAGE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WORDS = ("no space left", "disk quota exceeded", "disk is full")
+"""Of the kernel, as git and SQLite repeat them."""
 _LEAST_BYTES = 1 << 20
 _LEAST_INODES = 32
 _TRIED_BYTES = 64 << 10
@@ -40,6 +42,18 @@ def is_read_only(path: Path) -> bool:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
         return False
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, says that there is no room."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in SHORTAGE:
+            return True
+        if any(words in str(seen).lower() for words in _WORDS):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def find_shortage(path: Path) -> Shortage | None:

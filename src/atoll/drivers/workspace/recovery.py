@@ -24,7 +24,7 @@ from atoll.drivers.workspace.examination import (
     staged_only,
 )
 from atoll.drivers.workspace.survey import Survey
-from atoll.host import git, points
+from atoll.host import files, git, points, space
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import TreeEntry, tracked_below
 from atoll.host.intake.store import Store, open_store
@@ -52,9 +52,7 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
     except UNREADABLE:
         # Not even its top can be opened: all of it is kept as files.
         kept = _Kept(point, base, site.committed() or [plan.base_commit])
-        made = _note(site, shelf, kept, has_files=True)
-        site.set_aside(shelf.files_of(point))
-        return made
+        return _note_with_files(site, shelf, kept)
 
 
 def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryPoint | None:
@@ -76,11 +74,10 @@ def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryP
             store=it.store,
             staged=staged,
         )
-        made = _note(site, shelf, kept, has_files=bool(lost_to_git))
         if lost_to_git:
             # An interrupted removal comes here again.
-            site.set_aside(shelf.files_of(point))
-        return made
+            return _note_with_files(site, shelf, kept)
+        return _note(site, shelf, kept)
 
 
 class _Kept(NamedTuple):
@@ -100,7 +97,10 @@ def _find_tree(it: Examined) -> ObjectId | None:
         return None
     try:
         return write_files(it)
-    except (StateError, PrerequisiteError):
+    except (StateError, PrerequisiteError) as error:
+        if space.is_shortage(error):
+            # Plain files would need as much room.
+            raise
         return None
 
 
@@ -160,6 +160,34 @@ def _find_staged(site: Site, it: Examined, everything: ObjectId) -> ObjectId | N
         given |= site.visible({entry.object_id for entry in staged} - given)
     tree = comparison.write_index(it.store, it.workspace.tree, staged, given=given)
     return None if tree == everything else tree
+
+
+def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
+    """A point is listed from the moment of its ref on: copies are complete before.
+
+    The files of a worktree are moved, which needs no room, and only when all else is stored.
+    """
+    place = shelf.files_of(kept.point)
+    if site.plan.pool:
+        _copy_aside(site, place)
+        return _note(site, shelf, kept, has_files=True)
+    made = _note(site, shelf, kept, has_files=True)
+    site.set_aside(place)
+    return made
+
+
+def _copy_aside(site: Site, place: Path) -> None:
+    """Copies the files whole or not at all."""
+    partial = place.with_name(f"{place.name}.partial")
+    files.remove_tree(partial, within=place.parent)
+    try:
+        site.set_aside(partial)
+    except BaseException:
+        files.remove_tree(partial, within=place.parent)
+        raise
+    # Of an earlier attempt; the capsule still has it all.
+    files.remove_tree(place, within=place.parent)
+    os.rename(partial, place)
 
 
 def _note(
