@@ -205,7 +205,12 @@ def _explain(error: OSError) -> AtollError:
     place = f" (`{error.filename}`)" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _no_room(error, place)
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if error.errno == errno.EROFS:
+        return PrerequisiteError(
+            f"the filesystem is read-only{place}",
+            hint="mount it for writing, or set ATOLL_HOME to another directory",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
         return PrerequisiteError(f"no permission{place}: {error.strerror}")
     return DriverError(f"the system said: {error.strerror or error}{place}")
 

@@ -259,6 +259,8 @@ def _dead_locks(session: Session) -> Iterator[locks.Lock]:
     """Lock files whose holder died; each is locked until the next one, for no longer: somebody
     may just have made it and want it.
     """
+    if session.read_only:
+        return
     living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
     for path in sorted([*session.home.glob("*.lock"), *(session.home / "locks").iterdir()]):
         lock = locks.Lock(path)

@@ -136,8 +136,9 @@ def _no_room(
 ) -> PrerequisiteError:
     places = (session.home, Path(plan.repository))
     short = next(filter(None, map(space.find_shortage, places)), None)
-    reason = short.message if short is not None else getattr(error, "message", str(error))
-    look = f"df -h '{space.mount_point(session.home)}' '{space.mount_point(places[1])}'"
+    mounts = dict.fromkeys(f"'{space.mount_point(place)}'" for place in places)
+    look = f"df -h {' '.join(mounts)}"
+    reason = short.message if short is not None else f"it needs more room ({error})"
     return PrerequisiteError(
         f"the work of `{capsule.name}` cannot be stored: {reason}; `{capsule.name}` is kept as it "
         "was",

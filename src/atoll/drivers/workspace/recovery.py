@@ -60,7 +60,7 @@ def _save_examined(site: Site, shelf: Shelf, point: str, base: str) -> RecoveryP
     with examined(site) as it:
         if not it.work.any:
             return points.find_point(shelf, point)
-        tree = _find_tree(it)
+        tree = _find_tree(it, is_copied=bool(plan.pool))
         changed = it.work.uncommitted or it.work.untracked
         staged = None if tree is None else _find_staged(site, it, tree)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
@@ -91,15 +91,15 @@ class _Kept(NamedTuple):
     staged: ObjectId | None = None
 
 
-def _find_tree(it: Examined) -> ObjectId | None:
+def _find_tree(it: Examined, *, is_copied: bool) -> ObjectId | None:
     """The files as a tree; None when git cannot store them: then they are kept as they are."""
     if it.survey is None:
         return None
     try:
         return write_files(it)
     except (StateError, PrerequisiteError) as error:
-        if space.is_shortage(error):
-            # Plain files would need as much room.
+        if is_copied and space.is_shortage(error):
+            # A copy of the files would need as much room.
             raise
         return None
 
