@@ -140,12 +140,21 @@ def _has_files(store: Store, capsule: Capsule) -> bool:
 def lost(session: Session) -> list[Path]:
     """Directories of capsules that the database does not know, although it is sound."""
     # A capsule has its row before its directory, and keeps it longer.
-    found = sorted((session.home / "projects").glob("*/*"))
+    found = [place for project in _below(session.home / "projects") for place in _below(project)]
     if not found:
         return []
     known = {capsule.directory for capsule in session.store.capsules()}
-    missing = [path for path in found if str(path) not in known and path.is_dir()]
+    missing = sorted(path for path in map(Path, found) if str(path) not in known and path.is_dir())
     return [path for path in missing if not locks.is_locked(_lock_of(session, path).path)]
+
+
+def _below(place: str | Path) -> list[str]:
+    """The paths in a directory; every command asks, so that this is plain and fast."""
+    try:
+        with os.scandir(place) as entries:
+            return [entry.path for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def adopt(session: Session, *, dry_run: bool = False) -> list[Path]:
