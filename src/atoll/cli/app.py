@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -167,7 +166,7 @@ def _run(words: list[str], *, as_json: bool) -> int:
         raise
     except SystemExit as error:
         # Click ends the program by itself when the reader of what it prints is gone.
-        output.abandon(sys.stdout)
+        output.abandon_stdout()
         raise output.ReaderLeft from error
     except AtollError as error:
         return output.print_error(error, as_json=as_json)

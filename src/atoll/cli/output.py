@@ -169,6 +169,11 @@ def abandon(stream: TextIO) -> None:
         stream.flush()
 
 
+def abandon_stdout() -> None:
+    """For output that click has tried to write."""
+    abandon(sys.stdout)
+
+
 class Unwritable(PrerequisiteError):  # noqa: N818 - a fact about a stream
     """A standard stream takes nothing, such as one on a full disk. Reported on standard error."""
 

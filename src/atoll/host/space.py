@@ -63,21 +63,22 @@ def find_shortage(path: Path) -> Shortage | None:
         found = os.statvfs(place)
     except OSError:
         return None
-    mount = mount_point(place)
     if found.f_files > 0 and found.f_favail < _LEAST_INODES:
-        message = f"the filesystem at `{mount}` has no inodes left"
-        return Shortage(message, f"df -i '{mount}'; remove files there; atoll gc")
+        return _shortage(place, "has no inodes left", "df -i '{}'")
     if found.f_bavail * found.f_frsize < _LEAST_BYTES:
-        message = f"the filesystem at `{mount}` is full"
-        return Shortage(message, f"df -h '{mount}'; remove files there; atoll gc")
+        return _shortage(place, "is full", "df -h '{}'")
     failed = _try_file(place)
     if failed == errno.EDQUOT:
-        message = f"the disk quota at `{mount}` is used up"
-        return Shortage(message, f"quota; df -h '{mount}'; remove files there; atoll gc")
+        return _shortage(place, "takes no more of this user's files: the quota is used up", "quota")
     if failed == errno.ENOSPC:
-        message = f"the filesystem at `{mount}` is full"
-        return Shortage(message, f"df -h '{mount}'; df -i '{mount}'; atoll gc")
+        return _shortage(place, "is full", "df -h '{0}'; df -i '{0}'")
     return None
+
+
+def _shortage(place: Path, what: str, look: str) -> Shortage:
+    mount = mount_point(place)
+    hint = f"{look.format(mount)}; remove files there; atoll gc"
+    return Shortage(f"the filesystem at `{mount}` {what}", hint)
 
 
 def _try_file(place: Path) -> int | None:
