@@ -13,13 +13,9 @@ from atoll.model.errors import DriverError, StateError
 def test_a_shortage_is_known_by_its_cause():
     for number in (errno.ENOSPC, errno.EDQUOT):
         assert space.is_shortage(OSError(number, os.strerror(number)))
-        try:
-            try:
-                raise OSError(number, os.strerror(number))
-            except OSError as error:
-                raise StateError("cannot be copied") from error
-        except StateError as error:
-            assert space.is_shortage(error)
+        translated = StateError("cannot be copied")
+        translated.__cause__ = OSError(number, os.strerror(number))
+        assert space.is_shortage(translated)
     assert space.is_shortage(DriverError("git: fatal: write error: No space left on device"))
     assert not space.is_shortage(OSError(errno.EACCES, "no"))
 
