@@ -165,9 +165,10 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except (output.ReaderLeft, output.Unwritable):
         raise
     except SystemExit as error:
-        # Click ends the program by itself when the reader of what it prints is gone.
-        output.abandon_stdout()
-        raise output.ReaderLeft from error
+        # Click ends the program by itself after completion, and when its reader is gone.
+        if output.has_click_lost_reader():
+            raise output.ReaderLeft from error
+        return error.code if isinstance(error.code, int) else 1
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
     except OSError as error:

@@ -169,9 +169,12 @@ def abandon(stream: TextIO) -> None:
         stream.flush()
 
 
-def abandon_stdout() -> None:
-    """For output that click has tried to write."""
+def has_click_lost_reader() -> bool:
+    """Whether the reader of what click has printed is gone: it wraps the streams then."""
+    if "PacifyFlushWrapper" not in type(sys.stdout).__name__:
+        return False
     abandon(sys.stdout)
+    return True
 
 
 class Unwritable(PrerequisiteError):  # noqa: N818 - a fact about a stream
