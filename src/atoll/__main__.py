@@ -8,11 +8,15 @@ import os
 import signal
 import sys
 
+from atoll.cli.streams import open_missing
+
 _OBJECTS = 50_000
 """A command makes many objects and next to no garbage: to look for it more often is in vain."""
 
 
 def main() -> None:
+    # Before anything opens a file, which would get the number of a closed stream.
+    open_missing()
     gc.set_threshold(_OBJECTS)
     codes: list[int] = []
     # Registered first, so called last.

@@ -20,7 +20,7 @@ DOORS: dict[str, set[str]] = {
     "ctypes": {"host/kernel.py", "keeper/calls.py"},
     "sqlite3": {"engine/database.py", "engine/store.py"},
     "print": PRINT,
-    "sys.stdout": PRINT,
+    "sys.stdout": {*PRINT, "cli/streams.py"},
     "click.echo": PRINT,
     "click.secho": PRINT,
     "time.sleep": NOWHERE,

@@ -245,7 +245,7 @@ def test_a_damaged_and_a_newer_database(atoll, repo, atoll_home):
     database = atoll_home / "state.db"
     keep = database.read_bytes()
     database.write_bytes(b"this is not a database at all" * 50)
-    fails(atoll("ls", cwd=repo, check=False), 4, "damaged", "mv ")
+    fails(atoll("ls", cwd=repo, check=False), 4, "damaged", "atoll gc")
     assert atoll("doctor", cwd=repo, check=False).returncode == 3
     database.write_bytes(keep)
     connection = sqlite3.connect(database)
@@ -296,7 +296,7 @@ def test_a_full_and_a_read_only_home(repo, git, tmp_path, require_tool):
     assert codes["big"] in ("3", "5"), said
     assert "No space left" in said
     assert "Traceback" not in said
-    assert (codes["small"], codes["gc"], codes["ro"]) == ("0", "0", "3"), said
+    assert (codes["small"], codes["gc"], codes["ro"]) == ("0", "0", "0"), said
     assert git("branch", "--list", "atoll/big", cwd=repo) == "", said
     assert git("fsck", "--no-dangling", cwd=repo) == ""
 

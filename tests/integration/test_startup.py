@@ -111,6 +111,7 @@ def test_version_and_help_load_no_engine(loaded):
             "atoll.cli.frame",
             "atoll.cli.output",
             "atoll.cli.status",
+            "atoll.cli.streams",
             "atoll.model",
             "atoll.model.errors",
             "atoll.model.names",

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,6 @@ from atoll.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-_LEAST_BYTES = 4 << 20
-"""With less than this, a disk is called full."""
 
 VERBS = {
     "allow": "Let a capsule reach one more destination.",
@@ -149,11 +145,11 @@ def run(argv: Sequence[str]) -> int:
     try:
         code = _run(words or ["--help"], as_json="--json" in own)
     except output.ReaderLeft:
-        output.abandon_stdout()
         code = 128 + signal.SIGPIPE
+    except output.Unwritable as error:
+        code = output.print_error(error, as_json=False)
     for text in status.take_failures():
-        with suppress(output.ReaderLeft):
-            output.Output().warn(text)
+        output.Output().warn(text)
     return code
 
 
@@ -166,12 +162,19 @@ def _run(words: list[str], *, as_json: bool) -> int:
         return _end_interrupted(Interrupted(signal.SIGINT), as_json=as_json)
     except Interrupted as error:
         return _end_interrupted(error, as_json=as_json)
+    except (output.ReaderLeft, output.Unwritable):
+        raise
+    except SystemExit as error:
+        # Click ends the program by itself after completion, and when its reader is gone.
+        if output.has_click_lost_reader():
+            raise output.ReaderLeft from error
+        return error.code if isinstance(error.code, int) else 1
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
     except OSError as error:
+        if (unwritable := output.find_unwritable(error)) is not None:
+            raise unwritable from error
         return output.print_error(_explain(error), as_json=as_json)
-    except output.ReaderLeft:
-        raise
     except Exception as error:
         return output.print_error(_bug(error), as_json=as_json)
     return code if isinstance(code, int) else 0
@@ -201,25 +204,28 @@ def _interrupt(number: int, frame: object) -> None:
 def _explain(error: OSError) -> AtollError:
     place = f" (`{error.filename}`)" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        if error.filename is None and not _is_home_full():
-            # The kernel gives the same answer when something else than a disk is used up.
-            return PrerequisiteError(f"the system said: {error.strerror}", hint="df -h")
-        return PrerequisiteError(f"the disk is full{place}", hint="df -h; atoll gc")
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return _no_room(error, place)
+    if error.errno == errno.EROFS:
+        return PrerequisiteError(
+            f"the filesystem is read-only{place}",
+            hint="mount it for writing, or set ATOLL_HOME to another directory",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
         return PrerequisiteError(f"no permission{place}: {error.strerror}")
     return DriverError(f"the system said: {error.strerror or error}{place}")
 
 
-def _is_home_full() -> bool:
-    from atoll.engine.session import home_path  # noqa: PLC0415 - rarely needed
+def _no_room(error: OSError, place: str) -> PrerequisiteError:
+    """Names the filesystem, and whether blocks, inodes or a quota are used up."""
+    from atoll.engine.session import find_shortage  # noqa: PLC0415 - rarely needed
 
-    try:
-        found = os.statvfs(home_path(os.environ))
-    except OSError:
-        return True
-    return found.f_bavail * found.f_frsize < _LEAST_BYTES or (
-        found.f_files > 0 and not found.f_favail
-    )
+    short = find_shortage(error.filename)
+    if short is not None:
+        return PrerequisiteError(f"{short.message}{place}", hint=short.hint)
+    if error.filename is None:
+        # The kernel gives the same answer when something else than a disk is used up.
+        return PrerequisiteError(f"the system said: {error.strerror}", hint="df -h; df -i")
+    return PrerequisiteError(f"the disk is full{place}", hint="df -h; df -i; atoll gc")
 
 
 def _bug(error: Exception) -> DriverError:

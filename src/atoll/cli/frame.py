@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from atoll.engine.capsules import Capsule
     from atoll.engine.projects import Project
+    from atoll.engine.restore import Restored
     from atoll.engine.session import Session
 
 F = TypeVar("F", bound=Callable[..., int | None])
@@ -43,6 +44,25 @@ class Frame:
         from atoll.engine.session import open_session  # noqa: PLC0415 - not for --help
 
         return open_session(listen=self.output.listen, warn=self.output.warn)
+
+    def make_room(self, *, everything: bool) -> None:
+        """For verbs that free room: they work on a full disk, too."""
+        from atoll.engine.session import make_room  # noqa: PLC0415 - not for --help
+
+        make_room(everything=everything)
+
+    def repair(self) -> Restored | None:
+        """Makes a lost or damaged database again; None when there is nothing to repair."""
+        from atoll.engine import restore  # noqa: PLC0415 - for one verb
+        from atoll.engine.session import home_path  # noqa: PLC0415 - likewise
+
+        home = home_path(os.environ)
+        if not home.is_dir() or restore.is_read_only(home):
+            return None
+        done = restore.repair(home)
+        if done is not None:
+            restore.refresh(self.session())
+        return done
 
     def capsule(self, name: str) -> Capsule:
         return self.project().capsule(name)

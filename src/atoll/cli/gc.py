@@ -24,6 +24,9 @@ def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
     The base of a project without capsules is removed after seven days, or at once with --all; the
     next capsule freezes it again. Recovery points are never touched.
     """
+    frame.make_room(everything=True)
+    if not dry_run:
+        _repair(frame)
     session = frame.session()
     found = reaper.collect(session, dry_run=dry_run, gone=gone, bases=bases)
     data = {
@@ -31,6 +34,7 @@ def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
         "runs": list(found.runs),
         "files": list(found.files),
         "recovered": list(found.recovered),
+        "restored": list(found.restored),
     }
     lines = [f"{kind}: {item}" for kind, items in data.items() for item in items]
     frame.output.answer("collected", data, "\n".join(lines))
@@ -44,3 +48,14 @@ def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
             f"the repository of {names} is gone\n"
             "hint: atoll gc --gone stores their work and removes them"
         )
+
+
+def _repair(frame: Frame) -> None:
+    """Before anything else: a database that is lost or damaged is made again."""
+    done = frame.repair()
+    if done is None:
+        return
+    source = f"the backup `{done.backup}`" if done.backup else "what the capsules left"
+    frame.output.warn(f"{done.reason}\nrestored it from {source}")
+    if done.kept is not None:
+        frame.output.note(f"the damaged files are kept in `{done.kept}`")

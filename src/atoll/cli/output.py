@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from atoll.cli import status
-from atoll.model.errors import AtollError, SpecError
+from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
 
 JSON_VERSION = 1
@@ -88,21 +88,21 @@ class Output:
     def raw(self, stream: str, data: bytes) -> None:
         """Bytes from a foreground run, exactly as they came."""
         target = sys.stdout if stream == "out" else sys.stderr
-        with _reader():
+        with _reader(target):
             target.buffer.write(data)
             target.buffer.flush()
 
     def note(self, text: str) -> None:
         """Narration, for a person who watches."""
         if not self.quiet:
-            _write(sys.stderr, text)
+            _narrate(text)
 
     def warn(self, text: str) -> None:
-        _write(sys.stderr, paint("warning: ", "yellow", sys.stderr) + text)
+        _narrate(paint("warning: ", "yellow", sys.stderr) + text)
 
     def command(self, line: str) -> None:
         """A command that Atoll runs on the host, told with `--verbose`."""
-        _write(sys.stderr, paint(f"+ {printable(line)}", "dim", sys.stderr))
+        _narrate(paint(f"+ {printable(line)}", "dim", sys.stderr))
 
     def listen(self, step: str, subject: str) -> None:
         # Runs inside a phase (a set-up) have steps of their own, which are not told.
@@ -169,13 +169,46 @@ def print_error(error: AtollError, *, as_json: bool) -> int:
     lines += [f"  {_safe(line)}" for line in mistakes]
     if error.hint:
         lines.append(paint("hint: ", "cyan", sys.stderr) + _safe(error.hint))
-    _write(sys.stderr, "\n".join(lines))
+    _narrate("\n".join(lines))
     return error.exit_code
 
 
-def abandon_stdout() -> None:
-    """The reader has left: Python must not complain about it while it shuts down."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def abandon(stream: TextIO) -> None:
+    """Nothing can be written there any more: Python must not complain while it shuts down."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+    with suppress(OSError, ValueError):
+        stream.flush()
+
+
+def has_click_lost_reader() -> bool:
+    """Whether the reader of what click has printed is gone: it wraps the streams then."""
+    if "PacifyFlushWrapper" not in type(sys.stdout).__name__:
+        return False
+    abandon(sys.stdout)
+    return True
+
+
+class Unwritable(PrerequisiteError):  # noqa: N818 - a fact about a stream
+    """A standard stream takes nothing, such as one on a full disk. Reported on standard error."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        super().__init__(
+            f"cannot write to {name}: {error.strerror}",
+            hint="redirect it to a place that can be written; what the command did is not undone",
+        )
+
+
+def find_unwritable(error: OSError) -> Unwritable | None:
+    """The error when it was click that could not write, such as a page of help."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    if where is None or where.tb_frame.f_globals.get("__name__") != "click.utils":
+        return None
+    abandon(sys.stdout)
+    return Unwritable("standard output", error)
 
 
 def leave(code: int) -> None:
@@ -203,17 +236,29 @@ class ReaderLeft(Exception):  # noqa: N818 - not an error: whoever read us has h
 
 
 @contextmanager
-def _reader() -> Iterator[None]:
+def _reader(stream: TextIO) -> Iterator[None]:
+    """Raises ReaderLeft for a closed pipe, Unwritable for any other failure to write."""
     try:
         yield
     except BrokenPipeError as error:
+        abandon(stream)
         raise ReaderLeft from error
+    except OSError as error:
+        abandon(stream)
+        name = "standard error" if stream is sys.stderr else "standard output"
+        raise Unwritable(name, error) from error
+
+
+def _narrate(text: str) -> None:
+    """Writes to standard error. Nobody who does not read it stops the work."""
+    with suppress(ReaderLeft, Unwritable):
+        _write(sys.stderr, text)
 
 
 def _write(stream: TextIO, text: str, end: str = "\n") -> None:
     # JSON is ASCII, and may be too large for two more copies of it.
     safe = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-    with _reader():
+    with _reader(stream):
         print(safe, end=end, file=stream, flush=True)
 
 
@@ -339,16 +384,18 @@ class _Progress:
             text = printable(self._text)
             if self._animated and text:
                 elapsed = time.monotonic() - self._started
-                sys.stderr.write(f"\r\x1b[K{text} … {elapsed:.0f} s")
-                sys.stderr.flush()
+                with suppress(OSError):
+                    sys.stderr.write(f"\r\x1b[K{text} … {elapsed:.0f} s")
+                    sys.stderr.flush()
                 self._told = text
             elif text and text != self._told:
-                _write(sys.stderr, f"{text} …")
+                _narrate(f"{text} …")
                 self._told = text
 
     def close(self) -> None:
         self._done.set()
         self._thread.join()
         if self._animated and self._told:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            with suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()

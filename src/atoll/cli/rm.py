@@ -21,6 +21,7 @@ def command(
     frame: Frame, names: tuple[str, ...], *, force: bool, keep_branch: bool, dry_run: bool
 ) -> None:
     """Removes capsules. Refuses when one holds work that exists nowhere else."""
+    frame.make_room(everything=True)
     capsules = [frame.capsule(name) for name in dict.fromkeys(names)]
     if dry_run:
         _tell_plan(frame, capsules, keep_branch=keep_branch)

@@ -55,6 +55,7 @@ def command(
     tty: bool,
 ) -> int:
     """Runs COMMAND inside the capsule NAME and exits with its code."""
+    frame.make_room(everything=False)
     capsule = frame.capsule(name)
     cwd = choose_cwd(frame, capsule, cwd)
     asked = RunSpec(

@@ -18,6 +18,7 @@ from atoll.engine.shells import find_shell
 @verb
 def command(frame: Frame, name: str, cwd: str | None) -> int:
     """Opens your shell inside the capsule NAME, and exits with its code."""
+    frame.make_room(everything=False)
     capsule = frame.capsule(name)
     place = choose_cwd(frame, capsule, cwd)
     return run_foreground(frame, capsule, RunSpec(argv=(find_shell(),), cwd=place))

@@ -53,6 +53,8 @@ def lock_of(home: Path) -> locks.Lock:
 
 def is_wanted(session: Session) -> bool:
     """A session that leaves nothing behind has no daemon either."""
+    if session.read_only:
+        return False
     return session.background and session.owner.get(OFF, "").lower() not in ("off", "0", "no")
 
 
@@ -67,6 +69,11 @@ def ask(session: Session, request: dict[str, object], *, start: bool = True) -> 
     def is_answered() -> bool:
         sock = find(session.home)
         if sock is None:
+            if start and session.read_only:
+                raise StateError(
+                    "the daemon is not running, and cannot start on a read-only filesystem",
+                    hint=f"mount '{session.home}' for writing",
+                )
             if not start or not is_wanted(session):
                 raise StateError("the daemon is not running", hint="it starts when it is needed")
             _start(session)

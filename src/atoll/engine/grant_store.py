@@ -14,13 +14,16 @@ class GrantStore(RunStore):
             db.execute(
                 "INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", (capsule.id, rule, time.time())
             )
+        self.describe([capsule])
 
     def drop_grant(self, capsule: Capsule, rule: str) -> bool:
         with self._write() as db:
             cursor = db.execute(
                 "DELETE FROM grants WHERE capsule_id = ? AND rule = ?", (capsule.id, rule)
             )
-            return cursor.rowcount > 0
+        self.describe([capsule])
+        self.back_up()
+        return cursor.rowcount > 0
 
     def grants(self, capsule: Capsule) -> list[str]:
         """Of one capsule, without those of its project."""
@@ -41,7 +44,8 @@ class GrantStore(RunStore):
             cursor = db.execute(
                 "DELETE FROM project_grants WHERE project_id = ? AND rule = ?", (project_id, rule)
             )
-            return cursor.rowcount > 0
+        self.back_up()
+        return cursor.rowcount > 0
 
     def project_grants(self, project_id: str) -> list[str]:
         """Of every capsule of a project, also of those that are made later."""

@@ -274,7 +274,20 @@ def open_project(
     place = Path(home).absolute() if home is not None else None
     session = open_session(home=place, listen=listen, warn=warn, background=background)
     reaper.settle(session)
+    _report_lost(session)
     return project_at(session, os.path.abspath(path))
+
+
+def _report_lost(session: Session) -> None:
+    """Capsules that only their directories show were in a database that is no longer there."""
+    from atoll.engine import restore  # noqa: PLC0415 - the rest of it is for `gc`
+
+    if found := [path.name for path in restore.lost(session)]:
+        names = ", ".join(f"`{name}`" for name in found[:5]) + (", …" if found[5:] else "")
+        session.warn(
+            f"the database does not know {names}, whose files are in `{session.home}/projects`\n"
+            "hint: atoll gc"
+        )
 
 
 def project_at(session: Session, path: str) -> Project:
@@ -299,6 +312,8 @@ def project_at(session: Session, path: str) -> Project:
     name = known.name if known is not None else slug(Path(root).name) or "project"
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
+    if session.read_only:
+        return Project(session=session, record=record)
     return Project(session=session, record=session.store.remember_project(record))
 
 

@@ -37,12 +37,16 @@ class Collected(NamedTuple):
     runs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     recovered: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    """Capsules that the database had lost."""
 
 
 def settle(session: Session, *, patient: bool = False) -> Collected:
     """Cheap when all is well: two queries. What took long and could not be put right is left for
     later, unless `patient`: else one capsule would make every command wait.
     """
+    if session.read_only:
+        return Collected()
     ended = [
         run.label
         for run in session.store.unfinished_runs()
@@ -114,9 +118,14 @@ def collect(
     With `gone` also the capsules whose repository is missing: only their owner knows whether it
     was deleted or lies on a disk that is not mounted.
     """
+    from atoll.engine import restore  # noqa: PLC0415 - for this one verb
+
+    restored = restore.adopt(session, dry_run=dry_run)
     settled = _unsettled(session) if dry_run else settle(session, patient=True)
     removed, recovered = _collect_orphans(session, dry_run=dry_run) if gone else ([], [])
     for directory in _unclaimed(session):
+        if directory in restored:
+            continue
         removed.append(str(directory))
         if not dry_run:
             kept = _remove_unclaimed(session, directory)
@@ -138,6 +147,7 @@ def collect(
         runs=settled.runs,
         files=tuple(removed),
         recovered=(*settled.recovered, *recovered),
+        restored=tuple(path.name for path in restored),
     )
 
 
@@ -260,6 +270,8 @@ def _dead_locks(session: Session) -> Iterator[locks.Lock]:
     """Lock files whose holder died; each is locked until the next one, for no longer: somebody
     may just have made it and want it.
     """
+    if session.read_only:
+        return
     living = {f"run-{run.token}" for run in session.store.unfinished_runs()}
     for path in sorted([*session.home.glob("*.lock"), *(session.home / "locks").iterdir()]):
         lock = locks.Lock(path)

@@ -7,13 +7,16 @@ impossible: work is stored before the first file goes, whoever it is that remove
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine import runs, views, windows
+from atoll.engine import descriptions, runs, views, windows
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.host import files
+from atoll.host import files, space
+from atoll.model.errors import AtollError, Interrupted, PrerequisiteError
 from atoll.model.plan import Enclosure, Removal, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
 
@@ -82,9 +85,12 @@ def remove(
     saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
     if removal.save and not is_expendable and not _is_pristine(capsule, losing):
-        saved = driver.save(
-            losing, point=removal.point, base=capsule.base_commit, home=session.home
-        )
+        with _taken_back(session, capsule, losing):
+            saved = driver.save(
+                losing, point=removal.point, base=capsule.base_commit, home=session.home
+            )
+    # From here on it is not whole any more.
+    descriptions.forget(Path(capsule.directory))
     session.reach("rm.saved", capsule.name)
     isolation = isolation_plan(session, capsule)
     if isolation.limits:
@@ -102,6 +108,48 @@ def remove(
     session.store.forget_capsule(capsule)
     session.reach("rm.forgotten", capsule.name)
     return saved
+
+
+@contextmanager
+def _taken_back(session: Session, capsule: Capsule, plan: WorkspacePlan) -> Iterator[None]:
+    """Takes the announcement back when the work cannot be stored: the capsule can be entered as
+    before, and no later command tries it again.
+
+    One that a dead command announced stays announced, unless the reason is that there is no room:
+    its owner has to enter it then to make some.
+    """
+    try:
+        yield
+    except (AtollError, OSError) as error:
+        is_full = space.is_shortage(error)
+        is_own = capsule.state is CapsuleState.READY
+        if isinstance(error, Interrupted) or not (is_own or (is_full and _is_intact(capsule))):
+            raise
+        session.store.cancel_removal(capsule)
+        if not is_full:
+            raise
+        raise _no_room(session, capsule, plan, error) from error
+
+
+def _is_intact(capsule: Capsule) -> bool:
+    """Whether nothing of it has been removed yet."""
+    return Path(capsule.directory, descriptions.NAME).is_file()
+
+
+def _no_room(
+    session: Session, capsule: Capsule, plan: WorkspacePlan, error: Exception
+) -> PrerequisiteError:
+    places = (session.home, Path(plan.repository))
+    short = next(filter(None, map(space.find_shortage, places)), None)
+    mounts = dict.fromkeys(f"'{space.mount_point(place)}'" for place in places)
+    look = f"df -h {' '.join(mounts)}"
+    reason = short.message if short is not None else f"it needs more room ({error})"
+    return PrerequisiteError(
+        f"the work of `{capsule.name}` cannot be stored: {reason}; `{capsule.name}` is kept as it "
+        "was",
+        hint=f"{short.hint if short else look}; or remove files inside: "
+        f"atoll run {capsule.name} -- rm FILE",
+    )
 
 
 def finish(session: Session, capsule: Capsule) -> RecoveryPoint | None:

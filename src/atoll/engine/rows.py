@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+from atoll.engine.database import DamagedError
+from atoll.model.plan import Lease
 from atoll.model.state import Capsule, CapsuleState, Outcome, Reason, Run, RunState, Snapshot
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+def _from_row(function: Callable[P, R]) -> Callable[P, R]:
+    """Explains a row that holds something which Atoll does not write."""
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedError(f"the database holds a damaged record: {error}") from error
+
+    return checked
+
+
+@_from_row
 def capsule_of(row: Mapping[str, Any], ports: Sequence[Any]) -> Capsule:
     """`ports` are the rows of its leases, in order."""
     given = ("removal", "state", "exported", "automatic", "narrowed")
@@ -23,6 +43,7 @@ def capsule_of(row: Mapping[str, Any], ports: Sequence[Any]) -> Capsule:
     )
 
 
+@_from_row
 def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
     fields = dict(row)
     fields["layers"] = tuple(json.loads(fields["layers"]))
@@ -30,6 +51,7 @@ def snapshot_of(row: Mapping[str, Any]) -> Snapshot:
     return Snapshot(**fields)
 
 
+@_from_row
 def run_of(row: Mapping[str, Any]) -> Run:
     fields = dict(row)
     fields["argv"] = tuple(json.loads(fields["argv"]))
@@ -41,3 +63,8 @@ def run_of(row: Mapping[str, Any]) -> Run:
         payload["reason"] = Reason(payload["reason"])
         fields["outcome"] = Outcome(**payload)
     return Run(**fields)
+
+
+@_from_row
+def lease_of(row: Mapping[str, Any]) -> Lease:
+    return Lease.parse(row["kind"], json.loads(row["payload"]))

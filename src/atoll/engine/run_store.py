@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Sequence
 
-from atoll.engine.database import Connection, Database
+from atoll.engine.database import Connection
+from atoll.engine.described_store import DescribedStore
 from atoll.engine.rows import run_of
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule, CapsuleState, Outcome, Run, RunState
@@ -15,7 +16,7 @@ Narrowing = tuple[str | None, tuple[str, ...]]
 """The network that a run asked for, and the patterns for what it may write."""
 
 
-class RunStore(Database):
+class RunStore(DescribedStore):
     def lease_run(  # noqa: PLR0913 - a row, and when it may be written
         self,
         capsule: Capsule,
@@ -52,6 +53,7 @@ class RunStore(Database):
             run_id = cursor.lastrowid
             if not is_own and (write or network == "none"):
                 self._note_narrowing(db, capsule, (network, tuple(sorted(set(write)))))
+        self.describe([capsule])
         return self._select_runs("runs.id = ?", run_id)[0]
 
     def set_running(self, run: Run) -> None:
@@ -110,6 +112,7 @@ class RunStore(Database):
         with self._write() as db:
             for narrowing in self.narrowings(origin):
                 self._note_narrowing(db, capsule, narrowing)
+        self.describe([capsule])
 
     def _note_narrowing(self, db: Connection, capsule: Capsule, narrowing: Narrowing) -> None:
         known = self.narrowings(capsule)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
-from atoll.host import files, locks, programs
+from atoll.host import files, locks, programs, space
 from atoll.host.nursery import Nursery
 from atoll.model.errors import StateError
 from atoll.model.state import Capsule
@@ -60,6 +61,7 @@ class Session:
     ) -> None:
         self.home = home
         self.store = store
+        self.read_only = store.read_only
         distrust_projects(home, store)
         self.owner = os.environ if owner is None else owner
         self.listen = listen or _silent
@@ -117,6 +119,20 @@ def home_path(owner: Mapping[str, str]) -> Path:
     return (Path(data) if data else Path("~/.local/share").expanduser()) / "atoll"
 
 
+def find_shortage(path: object = None) -> space.Shortage | None:
+    """What is used up where a path lies, or in Atoll's home."""
+    named = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    return space.find_shortage(Path(named) if named else home_path(os.environ))
+
+
+def make_room(*, everything: bool) -> None:
+    """Releases the reserve on a full disk, for a command that frees room or may do so.
+
+    Everything is for commands that only remove; what runs in a capsule could use up all of it.
+    """
+    space.Reserve(home_path(os.environ)).release(everything=everything)
+
+
 def open_session(
     *,
     home: Path | None = None,
@@ -132,6 +148,12 @@ def open_session(
             f"this is inside the capsule `{os.environ['ATOLL_CAPSULE']}`",
             hint="use atoll from outside of it",
         )
-    files.require_own_directory(place)
-    files.make_private_directory(place / "locks")
-    return Session(home=place, store=Store(place), listen=listen, warn=warn, background=background)
+    read_only = space.is_read_only(place)
+    files.require_own_directory(place, writable=not read_only)
+    if not read_only:
+        # On a full disk the reserve has to be released first, by those verbs that do.
+        with suppress(OSError):
+            files.make_private_directory(place / "locks")
+        space.Reserve(place).ensure()
+    store = Store(place, read_only=read_only)
+    return Session(home=place, store=store, listen=listen, warn=warn, background=background)

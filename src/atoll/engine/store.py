@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from atoll.engine.grant_store import GrantStore
-from atoll.engine.rows import capsule_of, snapshot_of
+from atoll.engine.rows import capsule_of, lease_of, snapshot_of
 from atoll.model.errors import StateError
 from atoll.model.plan import CapsulePlan, Lease, Removal, WorkspacePlan
 from atoll.model.state import (
@@ -79,6 +79,7 @@ class Store(GrantStore):
                 "UPDATE capsules SET state = ? WHERE id = ?",
                 [(CapsuleState.READY, capsule.id) for capsule in capsules],
             )
+        self.describe(capsules, make=True)
 
     def set_removing(self, capsule: Capsule, removal: Removal) -> None:
         """Announces a removal. From here on it only goes forward, by whichever command is next."""
@@ -87,6 +88,16 @@ class Store(GrantStore):
                 "UPDATE capsules SET state = ?, removal = coalesce(removal, ?) WHERE id = ?",
                 (CapsuleState.REMOVING, json.dumps(removal._asdict()), capsule.id),
             )
+        self.describe([capsule])
+
+    def cancel_removal(self, capsule: Capsule) -> None:
+        """Takes an announcement back of which nothing was carried out."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE capsules SET state = ?, removal = NULL WHERE id = ? AND state = ?",
+                (CapsuleState.READY, capsule.id, CapsuleState.REMOVING),
+            )
+        self.describe([capsule])
 
     def removal(self, capsule: Capsule) -> Removal:
         """How an announced removal was meant; the first announcement counts."""
@@ -127,12 +138,13 @@ class Store(GrantStore):
         rows = self._rows(
             "SELECT kind, payload FROM leases WHERE capsule_id = ? ORDER BY position", capsule.id
         )
-        return [Lease.parse(row["kind"], json.loads(row["payload"])) for row in rows]
+        return [lease_of(dict(row)) for row in rows]
 
     def set_plan(self, capsule: Capsule, plan: WorkspacePlan) -> None:
         """Replaces what the capsule's workspace is made of."""
         with self._write() as db:
             _update_plan(db, capsule, plan)
+        self.describe([capsule])
 
     def set_exported(self, capsule: Capsule, commits: Sequence[str]) -> None:
         """Writes down where the capsule's branch may stand in the owner's repository."""
@@ -141,15 +153,18 @@ class Store(GrantStore):
                 "UPDATE capsules SET exported = ? WHERE id = ?",
                 (json.dumps(list(commits)), capsule.id),
             )
+        self.describe([capsule])
 
     def set_automatic(self, capsule: Capsule, *, automatic: bool) -> None:
         with self._write() as db:
             db.execute("UPDATE capsules SET automatic = ? WHERE id = ?", (automatic, capsule.id))
+        self.describe([capsule])
 
     def set_browser(self, capsule: Capsule, profile: str) -> None:
         """Says which directory is the capsule's browser profile from now on."""
         with self._write() as db:
             db.execute("UPDATE capsules SET browser = ? WHERE id = ?", (profile, capsule.id))
+        self.describe([capsule])
 
     # Ports
 
@@ -179,6 +194,7 @@ class Store(GrantStore):
             if "FOREIGN KEY" in str(error):
                 raise StateError(f"the capsule `{capsule.name}` has been removed") from error
             raise PortTakenError from error
+        self.describe([capsule])
 
     def leased_ports(self) -> set[int]:
         return {row["port"] for row in self._rows("SELECT port FROM ports")}
@@ -236,6 +252,7 @@ class Store(GrantStore):
             )  # fmt: skip
             db.execute("UPDATE capsules SET browser = ? WHERE id = ?", (browser[1], capsule.id))
             _update_plan(db, capsule, plan)
+        self.describe([capsule])
         return self.snapshots(capsule)[-1]
 
     def snapshots(self, capsule: Capsule | None = None) -> list[Snapshot]:
@@ -265,12 +282,23 @@ class Store(GrantStore):
 
     def forget_trust(self, path: str) -> bool:
         with self._write() as db:
-            return db.execute("DELETE FROM trust WHERE path = ?", (path,)).rowcount > 0
+            cursor = db.execute("DELETE FROM trust WHERE path = ?", (path,))
+        self.back_up()
+        return cursor.rowcount > 0
 
     def damage(self) -> list[str]:
-        """What SQLite's own check finds wrong; empty when all is well."""
+        """What SQLite's own check and a reading of all records find wrong; empty if nothing."""
         rows = self._rows("PRAGMA integrity_check")
-        return [row[0] for row in rows if row[0] != "ok"]
+        wrong = [row[0] for row in rows if row[0] != "ok"]
+        if wrong:
+            return wrong
+        try:
+            for capsule in self.capsules():
+                self.leases(capsule)
+            self.snapshots(), self.runs(), self.projects(), self.checkouts()
+        except StateError as error:
+            wrong.append(error.message)
+        return wrong
 
 
 class PortTakenError(Exception):

@@ -180,7 +180,7 @@ def remove_beneath(root: Path, relative: str, *, whiteout: bool = False) -> None
         os.close(above)
 
 
-def require_own_directory(path: Path) -> None:
+def require_own_directory(path: Path, *, writable: bool = True) -> None:
     """Makes Atoll's home if it is missing, and refuses one that others control."""
     try:
         make_private_directory(path)
@@ -197,7 +197,7 @@ def require_own_directory(path: Path) -> None:
         )
     if status.st_mode & 0o022:
         raise PrerequisiteError(f"`{path}` can be written by others", hint=f"chmod go-w '{path}'")
-    if not os.access(path, os.W_OK | os.X_OK):
+    if writable and not os.access(path, os.W_OK | os.X_OK):
         raise PrerequisiteError(
             f"`{path}` is not writable", hint="set ATOLL_HOME to a directory that you can write to"
         )

@@ -78,7 +78,7 @@ class Lock:
 def is_locked(path: Path) -> bool:
     """Whether a living process holds the lock."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -93,7 +93,7 @@ def is_locked(path: Path) -> bool:
 def await_unlocked(path: Path) -> None:
     """Sleeps until no living process holds the lock."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:

@@ -36,6 +36,9 @@ KILLED = -signal.SIGKILL
 _ANY_CODE = range(-64, 256)
 _RECLAIMED_S = 30.0
 HOME_ENTRIES = {
+    "backups",
+    "damaged",
+    "reserve",
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered", "points"),
     *("pools", "probes.json", "router-port", "registries.json", "daemon", "standins"),
 }

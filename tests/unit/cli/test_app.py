@@ -169,7 +169,7 @@ def test_hostile_text_in_an_error_is_harmless(run, planted):
     [
         (errno.ENOSPC, 3, "the disk is full (`/full`)"),
         (errno.EDQUOT, 3, "the disk is full"),
-        (errno.EROFS, 3, "no permission (`/full`)"),
+        (errno.EROFS, 3, "the filesystem is read-only (`/full`)"),
         (errno.EACCES, 3, "no permission"),
         (errno.EIO, 5, "the system said: "),
     ],

@@ -206,7 +206,7 @@ def test_corrupt_database_is_told_with_a_way_out(home, content):
     (home / "state.db").write_bytes(content)
     with pytest.raises(StateError, match="is damaged") as caught:
         Store(home)
-    assert str(caught.value.hint).startswith(f"mv '{home}/state.db'")
+    assert str(caught.value.hint).startswith("atoll gc")
     assert (home / "state.db").read_bytes() == content
 
 
@@ -230,7 +230,7 @@ def test_damage_is_found(store, open_store, home):
 
 def test_directory_in_the_place_of_the_database(home):
     (home / "state.db").mkdir()
-    with pytest.raises(PrerequisiteError, match="cannot be used"):
+    with pytest.raises(StateError, match="is a directory and not a database"):
         Store(home)
 
 

@@ -8,6 +8,7 @@ workspace whose repository was destroyed) is kept aside as plain files.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from atoll.drivers.workspace.examination import (
     staged_only,
 )
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
-from atoll.host import git, points, restored
+from atoll.host import files, git, points, restored, space
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import tracked_below
 from atoll.host.intake.store import Store, open_store
@@ -77,7 +78,7 @@ def _save_examined(
     with examined(site) as it:
         if not it.work.any:
             return points.find_point(shelf, point)
-        tree, trouble = _find_tree(it)
+        tree, trouble = _find_tree(it, is_copied=bool(plan.pool))
         changed = it.work.uncommitted or it.work.untracked
         staged = None if tree is None else _find_staged(site, it)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
@@ -112,19 +113,6 @@ def _reason(trouble: Exception | None) -> str:
     return printable(re.sub(r" -c \S+", "", first))[:_REASON_CHARS]
 
 
-def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
-    """Keeps the files beside the point. Where they are copied, that comes first: a point is there
-    when all of it is. Where they are moved, a point that was interrupted must know of them.
-    """
-    aside = shelf.files_of(kept.point)
-    if site.plan.pool:
-        site.set_aside(aside)
-        return _note(site, shelf, kept, has_files=True)
-    made = _note(site, shelf, kept, has_files=True)
-    site.set_aside(aside)
-    return made
-
-
 class _Kept(NamedTuple):
     """What a point is to hold."""
 
@@ -138,7 +126,7 @@ class _Kept(NamedTuple):
     lacks: str = ""
 
 
-def _find_tree(it: Examined) -> tuple[ObjectId | None, Exception | None]:
+def _find_tree(it: Examined, *, is_copied: bool) -> tuple[ObjectId | None, Exception | None]:
     """The files as a tree; None when git cannot store them, and why: then they are kept as they
     are.
     """
@@ -147,6 +135,9 @@ def _find_tree(it: Examined) -> tuple[ObjectId | None, Exception | None]:
     try:
         return write_files(it), None
     except (StateError, DriverError, PrerequisiteError, OSError) as error:
+        if is_copied and space.is_shortage(error):
+            # A copy of the files would need as much room.
+            raise
         return None, error
 
 
@@ -231,6 +222,34 @@ def _find_staged(site: Site, it: Examined) -> ObjectId | None:
         given |= set(seen.ids.values())
         given |= site.visible({entry.object_id for entry in staged} - given)
     return comparison.write_index(it.store, it.workspace.tree, staged, given=given)
+
+
+def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
+    """A point is listed from the moment of its ref on: copies are complete before.
+
+    The files of a worktree are moved, which needs no room, and only when all else is stored.
+    """
+    place = shelf.files_of(kept.point)
+    if site.plan.pool:
+        _copy_aside(site, place)
+        return _note(site, shelf, kept, has_files=True)
+    made = _note(site, shelf, kept, has_files=True)
+    site.set_aside(place)
+    return made
+
+
+def _copy_aside(site: Site, place: Path) -> None:
+    """Copies the files whole or not at all."""
+    partial = place.with_name(f"{place.name}.partial")
+    files.remove_tree(partial, within=place.parent)
+    try:
+        site.set_aside(partial)
+    except BaseException:
+        files.remove_tree(partial, within=place.parent)
+        raise
+    # Of an earlier attempt; the capsule still has it all.
+    files.remove_tree(place, within=place.parent)
+    os.rename(partial, place)
 
 
 def _note(

@@ -8,13 +8,14 @@ that works on it is bounded in time, memory and output.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host import files
+from atoll.host import files, space
 from atoll.host.git import git
 from atoll.host.intake.object_database import ObjectDatabase
 from atoll.host.process import Program, stream
@@ -223,8 +224,13 @@ def make_store(place: Path, repository: str, settings: OwnerSettings) -> Iterato
 
 @contextmanager
 def scratch_directory(within: Path) -> Iterator[Path]:
-    """A private directory that is gone afterwards."""
-    files.make_private_directory(within)
+    """A private directory that is gone afterwards: below `within`, or among the temporary files
+    where the filesystem of `within` is read-only.
+    """
+    if space.is_read_only(within):
+        within = Path(tempfile.gettempdir())
+    else:
+        files.make_private_directory(within)
     place = within / f".intake-{os.urandom(6).hex()}"
     place.mkdir(mode=0o700)
     try:

@@ -1,0 +1,151 @@
+"""Room on a filesystem: whether it is used up, what is used up, and a reserve for that case."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+SHORTAGE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WORDS = ("no space left", "disk quota exceeded", "disk is full")
+"""Of the kernel, as git and SQLite repeat them."""
+_LEAST_BYTES = 1 << 20
+_LEAST_INODES = 32
+_TRIED_BYTES = 64 << 10
+
+
+class Shortage(NamedTuple):
+    """What a filesystem lacks, in words, and the command that shows it."""
+
+    message: str
+    hint: str
+
+
+def nearest(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that exists."""
+    return next((place for place in (path, *path.parents) if place.exists()), Path("/"))
+
+
+def mount_point(path: Path) -> Path:
+    """Where the filesystem that holds a path is mounted."""
+    place = Path(os.path.realpath(nearest(path)))
+    while place != place.parent and not os.path.ismount(place):
+        place = place.parent
+    return place
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether the filesystem that holds a path is mounted for reading only."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, says that there is no room."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in SHORTAGE:
+            return True
+        if any(words in str(seen).lower() for words in _WORDS):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def find_shortage(path: Path) -> Shortage | None:
+    """What is used up where `path` lies: blocks, inodes or the user's quota; None if nothing is."""
+    place = nearest(path)
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return None
+    if found.f_files > 0 and found.f_favail < _LEAST_INODES:
+        return _shortage(place, "has no inodes left", "df -i '{}'")
+    if found.f_bavail * found.f_frsize < _LEAST_BYTES:
+        return _shortage(place, "is full", "df -h '{}'")
+    failed = _try_file(place)
+    if failed == errno.EDQUOT:
+        return _shortage(place, "takes no more of this user's files: the quota is used up", "quota")
+    if failed == errno.ENOSPC:
+        return _shortage(place, "is full", "df -h '{0}'; df -i '{0}'")
+    return None
+
+
+def _shortage(place: Path, what: str, look: str) -> Shortage:
+    mount = mount_point(place)
+    hint = f"{look.format(mount)}; remove files there; atoll gc"
+    return Shortage(f"the filesystem at `{mount}` {what}", hint)
+
+
+def _try_file(place: Path) -> int | None:
+    """The error of a small file without a name there; None when it can be made, or not told."""
+    try:
+        handle = os.open(place, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return error.errno if error.errno in SHORTAGE else None
+    try:
+        os.posix_fallocate(handle, 0, _TRIED_BYTES)
+    except OSError as error:
+        return error.errno if error.errno in SHORTAGE else None
+    finally:
+        os.close(handle)
+    return None
+
+
+class Reserve:
+    """Files that hold room for the commands that make room: two halves of blocks and inodes.
+
+    A command that only may need a little releases the first half; one that removes things both.
+    """
+
+    SIZE_BYTES = 2 << 20
+    INODES = 32
+    HALVES = ("first", "second")
+    _NEEDED = 8
+    """It is made where this many times its size is free."""
+
+    def __init__(self, home: Path) -> None:
+        self._place = home / "reserve"
+
+    def release(self, *, everything: bool) -> bool:
+        """Gives the room back, if that is needed; returns whether there was something to give."""
+        if not self._place.is_dir() or find_shortage(self._place) is None:
+            return False
+        released = False
+        for half in self.HALVES if everything else self.HALVES[:1]:
+            for path in self._place.glob(f"{half}-*"):
+                with suppress(OSError):
+                    path.unlink()
+                    released = True
+        return released
+
+    def ensure(self) -> None:
+        """Makes what is missing, where there is plenty of room. Cheap when nothing is missing."""
+        for half in self.HALVES:
+            if not os.path.lexists(self._place / f"{half}-space") and self._has_plenty():
+                with suppress(OSError):
+                    self._make(half)
+
+    def _has_plenty(self) -> bool:
+        found = os.statvfs(nearest(self._place))
+        is_roomy = found.f_bavail * found.f_frsize >= self._NEEDED * self.SIZE_BYTES
+        return is_roomy and (found.f_files == 0 or found.f_favail >= self._NEEDED * self.INODES)
+
+    def _make(self, half: str) -> None:
+        self._place.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        for number in range(self.INODES - 1):
+            os.close(os.open(self._place / f"{half}-{number}", flags, 0o600))
+        path = self._place / f"{half}-space"
+        handle = os.open(path, flags, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, self.SIZE_BYTES)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(handle)
