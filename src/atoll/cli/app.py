@@ -165,10 +165,7 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except (output.ReaderLeft, output.Unwritable):
         raise
     except SystemExit as error:
-        # Click ends the program by itself after completion, and when its reader is gone.
-        if output.has_click_lost_reader():
-            raise output.ReaderLeft from error
-        return error.code if isinstance(error.code, int) else 1
+        return _exit_code(error)
     except AtollError as error:
         return output.print_error(error, as_json=as_json)
     except OSError as error:
@@ -178,6 +175,13 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except Exception as error:
         return output.print_error(_bug(error), as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Click ends the program by itself after completion, and when its reader is gone."""
+    if output.has_click_lost_reader():
+        raise output.ReaderLeft from error
+    return error.code if isinstance(error.code, int) else 1
 
 
 def _end_interrupted(error: Interrupted, *, as_json: bool) -> int:
