@@ -23,6 +23,7 @@ from atoll.model.state import Capsule
 
 IDLE_S = 60.0
 """How long a view that nobody uses stays."""
+_LOOKOUT = "lookout"
 _PATIENCE_S = 20.0
 _BURIED_S = 1.0
 
@@ -62,7 +63,13 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
     given = _given_to_runs(session, capsule, plan)
-    request = {**view._asdict(), **given, "directory": capsule.directory, "idle_s": IDLE_S}
+    request: dict[str, object] = {
+        **view._asdict(),
+        **given,
+        "directory": capsule.directory,
+        "idle_s": IDLE_S,
+        "lookout": str(session.home / _LOOKOUT) if given["limits"] else None,
+    }
     try:
         session.nursery.hold(request, lock.fd)
     except DriverError as error:

@@ -78,8 +78,14 @@ class Holder:
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
         self._origin = origin
         given = {"walls": view.get("walls"), "limits": view.get("limits")}
+        lookout = view.get("lookout")
         self._wards = Wards(
-            self._directory, origin, kept=(lock_fd,), group=self._group, given=given
+            self._directory,
+            origin,
+            kept=(lock_fd,),
+            group=self._group,
+            given=given,
+            lookout=lookout if isinstance(lookout, str) else None,
         )
         self._gates: set[int] = set()
         self._is_pinned = False

@@ -10,7 +10,6 @@ import enum
 import errno
 import os
 import signal
-import socket
 import time
 
 from atoll.keeper import tree, wire
@@ -18,8 +17,9 @@ from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.held import ENDING, NOTHING, Answer
 from atoll.keeper.hold import Hold
-from atoll.keeper.limits import LOOK_S
 from atoll.keeper.log import LogWriter, read_log
+from atoll.keeper.looks import Looks
+from atoll.keeper.placeholders import hold_ports
 from atoll.keeper.run import Run
 from atoll.keeper.status import Status, reserve_status, write_status
 from atoll.keeper.walls import UNBUILT, WallError, find_cause
@@ -68,10 +68,11 @@ class Minder:
         watcher: int,
         origin: Origin,
         limits: Limits | None = None,
+        lookout: str | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._limits = limits
-        self._look_at = float("inf")
+        self._looks = None if limits is None else Looks(limits, loop, lookout)
         self._spec = spec
         self._loop = loop
         self._watcher = watcher
@@ -87,7 +88,7 @@ class Minder:
         self._run = Run(spec, loop, self._emit, limits)
         listener = wire.listen(run_dir)
         self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
-        self._placeholders = self._hold_ports()
+        self._placeholders, self._status.taken_ports = hold_ports(spec.hold_ports)
 
     def serve(self) -> bool:
         """Until all is over; False if the outcome could not be written down."""
@@ -112,26 +113,13 @@ class Minder:
             if reason is not None:
                 self._end(reason, [(signal.SIGTERM, self._spec.grace_s)])
 
-    def _hold_ports(self) -> list[socket.socket]:
-        """Bound, not listening: a server of the run can take its port, no one gets it by chance."""
-        placeholders: list[socket.socket] = []
-        for port in self._spec.hold_ports:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                sock.close()
-                self._status.taken_ports.append(port)
-            else:
-                placeholders.append(sock)
-        return placeholders
-
     def _start(self) -> None:
         self._phase = Phase.RUNNING
-        if self._limits is not None:
-            self._look_at = self._limits.begin(time.monotonic())
+        if self._looks is not None:
+            self._looks.begin(time.monotonic())
         self._run.start()
+        if self._looks is not None:
+            self._looks.members.shell = self._shell
         self._loop.children_changed = True
         self._status.pid = self._run.pid
         self._status.started_at = time.time()
@@ -141,6 +129,15 @@ class Minder:
             write_status(self._run_dir, self._status)
         except OSError as error:
             self._status.note(f"the start could not be written down: {error.strerror}")
+
+    @property
+    def _shell(self) -> int | None:
+        """The process around the walls."""
+        return self._run.pid if self._spec.walls is not None else None
+
+    @property
+    def _look_due_at(self) -> float:
+        return float("inf") if self._looks is None else self._looks.due_at
 
     def _pace(self) -> None:
         """Let the slow side of every stream set the speed."""
@@ -157,7 +154,7 @@ class Minder:
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
         if self._phase is Phase.RUNNING:
-            deadline = min(deadline, self._look_at)
+            deadline = min(deadline, self._look_due_at)
         if deadline == float("inf"):
             return None
         return min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S)
@@ -201,9 +198,8 @@ class Minder:
                 self._end("exited", [(signal.SIGTERM, min(grace_s, NATURAL_GRACE_S))])
             elif now >= self._deadline:
                 self._end("timeout", [(signal.SIGTERM, grace_s)])
-            elif now >= self._look_at and self._limits is not None:
-                self._look_at = now + LOOK_S
-                reason = self._limits.look(os.getpid(), now)
+            elif self._looks is not None and now >= self._looks.due_at:
+                reason = self._looks.look(now)
                 if reason is not None:
                     # What eats the machine up gets no time to think.
                     self._end(reason, [])
@@ -221,8 +217,10 @@ class Minder:
             self._hold.end()  # what is paused could not react
             self._reap()  # it may have ended by itself just before someone asked for it
             self._phase = Phase.ENDING
+            if self._looks is not None:
+                self._looks.end()
             self._status.reason = "exited" if self._run.is_over else reason
-            shell = self._run.pid if self._spec.walls is not None else None
+            shell = self._shell
             rest_s = _KERNEL_S if shell is not None and self._run.is_over else 0.0
             self._ending = Ending(
                 os.getpid(), steps, time.monotonic() + rest_s, shell=shell, reap=self._reap

@@ -18,6 +18,7 @@ from atoll.keeper import asking, calls
 from atoll.keeper.forking import leave_everything
 from atoll.keeper.guard import fork_guard
 from atoll.keeper.holder import fork_holder
+from atoll.keeper.lookout import fork_lookout
 from atoll.keeper.wire import WireError
 
 
@@ -81,8 +82,19 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
     view = request.get("hold")
     if isinstance(view, dict):
         fork_holder(view, lock_fd, ready_fd)
+        _provide_lookout(view)
     else:
         fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd)
+
+
+def _provide_lookout(view: dict[str, object]) -> None:
+    """From here, since a process that a holder forks would keep its view alive."""
+    directory = view.get("lookout")
+    if isinstance(directory, str):
+        try:
+            fork_lookout(directory)
+        except OSError:  # the keepers of the runs look by themselves
+            return
 
 
 def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> None:

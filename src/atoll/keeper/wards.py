@@ -57,7 +57,8 @@ class _Novice:
 class Wards:
     """Truthy while there is a run, or something left of one. `kept` is for every minder, too, and
     `group` (`groups.py`) and `given` (`load_spec`) for every run. `place` is where minders without
-    a run tell their errors, `origin` says who may talk to them.
+    a run tell their errors, `origin` says who may talk to them, `lookout` is the directory of one
+    that watches their runs while those are idle (`lookout.py`).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Wards:
         kept: Iterable[int] = (),
         group: Mapping[str, str] | None = None,
         given: Mapping[str, object] | None = None,
+        lookout: str | None = None,
     ) -> None:
         calls.become_subreaper()
         self._place = place
@@ -74,6 +76,7 @@ class Wards:
         self._given = given
         self._kept = tuple(kept)
         self._group = group or {}
+        self._lookout = lookout
         self._novice: _Novice | None = None
         self._minders: dict[int, _Ward] = {}
         self._lost: list[_Ward] = []
@@ -205,7 +208,7 @@ class Wards:
         def load() -> Minder:
             spec = load_spec(run_dir, self._given, is_owners=is_owners)
             limits = find_limits(spec.limits, self._group)
-            return Minder(run_dir, spec, loop, watcher, self._origin, limits)
+            return Minder(run_dir, spec, loop, watcher, self._origin, limits, self._lookout)
 
         run_process(run_dir, lambda: self._mind(load, watcher, lock, news))
         return 0
