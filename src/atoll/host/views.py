@@ -15,6 +15,7 @@ from atoll.keeper import asking
 from atoll.model.errors import StateError
 
 _PATIENCE_S = 20.0
+_ABANDONED = 126
 
 
 class Borrowed(NamedTuple):
@@ -25,14 +26,24 @@ class Borrowed(NamedTuple):
     group: dict[str, str]
     """The directories of its group of processes (`atoll.keeper.groups`), by their use."""
 
-    def entering(self, cwd: str | None, *, drop: Callable[[], None]) -> Callable[[], None]:
-        """For the child, between fork and exec; `drop` gives up what it must not keep."""
+    def entering(
+        self, cwd: str | None, drop: Callable[[], None], *, last: int
+    ) -> Callable[[], None]:
+        """For the child, between fork and exec; `drop` gives up what it must not keep.
+
+        The child gets the signal `last` when the thread that asks dies, however that happens.
+        """
         from atoll.keeper import calls  # noqa: PLC0415 - libc is not for every command
+
+        asker = os.getpid()
 
         def enter() -> None:
             for namespace in self.namespaces:
                 calls.enter_namespace(namespace)
             drop()
+            # After the change of user and namespace, which would take the wish back.
+            if not calls.die_with_parent(last, asker):
+                os._exit(_ABANDONED)
             if cwd is not None:
                 os.chdir(cwd)
 

@@ -17,12 +17,15 @@ import time
 from atoll.keeper import asking, calls, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
-from atoll.keeper.peers import Origin
+from atoll.keeper.peers import Origin, peer_pid
+from atoll.keeper.places import Place
 from atoll.keeper.reserved_ports import ReservedPorts
 from atoll.keeper.wards import Wards
 
 _BUILD_FAILED = 1
 _RUNS = "runs"
+_PLACE_S = 30.0
+"""Between two looks whether the capsule's directory is still there."""
 
 
 def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
@@ -98,6 +101,9 @@ class Holder:
         # The user namespace first: the right to enter the others comes with it.
         self._namespaces = tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
         self._last = time.monotonic()
+        self._place = Place(self._directory)
+        self._place_at = self._last + _PLACE_S
+        self._is_lost = False
 
     def serve(self) -> None:
         """Until told to end, or idle for long enough."""
@@ -107,7 +113,7 @@ class Holder:
             self._loop.turn(self._wait_s())
             self._loop.children_changed = False
             self._tend()
-            if self._loop.stop_is_asked or self._is_idle():
+            if self._loop.stop_is_asked or self._is_idle() or self._is_abandoned():
                 self._is_ending = True
         wire.remove(self._directory, asking.SOCKET)
         self._wards.dismiss()
@@ -123,8 +129,18 @@ class Holder:
         except OSError:  # the capsule is being removed
             return
 
-    def _wait_s(self) -> float | None:
-        return self._wards.wait_s() if self._is_used() else max(0.0, self._rest_s())
+    def _is_abandoned(self) -> bool:
+        """Whether the capsule's directory was removed by hand. Its runs end by themselves then."""
+        now = time.monotonic()
+        if now >= self._place_at:
+            self._place_at = now + _PLACE_S
+            self._is_lost = self._place.is_lost()
+        return self._is_lost and not self._wards
+
+    def _wait_s(self) -> float:
+        wait_s = self._wards.wait_s() if self._is_used() else self._rest_s()
+        place_s = self._place_at - time.monotonic()
+        return max(0.0, place_s if wait_s is None else min(wait_s, place_s))
 
     def _is_used(self) -> bool:
         return bool(self._wards) or self._is_pinned
@@ -161,7 +177,7 @@ class Holder:
         fds: list[int] = []
         try:
             request, fds = asking.receive(client)
-            reply, given = self._serve(request, fds, client.fileno())
+            reply, given = self._serve(request, fds, client)
             asking.send(client, reply, given)
         except BlockingIOError:
             return
@@ -190,14 +206,16 @@ class Holder:
         return run_dir
 
     def _serve(
-        self, request: dict[str, object], fds: list[int], client: int
+        self, request: dict[str, object], fds: list[int], sock: socket.socket
     ) -> tuple[dict[str, object], tuple[int, ...]]:
+        client = sock.fileno()
         match request:
             case {"start": str(run_dir)} if len(fds) == 2:
                 if not self._gates:
                     is_owners = request.get("owner") is True
                     run_dir = self._require_own(run_dir)
-                    self._wards.start(run_dir, fds[0], fds[1], is_owners=is_owners)
+                    starter = peer_pid(sock)
+                    self._wards.start(run_dir, fds[0], fds[1], is_owners=is_owners, starter=starter)
                 return {"held": bool(self._gates)}, ()
             case {"hold": _} | {"ping": _}:
                 if "hold" in request:

@@ -24,6 +24,7 @@ from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.members import numbers
 from atoll.keeper.peers import Origin
+from atoll.keeper.places import Place
 
 SOCKET = "lookout"
 LOOK_S = 0.25
@@ -107,7 +108,7 @@ class Watched:
 
     def has_changed(self, *, may_have_forked: bool) -> bool:
         """Whether the keeper has to look. A process that has ended is a change."""
-        if may_have_forked and not self._pids.issuperset(numbers(self._proc)):
+        if may_have_forked and not self._pids.issuperset(numbers(self._proc, self._pids)):
             return True
         ticks = tasks = pages = 0
         for pid, stat in self._stats:
@@ -131,7 +132,7 @@ class Lookout:
     def __init__(self, directory: str, listener: socket.socket) -> None:
         self._directory = directory
         self._listener = listener
-        self._identity = _identity(directory)
+        self._place = Place(directory)
         # The mount and user namespaces of keepers are those of their capsules.
         self._origin = Origin(is_strict=False)
         self._loop = Loop()
@@ -167,7 +168,7 @@ class Lookout:
         if now < self._home_at:
             return False
         self._home_at = now + _HOME_S
-        return _identity(self._directory) != self._identity
+        return self._place.is_lost()
 
     def _look(self) -> None:
         may_have_forked = self._has_forked()
@@ -244,11 +245,3 @@ class Lookout:
         self._release(client)
         self._loop.forget(client)
         self._clients.pop(client).close()
-
-
-def _identity(directory: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(directory)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

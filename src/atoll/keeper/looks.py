@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.keeper.loop import Loop
     from atoll.keeper.watchdog import Activity
 
-RARE_S = 15.0
+RARE_S = 30.0
 """Between two looks at a run that the lookout watches, should that have missed something."""
 _IDLE_LOOKS = 4
 """After so many looks without a change a run is idle."""
@@ -34,7 +34,7 @@ class Looks:
     """
 
     def __init__(self, limits: Limits, loop: Loop, directory: str | None) -> None:
-        self._limits = limits
+        self.limits = limits
         self._loop = loop
         self._directory = directory
         self.members = Members()
@@ -48,23 +48,23 @@ class Looks:
 
     def begin(self, now: float) -> None:
         """The run is about to start."""
-        self._limits.begin(now)
-        if self._limits.needs_a_look:
+        self.limits.begin(now)
+        if self.limits.needs_a_look:
             self.due_at = now
 
     def look(self, now: float) -> str | None:
         """The reason to end the run; None when all is well."""
-        reason = self._limits.look(self.members, now)
-        activity = self._limits.activity
+        reason = self.limits.look(self.members, now)
+        activity = self.limits.activity
         is_idle = activity is not None and activity.is_idle_since(self._last)
         self._last = activity
         self._idle_looks = self._idle_looks + 1 if is_idle else 0
-        if not is_idle or self._limits.is_measuring:
+        if not is_idle or self.limits.is_measuring:
             self._rests = False
         elif self._idle_looks >= _IDLE_LOOKS and not self._rests and not self._is_asked:
             self._ask(now)
         wait_s = RARE_S if self._rests else LOOK_S
-        self.due_at = min(now + wait_s, max(now + LOOK_S, self._limits.silence_ends_at))
+        self.due_at = min(now + wait_s, max(now + LOOK_S, self.limits.silence_ends_at))
         return reason
 
     def end(self) -> None:
@@ -75,10 +75,10 @@ class Looks:
 
     def _ask(self, now: float) -> None:
         """Ask the lookout to watch the run; it answers later."""
-        activity, proc = self._limits.activity, self.members.proc
+        activity, proc = self.limits.activity, self.members.proc
         if activity is None or proc is None or len(activity.pids) > MOST_IDLE:
             return
-        pages, tasks = self._limits.marks()
+        pages, tasks = self.limits.marks()
         marks: dict[str, object] = {
             "pids": sorted(activity.pids),
             "ticks": activity.ticks,

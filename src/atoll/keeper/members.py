@@ -10,9 +10,15 @@ import os
 
 from atoll.keeper import tree
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_CHILDREN = 1 << 16
 _FIRST = "1"
+_PROCESSES = 258
+"""Where the kernel lists the processes of a procfs, behind all other entries."""
 
 
 class Members:
@@ -45,16 +51,27 @@ class Members:
             self.proc = None
 
 
-def numbers(proc: int) -> list[int]:
+def numbers(proc: int, known: Collection[int] = ()) -> list[int]:
     """The processes in a procfs, by its descriptor; none if the last one has ended.
 
-    Without the first, which is bwrap's own, and is hidden from those behind it.
+    Without the first, which is bwrap's own, and is hidden from those behind it. With some that are
+    `known` to live, the many files that a procfs lists before its processes are passed over, if
+    the kernel has its entries in the usual places.
     """
     try:
-        names = os.listdir(proc)
+        if known:
+            os.lseek(proc, _PROCESSES, os.SEEK_SET)
+            found = _parse(os.listdir(proc))
+            if found.issuperset(known):
+                return list(found)
+        os.lseek(proc, 0, os.SEEK_SET)
+        return list(_parse(os.listdir(proc)))
     except OSError:
         return []
-    return [int(name) for name in names if name.isdecimal() and name != _FIRST]
+
+
+def _parse(names: list[str]) -> set[int]:
+    return {int(name) for name in names if name.isdecimal() and name != _FIRST}
 
 
 def find_own_proc(shell: int) -> int | None:

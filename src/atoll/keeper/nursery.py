@@ -19,6 +19,7 @@ from atoll.keeper.forking import leave_everything
 from atoll.keeper.guard import fork_guard
 from atoll.keeper.holder import fork_holder
 from atoll.keeper.lookout import fork_lookout
+from atoll.keeper.peers import peer_pid
 from atoll.keeper.wire import WireError
 
 
@@ -45,7 +46,7 @@ def main() -> None:
             _thaw(frozen)
             os._exit(0)
         try:
-            _serve(request, fds, frozen)
+            _serve(request, fds, frozen, peer_pid(sock))
             asking.send(sock, {})
         except (OSError, WireError) as error:
             asking.send(sock, {"error": str(error)})
@@ -63,7 +64,9 @@ def _thaw(frozen: dict[str, list[int]]) -> None:
                 continue
 
 
-def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[int]]) -> None:
+def _serve(
+    request: dict[str, object], fds: list[int], frozen: dict[str, list[int]], client: int | None
+) -> None:
     match request:
         case {"frozen": str(key), "pids": list(pids)}:
             frozen[key] = pids
@@ -84,7 +87,7 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
         fork_holder(view, lock_fd, ready_fd)
         _provide_lookout(view)
     else:
-        fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd)
+        fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
 
 
 def _provide_lookout(view: dict[str, object]) -> None:

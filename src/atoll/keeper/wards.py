@@ -23,6 +23,7 @@ from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.groups import Group
 from atoll.keeper.limits import find_limits
+from atoll.keeper.looks import Looks
 from atoll.keeper.loop import HANDLED_SIGNALS, Loop
 from atoll.keeper.minder import Minder
 from atoll.keeper.spec import load_spec
@@ -91,10 +92,19 @@ class Wards:
         """The minder that has no run yet."""
         return None if self._novice is None else self._novice.pid
 
-    def start(self, run_dir: str, lock_fd: int, ready_fd: int, *, is_owners: bool = False) -> None:
+    def start(
+        self,
+        run_dir: str,
+        lock_fd: int,
+        ready_fd: int,
+        *,
+        is_owners: bool = False,
+        starter: int | None = None,
+    ) -> None:
         """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
 
-        One that `is_owners` has no walls.
+        One that `is_owners` has no walls. One in the foreground ends if `starter` dies before it
+        has become its client.
 
         `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
         `{"error": message}`.
@@ -102,6 +112,7 @@ class Wards:
         novice, self._novice = self._novice or self._fork(), None
         with novice.socket:
             request: dict[str, object] = {"start": run_dir, "owner": is_owners}
+            request["starter"] = starter
             asking.send(novice.socket, request, (lock_fd, ready_fd))
         self._minders[novice.pid] = _Ward(run_dir, os.dup(lock_fd))
 
@@ -204,11 +215,16 @@ class Wards:
         except (EOFError, ConnectionResetError):
             return 0
         run_dir, is_owners = str(request["start"]), request.get("owner") is True
+        starter = request.get("starter")
 
         def load() -> Minder:
             spec = load_spec(run_dir, self._given, is_owners=is_owners)
             limits = find_limits(spec.limits, self._group)
-            return Minder(run_dir, spec, loop, watcher, self._origin, limits, self._lookout)
+            looks = None if limits is None else Looks(limits, loop, self._lookout)
+            minder = Minder(run_dir, spec, loop, watcher, self._origin, looks)
+            if isinstance(starter, int):
+                minder.watch_starter(starter)
+            return minder
 
         run_process(run_dir, lambda: self._mind(load, watcher, lock, news))
         return 0
