@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 
-from atoll.keeper import asking, calls, mounts, networks, wire
+from atoll.keeper import asking, calls, lookout, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.peers import Origin, peer_pid
@@ -46,6 +46,7 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     calls.name_process("atoll-keeper")
     directory = str(view["directory"])
     origin = Origin(is_strict=view.get("walls") is not None)
+    kept = _keep_lookout(view.get("lookout"))
     try:
         # Before the view covers anything: the directory may lie anywhere.
         listener = wire.listen(directory, asking.SOCKET, socket.SOCK_SEQPACKET)
@@ -61,7 +62,17 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     os.close(news)
     holder.serve()
+    if kept is not None:
+        kept.close()
     return 0
+
+
+def _keep_lookout(directory: object) -> socket.socket | None:
+    """A connection that keeps the lookout alive until the next run needs it."""
+    try:
+        return lookout.connect(directory) if isinstance(directory, str) else None
+    except OSError:
+        return None
 
 
 class Holder:
@@ -81,14 +92,14 @@ class Holder:
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
         self._origin = origin
         given = {"walls": view.get("walls"), "limits": view.get("limits")}
-        lookout = view.get("lookout")
+        watched_in = view.get("lookout")
         self._wards = Wards(
             self._directory,
             origin,
             kept=(lock_fd,),
             group=self._group,
             given=given,
-            lookout=lookout if isinstance(lookout, str) else None,
+            lookout=watched_in if isinstance(watched_in, str) else None,
         )
         self._gates: set[int] = set()
         self._is_pinned = False

@@ -30,7 +30,8 @@ SOCKET = "lookout"
 LOOK_S = 0.25
 """Between two looks, as long as a keeper that looks by itself waits."""
 _LOCK = "lock"
-_IDLE_S = 60.0
+_IDLE_S = 2.0
+"""How long it stays without a client. Holders keep a connection for as long as they live."""
 _HOME_S = 10.0
 _SLACK_TICKS = 4
 """Processor time that a run may use before its keeper has to look: servers do a little always."""
@@ -160,10 +161,13 @@ class Lookout:
         wire.remove(self._directory, SOCKET)
 
     def _wait_s(self, now: float) -> float:
-        return max(0.0, (self._look_at if self._watched else self._home_at) - now)
+        due_at = self._look_at if self._watched else self._home_at
+        if not self._clients:
+            due_at = min(due_at, self._used_at + _IDLE_S)
+        return max(0.0, due_at - now)
 
     def _is_over(self, now: float) -> bool:
-        if self._loop.stop_is_asked or now > self._used_at + _IDLE_S:
+        if self._loop.stop_is_asked or now >= self._used_at + _IDLE_S:
             return True
         if now < self._home_at:
             return False
@@ -209,6 +213,8 @@ class Lookout:
             marks = request.get("watch")
             if isinstance(marks, dict) and len(fds) == 1:
                 self._take(client, fds[0], marks)
+            elif "ping" in request:
+                self._send(client, {"pid": os.getpid()})
         except BlockingIOError:
             return
         except (EOFError, OSError, wire.WireError):

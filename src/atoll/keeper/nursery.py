@@ -84,8 +84,8 @@ def _serve(
     lock_fd, ready_fd = fds
     view = request.get("hold")
     if isinstance(view, dict):
-        fork_holder(view, lock_fd, ready_fd)
         _provide_lookout(view)
+        fork_holder(view, lock_fd, ready_fd)
     else:
         fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
 

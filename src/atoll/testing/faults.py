@@ -37,7 +37,7 @@ _ANY_CODE = range(-64, 256)
 _RECLAIMED_S = 30.0
 HOME_ENTRIES = {
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered", "points"),
-    *("pools", "probes.json", "router-port", "registries.json", "daemon"),
+    *("pools", "probes.json", "router-port", "registries.json", "daemon", "lookout"),
 }
 
 
