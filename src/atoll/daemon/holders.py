@@ -19,7 +19,7 @@ _FEW, _MANY = 3, 8
 _CONNECT_S = 5.0
 _AGAIN_S = 1.0
 """Between two attempts to watch a holder while the daemon lacks resources for it."""
-_LISTING_S = 5.0
+_LISTING_S = 8.0
 """A listing counts for so long while the number of sockets stays the same."""
 ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""

@@ -23,6 +23,7 @@ _ERROR, _DONE = 2, 3
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
 _MAPPED = bytes(10) + b"\xff\xff"
 _SOCKSTAT_BYTES = 1 << 12
+_IN_USE = b" inuse "
 MAX_LISTENERS = 4096
 """Sockets that are read from one listing. The rest is ignored."""
 MAX_TABLE_BYTES = 4 << 20
@@ -123,9 +124,10 @@ class SocketCount:
             texts = [os.pread(handle, _SOCKSTAT_BYTES, 0) for handle in self._tables]
         except OSError:
             return ()
-        lines = (line.split() for text in texts for line in text.splitlines())
-        # `TCP: inuse 5 …`; what follows is counted for the whole machine.
-        return tuple(words[2] for words in lines if words[0].startswith(b"TCP") and len(words) > 2)
+        # `TCP: inuse 5 …` comes first; the rest is counted for the whole machine.
+        return tuple(
+            word for text in texts for word in text.partition(_IN_USE)[2].split(None, 1)[:1]
+        )
 
     def close(self) -> None:
         for handle in self._tables:

@@ -86,7 +86,7 @@ class Watched:
     go. OSError if one of the processes has ended since.
     """
 
-    __slots__ = ("_pids", "_proc", "_stats", "_tasks", "_ticks", "_top_pages")
+    __slots__ = ("_lines", "_pids", "_proc", "_stats", "_tasks", "_ticks", "_top_pages")
 
     def __init__(self, proc: int, raw: dict[str, object]) -> None:
         """`proc` stays the caller's."""
@@ -97,12 +97,13 @@ class Watched:
         self._ticks = wire.whole_number(raw, "ticks") + _SLACK_TICKS
         self._tasks = wire.whole_number(raw, "tasks")
         self._top_pages = wire.whole_number(raw, "resident_pages")
-        self._stats: list[tuple[int, int]] = []
+        self._stats: dict[int, int] = {}
+        self._lines: dict[int, bytes] = {}
         self._proc = os.dup(proc)
         try:
             for pid in pids:
                 flags = os.O_RDONLY | os.O_CLOEXEC
-                self._stats.append((pid, os.open(f"{pid}/stat", flags, dir_fd=proc)))
+                self._stats[pid] = os.open(f"{pid}/stat", flags, dir_fd=proc)
         except OSError:
             self.close()
             raise
@@ -111,9 +112,19 @@ class Watched:
         """Whether the keeper has to look. A process that has ended is a change."""
         if may_have_forked and not self._pids.issuperset(numbers(self._proc, self._pids)):
             return True
+        try:
+            lines = {pid: tree.read_stat(stat) for pid, stat in self._stats.items()}
+        except OSError:
+            return True
+        if lines == self._lines:
+            # Of a process that sleeps, not one number changes.
+            return False
+        self._lines = lines
+        return self._is_beyond([tree.parse_stat(pid, line) for pid, line in lines.items()])
+
+    def _is_beyond(self, processes: list[tree.Process | None]) -> bool:
         ticks = tasks = pages = 0
-        for pid, stat in self._stats:
-            process = tree.read_process(pid, stat)
+        for process in processes:
             if process is None or process.is_gone:
                 return True
             ticks += process.ticks
@@ -123,7 +134,7 @@ class Watched:
 
     def close(self) -> None:
         os.close(self._proc)
-        for _, stat in self._stats:
+        for stat in self._stats.values():
             os.close(stat)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sized
 
 PROC = "/proc"
+_STAT_BYTES = 4096
 REAP_LIMIT = 2000
 """How many events `reap` takes at a time."""
 
@@ -83,17 +84,19 @@ def find_process(pid: int, proc: str = PROC) -> Process | None:
     except OSError:
         return None
     try:
-        return read_process(pid, fd)
+        return parse_stat(pid, read_stat(fd))
+    except OSError:
+        return None
     finally:
         os.close(fd)
 
 
-def read_process(pid: int, fd: int) -> Process | None:
-    """As `find_process`, from a descriptor of the process's `stat`, now."""
-    try:
-        line = os.pread(fd, 4096, 0)
-    except OSError:
-        return None
+def read_stat(fd: int) -> bytes:
+    """What the `stat` of a process says now, by its descriptor. OSError if it has ended."""
+    return os.pread(fd, _STAT_BYTES, 0)
+
+
+def parse_stat(pid: int, line: bytes) -> Process | None:
     # The name in parentheses may itself hold spaces and parentheses.
     fields = line.rpartition(b")")[2].split()
     return Process(pid, fields) if len(fields) > 21 else None
