@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import signal
 import socket
 import time
@@ -30,7 +29,7 @@ SOCKET = "lookout"
 LOOK_S = 0.25
 """Between two looks, as long as a keeper that looks by itself waits."""
 _LOCK = "lock"
-_IDLE_S = 2.0
+_IDLE_S = 0.5
 """How long it stays without a client. Holders keep a connection for as long as they live."""
 _HOME_S = 10.0
 _SLACK_TICKS = 4
@@ -75,8 +74,6 @@ def _watch(directory: str, listener: socket.socket, lock: int) -> int:
     leave_everything({listener.fileno(), lock})
     calls.name_process("atoll-lookout")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     Lookout(directory, listener).serve()
     return 0
 

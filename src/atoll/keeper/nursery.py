@@ -20,6 +20,7 @@ from atoll.keeper.guard import fork_guard
 from atoll.keeper.holder import fork_holder
 from atoll.keeper.lookout import fork_lookout
 from atoll.keeper.peers import peer_pid
+from atoll.keeper.process_limits import raise_open_files, restore_open_files
 from atoll.keeper.wire import WireError
 
 
@@ -36,6 +37,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     calls.name_process("atoll-nursery")
+    raise_open_files()
     sock = socket.socket(fileno=int(sys.argv[1]))
     frozen: dict[str, list[int]] = {}
     gc.freeze()  # what is shared with the children from here on stays shared
@@ -113,6 +115,7 @@ def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> 
         os.close(lock)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    restore_open_files()
     for fd in kept:
         os.set_inheritable(fd, True)  # noqa: FBT003
     os.execve(argv[0], [*argv, *map(str, kept)], env)  # noqa: S606  this is a spawner
