@@ -5,33 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-import atoll.keeper
 from atoll.keeper import guard, minder, tree
 from atoll.keeper.places import Place
 from atoll.keeper.wire import Kind
-
-STARTER = """
-import fcntl, json, os, socket, subprocess, sys
-from atoll.keeper import asking, bootstrap
-root, run_dir = sys.argv[1:]
-lock = os.open(run_dir + "/alive", os.O_RDWR | os.O_CREAT, 0o600)
-fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-read, write = os.pipe()
-ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-argv = [*bootstrap(root), str(theirs.fileno()), run_dir]
-subprocess.Popen(argv, pass_fds=(theirs.fileno(),), start_new_session=True)
-asking.ask(ours, {"start": run_dir}, (lock, write))
-print(os.read(read, 1000).decode(), flush=True)
-sys.stdin.read()
-"""
 
 
 def spec_of(tmp_path, *argv, **changes):
@@ -41,15 +25,6 @@ def spec_of(tmp_path, *argv, **changes):
         "stdin": "null", "timeout_s": None, "grace_s": 5.0, "log_limit_bytes": 1 << 20,
         "hold_ports": [], **changes,
     }  # fmt: skip
-
-
-def is_free(run_dir):
-    with open(run_dir / "alive", "r+b") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 def until(is_so, what):
@@ -71,47 +46,50 @@ def test_a_place_is_lost_when_it_is_removed_or_replaced(tmp_path):
     assert made.is_lost()
 
 
+class Guarded:
+    """A keeper with its guard, which is our child; what is changed in its modules is so for it."""
+
+    def __init__(self, tmp_path, *argv, starter=None, **changes):
+        self.run_dir = tmp_path / "run"
+        self.run_dir.mkdir()
+        (self.run_dir / "spec.json").write_text(json.dumps(spec_of(tmp_path, *argv, **changes)))
+        lock = os.open(self.run_dir / "alive", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        read, write = os.pipe()
+        self.guard = guard.fork_guard(str(self.run_dir), lock, write, starter)
+        os.close(write)
+        os.close(lock)
+        with open(read, "rb") as news:
+            self.keeper = json.loads(news.readline())["pid"]
+
+    def wait(self):
+        """Until the guard has ended; fails when it takes too long, and ends it."""
+        handle = os.pidfd_open(self.guard)
+        is_over = bool(select.select([handle], [], [], 30)[0])
+        os.close(handle)
+        if not is_over:
+            os.kill(self.guard, signal.SIGKILL)
+        assert os.waitpid(self.guard, 0)[1] == 0
+
+
 def test_a_run_ends_when_its_directory_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(minder, "_PLACE_S", 0.05)
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "spec.json").write_text(json.dumps(spec_of(tmp_path, "sleep", "600")))
-    lock = os.open(run_dir / "alive", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    read, write = os.pipe()
-    watcher = guard.fork_guard(str(run_dir), lock, write)
-    os.close(write)
-    os.close(lock)
-    with open(read, "rb") as news:
-        keeper = json.loads(news.readline())["pid"]
-    until(lambda: tree.descendants(keeper), "the command")
-    processes = [keeper, *tree.descendants(keeper)]
-    shutil.rmtree(run_dir)
-    _, status = os.waitpid(watcher, 0)
-    assert status == 0
+    run = Guarded(tmp_path, "sleep", "600")
+    until(lambda: tree.descendants(run.keeper), "the command")
+    processes = [run.keeper, *tree.descendants(run.keeper)]
+    shutil.rmtree(run.run_dir)
+    run.wait()
     assert not any(map(tree.find_process, processes))
 
 
-def test_a_run_ends_with_a_starter_that_never_became_its_client(tmp_path):
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    spec = spec_of(tmp_path, "touch", "started", foreground=True)
-    (run_dir / "spec.json").write_text(json.dumps(spec))
-    root = str(atoll.keeper.__file__).rsplit("/atoll/", 1)[0]
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, root, str(run_dir)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    ready = json.loads(starter.stdout.readline())
-    began = time.monotonic()
-    assert not is_free(run_dir)
-    starter.kill()
-    starter.communicate(timeout=30)
-    until(lambda: is_free(run_dir), "the end of the run")
-    assert time.monotonic() - began < minder.HELLO_S
-    assert json.loads((run_dir / "status.json").read_text())["reason"] == "hangup"
+def test_a_run_ends_with_a_starter_that_never_became_its_client(tmp_path, monkeypatch):
+    monkeypatch.setattr(minder, "HELLO_S", 3600.0)
+    with subprocess.Popen(["sleep", "600"]) as starter:
+        run = Guarded(tmp_path, "touch", "started", foreground=True, starter=starter.pid)
+        starter.kill()
+    run.wait()
+    assert json.loads((run.run_dir / "status.json").read_text())["reason"] == "hangup"
     assert not (tmp_path / "started").exists()
-    until(lambda: tree.find_process(ready["pid"]) is None, "the keeper's end")
 
 
 def test_a_ctrl_c_that_comes_before_the_command(keep):
@@ -121,3 +99,4 @@ def test_a_ctrl_c_that_comes_before_the_command(keep):
     client.send(Kind.STDIN, b"\x03")
     ended = client.read_to_end()
     assert (ended["reason"], ended["signal"]) == ("signalled", signal.SIGINT)
+    run.wait_ended()
