@@ -100,3 +100,8 @@ class Database:
     def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._turn, self._explained():
             return self._db.execute(query, values).fetchall()
+
+    def stamp(self) -> tuple[int, int]:
+        """Changes with every write to the database, ours or another process's."""
+        [row] = self._rows("PRAGMA data_version")
+        return int(row[0]), self._db.total_changes

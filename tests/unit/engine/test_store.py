@@ -412,3 +412,14 @@ def test_store_of_before_narrowings_is_brought_up_to_date(home):
     assert store.narrowings(y) == [(None, ("a", "b"))]
     store.inherit_narrowings(y, x)
     assert store.narrowings(y) == [(None, ("a", "b")), ("none", ())]
+
+
+def test_the_stamp_changes_with_every_write_of_anybody(store, open_store):
+    other = open_store()
+    before = store.stamp()
+    assert store.stamp() == before
+    other.remember_project(PROJECT._replace(name="theirs"))
+    theirs = store.stamp()
+    assert theirs != before
+    store.remember_project(PROJECT._replace(name="ours"))
+    assert store.stamp() != theirs
