@@ -4,6 +4,7 @@ with whoever asked.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -36,8 +37,11 @@ def lookout_of(person):
 
 def is_watching(pid):
     """Whether it keeps an eye on a process: it holds its `stat` open."""
-    links = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
-    return any(link.endswith("/stat") for link in links)
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(f"/proc/{pid}/fd/{fd}").endswith("/stat"):
+                return True
+    return False
 
 
 @as_both
@@ -78,9 +82,14 @@ def test_a_question_dies_with_its_asker(person, level, number):
         asked[:] = [pid for pid in tree.descendants(cli.pid) if _name(pid) in ("bwrap", "git")]
         return asked
 
-    until(is_asking, "git inside")
-    cli.send_signal(number)
-    cli.communicate(timeout=60)
+    with cli:
+        try:
+            until(is_asking, "git inside")
+        except BaseException:
+            cli.kill()
+            raise
+        cli.send_signal(number)
+        cli.communicate(timeout=60)
     until(lambda: not any(map(tree.find_process, asked)), "the end of git")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.keeper.loop import Loop
     from atoll.keeper.watchdog import Activity
 
-RARE_S = 30.0
+RARE_S = 60.0
 """Between two looks at a run that the lookout watches, should that have missed something."""
 _IDLE_LOOKS = 4
 """After so many looks without a change a run is idle."""

@@ -18,8 +18,8 @@ from atoll.host.process import pause
 
 _RUNS = 100
 _RUNS_PER_CAPSULE = 10
-_SETTLED_S = 5.0
-_SAMPLE_S = 2.0
+_SETTLED_S = 3.0
+_SAMPLE_S = 1.0
 _MOST_S = 0.02
 """Per second, for a hundred runs."""
 
