@@ -7,6 +7,7 @@ directory. Who borrows it also holds its lock for as long as it lives.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -41,6 +42,9 @@ class Borrowed(NamedTuple):
             for namespace in self.namespaces:
                 calls.enter_namespace(namespace)
             drop()
+            if last != signal.SIGKILL:
+                # Our own handler would take it until the program is executed, and do nothing.
+                signal.signal(last, signal.SIG_DFL)
             # After the change of user and namespace, which would take the wish back.
             if not calls.die_with_parent(last, asker):
                 os._exit(_ABANDONED)
