@@ -5,9 +5,11 @@ Law: no test sees the owner's settings, and no test leaves a process behind.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -292,3 +294,27 @@ def poll(predicate: Callable[[], Any], timeout_s: float) -> Any:
     while not (value := predicate()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return value
+
+
+_MOST_REASONS = 12
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The skipped tests, by reason: one line each, the most frequent first."""
+    reasons = collections.Counter(
+        _reason(report) for report in terminalreporter.stats.get("skipped", [])
+    )
+    if not reasons:
+        return
+    terminalreporter.section("skipped, by reason", sep="-")
+    for reason, count in reasons.most_common(_MOST_REASONS):
+        terminalreporter.line(f"{count:6}  {reason}")
+    rest = sum(count for _, count in reasons.most_common()[_MOST_REASONS:])
+    if rest:
+        terminalreporter.line(f"{rest:6}  for other reasons; pytest -rs lists all")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Without what is of one test only: where it is, and which path or number it met."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"/\S+", "PATH", str(told).removeprefix("Skipped: "))[:120]

@@ -65,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll bench workspace",
         "atoll bench sandbox",
         "atoll bench network",
+        "atoll bench idle",
         "atoll bench workspace --size S --quick",
         "atoll bench workspace --size all --repeat 50 --json",
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import subprocess
 
@@ -115,3 +117,20 @@ def test_bad_requests(atoll, tmp_path):
     ]:
         said = atoll(*words, check=False)
         assert (said.returncode, text in said.stderr) == (code, True), said.stderr
+
+
+@pytest.mark.slow
+def test_idle_runs_are_measured_and_nothing_is_left(atoll, place, processes_with):
+    if shutil.which("bwrap") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("bwrap is missing")
+        pytest.skip("bwrap is missing")
+    said = atoll(
+        "bench", "idle", "--scale", "0.02", "--repeat", "2", "--place", place, "--json",
+        timeout_s=240,
+    )  # fmt: skip
+    [row] = json.loads(said.stdout)["data"]["rows"]
+    assert row["what"] == "processor time per second of 2 idle runs"
+    assert len(row["samples"]) == 2
+    assert list(place.iterdir()) == []
+    assert processes_with(str(place)) == []

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import resource
 import socket
 import ssl
 import struct
@@ -227,4 +228,6 @@ async def main() -> None:
 
 if __name__ == "__main__":
     socket.setdefaulttimeout(None)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import traceback
 import warnings
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from atoll.host import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,4 +65,5 @@ def open_place() -> Iterator[Path]:
         os.chown(place, NOBODY, NOBODY)
     yield place
     os.chmod(place, 0o700)
-    shutil.rmtree(place)
+    # An overlay leaves a directory that its own user may not open.
+    files.remove_tree(place, within=place.parent)

@@ -9,11 +9,17 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.cli.output import render_columns
 from atoll.engine.bench import table
+from atoll.engine.bench.idle import measure as measure_idle
 from atoll.engine.bench.network import measure as measure_network
 from atoll.engine.bench.sandbox import measure as measure_walls
 from atoll.engine.bench.workspace import SIZES, WHAT, Order, measure
 
-_MEASURES = {"workspace": measure, "sandbox": measure_walls, "network": measure_network}
+_MEASURES = {
+    "workspace": measure,
+    "sandbox": measure_walls,
+    "network": measure_network,
+    "idle": measure_idle,
+}
 
 
 @click.command("bench")
@@ -51,8 +57,8 @@ def command(
 ) -> None:
     """Measures workspaces on generated projects, against git worktree, cp -a and the bare system
     calls; or what walls cost, against bwrap, docker, podman, srt and sandlock where they are
-    installed; or what it costs to reach a capsule's port, against a direct connection. Everything
-    that it makes is removed at the end."""
+    installed; or what it costs to reach a capsule's port, against a direct connection; or what a
+    hundred idle runs cost. Everything that it makes is removed at the end."""
     chosen = SIZES if "all" in sizes else sizes or ("S", "M")
     order = Order(
         sizes=chosen,

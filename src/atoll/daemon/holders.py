@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections import deque
 
 from atoll.daemon.setbacks import SCARCE
-from atoll.host.listening import ListenerQuery, Listing, find_listening
+from atoll.host.listening import ListenerQuery, Listing, SocketCount, find_listening
 from atoll.keeper import asking, wire
 
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
@@ -18,6 +19,8 @@ _FEW, _MANY = 3, 8
 _CONNECT_S = 5.0
 _AGAIN_S = 1.0
 """Between two attempts to watch a holder while the daemon lacks resources for it."""
+_LISTING_S = 8.0
+"""A listing counts for so long while the number of sockets stays the same."""
 ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""
 
@@ -42,6 +45,9 @@ class Holder:
         self._store: deque[socket.socket] = deque()
         self._refill: asyncio.Task[None] | None = None
         self._diag: socket.socket | None = None
+        self._count: SocketCount | None = None
+        self._counted: tuple[bytes, ...] = ()
+        self._listed_at = -_LISTING_S
         self.pid = 0
 
     async def connect(self) -> None:
@@ -83,8 +89,22 @@ class Holder:
             sock.setblocking(False)  # noqa: FBT003
         return made
 
+    def may_listen_anew(self) -> bool:
+        """Whether what listens inside may have changed since the last listing.
+
+        Known by the number of sockets. After a while always: one may have replaced another.
+        """
+        if self._count is None:
+            self._count = SocketCount(self.pid)
+        count = self._count.read()
+        has_changed = not count or count != self._counted
+        self._counted = count
+        return has_changed or time.monotonic() >= self._listed_at + _LISTING_S
+
     async def listening(self) -> Listing:
         """What accepts connections inside. Other tasks have their turn between two parts."""
+        # Set again at the end of a listing that succeeds.
+        listed_at, self._listed_at = time.monotonic(), -_LISTING_S
         if self._diag is None:
             [self._diag] = await self.sockets((int(socket.AF_NETLINK), int(socket.SOCK_RAW)))
         query = ListenerQuery(self._diag)
@@ -96,6 +116,7 @@ class Holder:
             return await asyncio.to_thread(find_listening, self.pid) or Listing()
         if not found.is_complete:
             self._close_diag()
+        self._listed_at = listed_at
         return found
 
     def _close_diag(self) -> None:
@@ -159,6 +180,8 @@ class Holder:
                 sock.close()
         self._store.clear()
         self._close_diag()
+        if self._count is not None:
+            self._count.close()
 
 
 async def _readable(sock: socket.socket) -> None:

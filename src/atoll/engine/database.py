@@ -189,6 +189,11 @@ class Database:
             self._follow()
             return self._db.execute(query, values).fetchall()
 
+    def stamp(self) -> tuple[object, ...]:
+        """Changes with every write to the database, ours or another process's."""
+        [row] = self._rows("PRAGMA data_version")
+        return self._opened, int(row[0]), self._db.total_changes
+
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
     if isinstance(error, sqlite3.ProgrammingError):

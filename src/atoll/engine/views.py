@@ -14,7 +14,7 @@ from atoll.drivers import registry
 from atoll.drivers.layers import probes
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.host import files, locks, views
+from atoll.host import files, locks, procfs, views
 from atoll.host.process import wait_until
 from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
@@ -23,8 +23,12 @@ from atoll.model.state import Capsule
 
 IDLE_S = 60.0
 """How long a view that nobody uses stays."""
+_LOOKOUT = "lookout"
 _PATIENCE_S = 20.0
 _BURIED_S = 1.0
+_STRAY_S = 3.0
+_SHOWN = 5
+_KEEPER = "atoll-keeper"
 
 
 def open_view(session: Session, capsule: Capsule) -> None:
@@ -43,10 +47,7 @@ def open_view(session: Session, capsule: Capsule) -> None:
         return True
 
     if not wait_until(is_held, timeout_s=_PATIENCE_S):
-        raise StateError(
-            f"something still lives in a former view of `{capsule.name}`",
-            hint=f"atoll stop {capsule.name}",
-        )
+        raise _occupied(capsule, lock, "a former view")
 
 
 def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
@@ -62,7 +63,13 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
     view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
     given = _given_to_runs(session, capsule, plan)
-    request = {**view._asdict(), **given, "directory": capsule.directory, "idle_s": IDLE_S}
+    request: dict[str, object] = {
+        **view._asdict(),
+        **given,
+        "directory": capsule.directory,
+        "idle_s": IDLE_S,
+        "lookout": str(session.home / _LOOKOUT) if given["limits"] else None,
+    }
     try:
         session.nursery.hold(request, lock.fd)
     except DriverError as error:
@@ -191,8 +198,8 @@ def living_runs(capsule: Capsule) -> int:
 def kept_closed(session: Session, capsule: Capsule) -> Iterator[None]:
     """Ends the view and sees that nobody opens it meanwhile. Raises StateError when a run lives."""
     lock = session.view_lock(capsule)
-    deadline = time.monotonic() + _PATIENCE_S
     began = time.monotonic()
+    deadline, stray_at = began + _PATIENCE_S, began + _STRAY_S
     while True:
         answer = views.ask(capsule.directory, {"end": True})
         is_busy = answer is not None and bool(answer[0]["runs"])
@@ -203,15 +210,32 @@ def kept_closed(session: Session, capsule: Capsule) -> Iterator[None]:
             )
         if not is_busy and lock.acquire():
             break
-        if time.monotonic() > deadline:
-            raise StateError(
-                f"something still lives in the view of `{capsule.name}`",
-                hint=f"atoll stop {capsule.name}",
-            )
+        now = time.monotonic()
+        # Keepers need a moment to end; what else is in there has lost whoever waited for it.
+        if now > deadline or (now > stray_at and answer is None and not _has_keeper(lock)):
+            raise _occupied(capsule, lock, "the view")
+        stray_at = max(stray_at, now + _BURIED_S) if now > stray_at else stray_at
     try:
         yield
     finally:
         lock.release()
+
+
+def _has_keeper(lock: locks.Lock) -> bool:
+    found = procfs.find_openers(lock.path)
+    return not found or any(process.name == _KEEPER for process in found)
+
+
+def _occupied(capsule: Capsule, lock: locks.Lock, where: str) -> StateError:
+    """Names who is in there, so that the owner can end what Atoll cannot."""
+    found = procfs.find_openers(lock.path)
+    who = ", ".join(f"`{process.name}` (process {process.pid})" for process in found[:_SHOWN])
+    ending = " ".join(str(process.pid) for process in found[:_SHOWN])
+    return StateError(
+        f"{who or 'something'} still lives in {where} of `{capsule.name}`",
+        hint=f"atoll stop {capsule.name}"
+        + (f"; if that does not help: kill {ending}" if found else ""),
+    )
 
 
 def end_view(session: Session, capsule: Capsule) -> None:

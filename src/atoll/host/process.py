@@ -22,7 +22,7 @@ from atoll.host import programs, views
 from atoll.host.pipes import Bounds, Dialogue, Wait, exchange, limit_memory
 from atoll.host.programs import own_environment as own_environment  # noqa: PLC0414 - for importers
 from atoll.host.stillness import LOOK_S, Stillness
-from atoll.host.walled import News, limited, walled
+from atoll.host.walled import News, last_signal, limited, walled
 from atoll.model.errors import DriverError, PrerequisiteError
 from atoll.model.plan import Enclosure
 
@@ -210,6 +210,7 @@ def _spawn(
             walled(within, full, place, start.env, news) as it,
         ):
             news.keep(view.lock)
+            last = last_signal(within)
             return subprocess.Popen(
                 it.words,
                 executable=start.executable,
@@ -217,7 +218,7 @@ def _spawn(
                 # Behind walls no lock is inherited: it could be freed there, and its file written.
                 pass_fds=(*it.fds, *(() if within.walls else (*pass_fds, view.lock))),
                 # A few system calls, no lock.
-                preexec_fn=view.entering(it.cwd, drop=limited(within, view, it.drop)),  # noqa: PLW1509
+                preexec_fn=view.entering(it.cwd, limited(within, view, it.drop), last=last),  # noqa: PLW1509
                 **streams,
             )
     except subprocess.SubprocessError as error:

@@ -6,6 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 from atoll.host.process import wait_until
 from atoll.model.state import Process
@@ -17,6 +21,41 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_BYTES = 4096
 """Of a command line: a process can have megabytes of it, and there are thousands of processes."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+_MOST_FILES = 4096
+
+
+class Opener(NamedTuple):
+    """A process that has a file open."""
+
+    pid: int
+    name: str
+
+
+def find_openers(path: Path) -> list[Opener]:
+    """Which other processes have this file open, as far as they can be seen; none if it is gone."""
+    try:
+        wanted = path.stat()
+    except OSError:
+        return []
+    pids = (pid for pid in _pids() if pid != os.getpid())
+    return [Opener(pid, _name(pid)) for pid in pids if _has_open(pid, wanted)]
+
+
+def _name(pid: int) -> str:
+    """As `ps` shows it; a process can choose it freely."""
+    name = os.fsdecode(_read(pid, "comm", 64) or b"?").strip()
+    return "".join(letter if letter.isprintable() and letter != "`" else "?" for letter in name)
+
+
+def _has_open(pid: int, wanted: os.stat_result) -> bool:
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in islice(entries, _MOST_FILES):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(entry.path), wanted):
+                    return True
+    return False
 
 
 def _pids() -> Iterator[int]:

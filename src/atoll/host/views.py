@@ -7,6 +7,7 @@ directory. Who borrows it also holds its lock for as long as it lives.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from atoll.keeper import asking
 from atoll.model.errors import StateError
 
 _PATIENCE_S = 20.0
+_ABANDONED = 126
 
 
 class Borrowed(NamedTuple):
@@ -25,14 +27,27 @@ class Borrowed(NamedTuple):
     group: dict[str, str]
     """The directories of its group of processes (`atoll.keeper.groups`), by their use."""
 
-    def entering(self, cwd: str | None, *, drop: Callable[[], None]) -> Callable[[], None]:
-        """For the child, between fork and exec; `drop` gives up what it must not keep."""
+    def entering(
+        self, cwd: str | None, drop: Callable[[], None], *, last: int
+    ) -> Callable[[], None]:
+        """For the child, between fork and exec; `drop` gives up what it must not keep.
+
+        The child gets the signal `last` when the thread that asks dies, however that happens.
+        """
         from atoll.keeper import calls  # noqa: PLC0415 - libc is not for every command
+
+        asker = os.getpid()
 
         def enter() -> None:
             for namespace in self.namespaces:
                 calls.enter_namespace(namespace)
             drop()
+            if last != signal.SIGKILL:
+                # Our own handler would take it until the program is executed, and do nothing.
+                signal.signal(last, signal.SIG_DFL)
+            # After the change of user and namespace, which would take the wish back.
+            if not calls.die_with_parent(last, asker):
+                os._exit(_ABANDONED)
             if cwd is not None:
                 os.chdir(cwd)
 

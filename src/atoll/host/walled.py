@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
@@ -112,3 +113,10 @@ def limited(
         drop()
 
     return enter
+
+
+def last_signal(within: Enclosure) -> int:
+    """What a program inside gets when its asker dies: git removes its locks when it is asked to
+    end, and nothing behind walls is asked.
+    """
+    return signal.SIGTERM if within.walls is None else signal.SIGKILL

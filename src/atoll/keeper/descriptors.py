@@ -38,15 +38,17 @@ class Census:
     """
 
     __slots__ = (
-        "_entries", "_found", "_in_flight", "_memory", "_seen", "_tmpfs_bytes", "_watches",
-        "is_exceeded",
+        "_entries", "_found", "_in_flight", "_memory", "_proc", "_seen", "_tmpfs_bytes",
+        "_watches", "is_exceeded",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, proc: str = tree.PROC) -> None:
+        """`proc`: the procfs that knows the processes by the numbers that `take` gets."""
+        self._proc = proc
         self._found: dict[tuple[int, int], int] = {}
         own = os.getpid()
-        self._memory = {*_tmpfs_mounts(own), *_MEMFD_DEVICE}
-        self._seen = {_mount_namespace(own)}
+        self._memory = {*_tmpfs_mounts(f"{tree.PROC}/{own}"), *_MEMFD_DEVICE}
+        self._seen = {_mount_namespace(f"{tree.PROC}/{own}")}
         self._tmpfs_bytes = 0
         self._entries = 0
         self._in_flight = 0
@@ -66,46 +68,47 @@ class Census:
 
     def take(self, pids: Collection[int]) -> None:
         """Count what these processes hold; those that end meanwhile, or are not ours, are left."""
-        for pid in map(tree.living_thread, pids):
-            self._take_filesystems(pid)
-            self._take_descriptors(pid)
-            self._take_mappings(pid)
+        for pid in pids:
+            place = f"{self._proc}/{tree.living_thread(pid, self._proc)}"
+            self._take_filesystems(place)
+            self._take_descriptors(place)
+            self._take_mappings(place)
             if self.is_exceeded:
                 return
 
-    def _take_filesystems(self, pid: int) -> None:
-        namespace = _mount_namespace(pid)
+    def _take_filesystems(self, process: str) -> None:
+        namespace = _mount_namespace(process)
         if namespace in self._seen:
             return
         self._seen.add(namespace)
-        for device, place in _tmpfs_mounts(pid).items():
+        for device, place in _tmpfs_mounts(process).items():
             if device not in self._memory:
                 self._memory.add(device)
-                self._tmpfs_bytes += _used_bytes(f"/proc/{pid}/root{place}")
+                self._tmpfs_bytes += _used_bytes(f"{process}/root{place}")
 
-    def _take_descriptors(self, pid: int) -> None:
+    def _take_descriptors(self, process: str) -> None:
         count, epolls = 0, 0
-        for name in _names(f"/proc/{pid}/fd"):
+        for name in _names(f"{process}/fd"):
             if not self._may_go_on():
                 return
             count += 1
             try:
-                found = os.stat(f"/proc/{pid}/fd/{name}")
+                found = os.stat(f"{process}/fd/{name}")
             except OSError:
                 continue
             if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
                 self._add(found)
             elif stat.S_ISSOCK(found.st_mode):
-                self._in_flight += _count_in_flight(f"/proc/{pid}/fdinfo/{name}")
+                self._in_flight += _count_in_flight(f"{process}/fdinfo/{name}")
                 self.is_exceeded |= self._in_flight > _LIMIT_IN_FLIGHT
             elif not stat.S_IFMT(found.st_mode):
-                epolls += _link(f"/proc/{pid}/fd/{name}") == _EPOLL
+                epolls += _link(f"{process}/fd/{name}") == _EPOLL
         # Each of them watches a descriptor once at most; to list them all would take too long.
         self._watches += count * epolls
         self.is_exceeded |= self._watches > _LIMIT_WATCHES
 
-    def _take_mappings(self, pid: int) -> None:
-        for line in _read(f"/proc/{pid}/maps", _MAPS_BYTES).splitlines():
+    def _take_mappings(self, process: str) -> None:
+        for line in _read(f"{process}/maps", _MAPS_BYTES).splitlines():
             if not self._may_go_on():
                 return
             if not line.endswith(_DELETED):
@@ -117,7 +120,7 @@ class Census:
             if key in self._found or key[0] in self._memory:
                 continue
             try:
-                self._add(os.stat(f"/proc/{pid}/map_files/{_unpadded(span)}"))
+                self._add(os.stat(f"{process}/map_files/{_unpadded(span)}"))
             except OSError:
                 # Only root may look; as much as is mapped is the most that it can be.
                 first, _, last = span.partition(b"-")
@@ -133,10 +136,10 @@ class Census:
         return not self.is_exceeded
 
 
-def _tmpfs_mounts(pid: int) -> dict[int, str]:
+def _tmpfs_mounts(process: str) -> dict[int, str]:
     """What a process sees of filesystems in memory: where, by device."""
     found: dict[int, str] = {}
-    for line in _read(f"/proc/{pid}/mountinfo", _MAPS_BYTES).splitlines():
+    for line in _read(f"{process}/mountinfo", _MAPS_BYTES).splitlines():
         mount, _, filesystem = line.partition(b" - ")
         if filesystem.startswith(b"tmpfs "):
             fields = mount.split()
@@ -145,9 +148,9 @@ def _tmpfs_mounts(pid: int) -> dict[int, str]:
     return found
 
 
-def _mount_namespace(pid: int) -> int:
+def _mount_namespace(process: str) -> int:
     try:
-        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+        return os.stat(f"{process}/ns/mnt").st_ino
     except OSError:
         return 0
 

@@ -12,21 +12,21 @@ from atoll.keeper.peers import Origin
 from atoll.keeper.wards import Wards
 
 
-def fork_guard(run_dir: str, lock_fd: int, ready_fd: int) -> int:
+def fork_guard(run_dir: str, lock_fd: int, ready_fd: int, starter: int | None = None) -> int:
     """Start the keeper of one run, as `Wards.start` does; returns the guard's process id."""
     pid = os.fork()
     if pid == 0:
-        run_process(run_dir, lambda: _guard(run_dir, lock_fd, ready_fd))
+        run_process(run_dir, lambda: _guard(run_dir, lock_fd, ready_fd, starter))
     return pid
 
 
-def _guard(run_dir: str, lock_fd: int, ready_fd: int) -> int:
+def _guard(run_dir: str, lock_fd: int, ready_fd: int, starter: int | None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     leave_everything({lock_fd, ready_fd})
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
     wards = Wards(run_dir, Origin(is_strict=False))
-    wards.start(run_dir, lock_fd, ready_fd)
+    wards.start(run_dir, lock_fd, ready_fd, starter=starter)
     os.close(ready_fd)
     while wards:
         number = _next_signal(wards.wait_s())

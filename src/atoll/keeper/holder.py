@@ -14,15 +14,18 @@ import signal
 import socket
 import time
 
-from atoll.keeper import asking, calls, mounts, networks, wire
+from atoll.keeper import asking, calls, lookout, mounts, networks, wire
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
-from atoll.keeper.peers import Origin
+from atoll.keeper.peers import Origin, peer_pid
+from atoll.keeper.places import Place
 from atoll.keeper.reserved_ports import ReservedPorts
 from atoll.keeper.wards import Wards
 
 _BUILD_FAILED = 1
 _RUNS = "runs"
+_PLACE_S = 30.0
+"""Between two looks whether the capsule's directory is still there."""
 
 
 def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
@@ -43,6 +46,7 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     calls.name_process("atoll-keeper")
     directory = str(view["directory"])
     origin = Origin(is_strict=view.get("walls") is not None)
+    kept = _keep_lookout(view.get("lookout"))
     try:
         # Before the view covers anything: the directory may lie anywhere.
         listener = wire.listen(directory, asking.SOCKET, socket.SOCK_SEQPACKET)
@@ -58,7 +62,17 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     os.close(news)
     holder.serve()
+    if kept is not None:
+        kept.close()
     return 0
+
+
+def _keep_lookout(directory: object) -> socket.socket | None:
+    """A connection that keeps the lookout alive until the next run needs it."""
+    try:
+        return lookout.connect(directory) if isinstance(directory, str) else None
+    except OSError:
+        return None
 
 
 class Holder:
@@ -78,8 +92,14 @@ class Holder:
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
         self._origin = origin
         given = {"walls": view.get("walls"), "limits": view.get("limits")}
+        watched_in = view.get("lookout")
         self._wards = Wards(
-            self._directory, origin, kept=(lock_fd,), group=self._group, given=given
+            self._directory,
+            origin,
+            kept=(lock_fd,),
+            group=self._group,
+            given=given,
+            lookout=watched_in if isinstance(watched_in, str) else None,
         )
         self._gates: set[int] = set()
         self._is_pinned = False
@@ -92,6 +112,9 @@ class Holder:
         # The user namespace first: the right to enter the others comes with it.
         self._namespaces = tuple(os.open(f"/proc/self/ns/{name}", flags) for name in names)
         self._last = time.monotonic()
+        self._place = Place(self._directory)
+        self._place_at = self._last + _PLACE_S
+        self._is_lost = False
 
     def serve(self) -> None:
         """Until told to end, or idle for long enough."""
@@ -101,7 +124,7 @@ class Holder:
             self._loop.turn(self._wait_s())
             self._loop.children_changed = False
             self._tend()
-            if self._loop.stop_is_asked or self._is_idle():
+            if self._loop.stop_is_asked or self._is_idle() or self._is_abandoned():
                 self._is_ending = True
         wire.remove(self._directory, asking.SOCKET)
         self._wards.dismiss()
@@ -117,8 +140,18 @@ class Holder:
         except OSError:  # the capsule is being removed
             return
 
-    def _wait_s(self) -> float | None:
-        return self._wards.wait_s() if self._is_used() else max(0.0, self._rest_s())
+    def _is_abandoned(self) -> bool:
+        """Whether the capsule's directory was removed by hand. Its runs end by themselves then."""
+        now = time.monotonic()
+        if now >= self._place_at:
+            self._place_at = now + _PLACE_S
+            self._is_lost = self._place.is_lost()
+        return self._is_lost and not self._wards
+
+    def _wait_s(self) -> float:
+        wait_s = self._wards.wait_s() if self._is_used() else self._rest_s()
+        place_s = self._place_at - time.monotonic()
+        return max(0.0, place_s if wait_s is None else min(wait_s, place_s))
 
     def _is_used(self) -> bool:
         return bool(self._wards) or self._is_pinned
@@ -155,7 +188,7 @@ class Holder:
         fds: list[int] = []
         try:
             request, fds = asking.receive(client)
-            reply, given = self._serve(request, fds, client.fileno())
+            reply, given = self._serve(request, fds, client)
             asking.send(client, reply, given)
         except BlockingIOError:
             return
@@ -184,14 +217,16 @@ class Holder:
         return run_dir
 
     def _serve(
-        self, request: dict[str, object], fds: list[int], client: int
+        self, request: dict[str, object], fds: list[int], sock: socket.socket
     ) -> tuple[dict[str, object], tuple[int, ...]]:
+        client = sock.fileno()
         match request:
             case {"start": str(run_dir)} if len(fds) == 2:
                 if not self._gates:
                     is_owners = request.get("owner") is True
                     run_dir = self._require_own(run_dir)
-                    self._wards.start(run_dir, fds[0], fds[1], is_owners=is_owners)
+                    starter = peer_pid(sock)
+                    self._wards.start(run_dir, fds[0], fds[1], is_owners=is_owners, starter=starter)
                 return {"held": bool(self._gates)}, ()
             case {"hold": _} | {"ping": _}:
                 if "hold" in request:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import resource
 
-from atoll.keeper import shares, tree
+from atoll.keeper import shares
+from atoll.keeper.budget import Budget
 from atoll.keeper.groups import Group
 from atoll.keeper.process_limits import rlimits
-from atoll.keeper.watchdog import Budget, Watch
+from atoll.keeper.watchdog import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOOK_S = 0.25
+    from atoll.keeper.members import Members
+    from atoll.keeper.watchdog import Activity
+
 _REASONS = {"memory": "oom", "inodes": "disk"}
 _KILLED = 128 + 9
 _TOO_LARGE = 25
@@ -34,6 +37,7 @@ class Limits:
         "_said_at",
         "_told",
         "_watch",
+        "activity",
         "budget",
         "group",
         "raw",
@@ -47,7 +51,8 @@ class Limits:
         self.unmet = {
             key: raw[key] for key, use in held.items() if raw.get(key) and use not in group
         }
-        self._watch = Watch(self.unmet) if self.unmet else None
+        self._watch = Watch(self.unmet)
+        self.activity: Activity | None = None
         disk, upper = raw.get("disk_bytes"), raw.get("upper")
         self.budget = Budget(str(upper), int(str(disk))) if disk and upper else None
         self._is_fresh = True
@@ -58,7 +63,7 @@ class Limits:
 
     @property
     def needs_a_look(self) -> bool:
-        return bool(self._watch or self.budget or self.raw.get("idle_s"))
+        return bool(self.unmet or self.budget or self.raw.get("idle_s"))
 
     def fork(self) -> int:
         """For a child that is going to `enter`."""
@@ -75,11 +80,10 @@ class Limits:
         for kind, value in (*kinds, *shares.resource_limits()):
             resource.setrlimit(kind, (value, value))
 
-    def begin(self, now: float) -> float:
-        """The run starts; returns when the first look is due."""
+    def begin(self, now: float) -> None:
+        """The run starts."""
         self._told = self._oom_kills()
         self._said_at = now
-        return now if self.needs_a_look else float("inf")
 
     def heard(self, count: int, now: float) -> str | None:
         """The run has said so much more; the reason to end it, if that is too much."""
@@ -88,22 +92,37 @@ class Limits:
         limit = self.raw.get("output_bytes")
         return "output" if limit and self._output_bytes > int(str(limit)) else None
 
-    def look(self, root: int, now: float) -> str | None:
-        """The reason to end what runs below `root`; None when all is well."""
-        idle_s = self.raw.get("idle_s")
-        if idle_s and now - self._said_at > float(str(idle_s)):
+    def look(self, members: Members, now: float) -> str | None:
+        """The reason to end the run with these members; None when all is well."""
+        if now > self.silence_ends_at:
             return "idle"
-        found = None
-        pids = tree.descendants(root) if self._watch or self.budget else []
-        if self._watch is not None:
-            found = self._watch.look(pids)
+        pids, proc = members.list()
+        found = self._watch.look(pids, proc)
+        self.activity = self._watch.activity
         if found is None and self.budget is not None:
-            found = self._look_at_disk(self.budget, now, pids)
+            found = self._look_at_disk(self.budget, now, pids, proc)
         return _REASONS.get(found, found) if found else None
 
-    def _look_at_disk(self, budget: Budget, now: float, pids: list[int]) -> str | None:
+    @property
+    def silence_ends_at(self) -> float:
+        """When the run is ended if it says nothing until then."""
+        idle_s = self.raw.get("idle_s")
+        return self._said_at + float(str(idle_s)) if idle_s else float("inf")
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether the disk is being walked, a part at each look."""
+        return self.budget is not None and (self._is_measuring or self.budget.is_walking)
+
+    def marks(self) -> tuple[int, int]:
+        """Resident pages and tasks up to which a run that seems idle needs no look: a quarter of
+        the way from the last look to the limit.
+        """
+        return self._watch.marks()
+
+    def _look_at_disk(self, budget: Budget, now: float, pids: list[int], proc: str) -> str | None:
         try:
-            found = budget.look(now, pids)
+            found = budget.look(now, pids, proc, self.activity)
         except OSError:  # the capsule is being removed
             return None
         upper = str(self.raw["upper"])

@@ -10,7 +10,6 @@ import enum
 import errno
 import os
 import signal
-import socket
 import time
 
 from atoll.keeper import tree, wire
@@ -18,19 +17,20 @@ from atoll.keeper.clients import Client, Clients
 from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.held import ENDING, NOTHING, Answer
 from atoll.keeper.hold import Hold
-from atoll.keeper.limits import LOOK_S
-from atoll.keeper.log import LogWriter, read_log
+from atoll.keeper.log import LogWriter
+from atoll.keeper.outcome import OWN_ENDS, judge
+from atoll.keeper.placeholders import hold_ports
+from atoll.keeper.places import Place
 from atoll.keeper.run import Run
+from atoll.keeper.starter import Starter
 from atoll.keeper.status import Status, reserve_status, write_status
-from atoll.keeper.walls import UNBUILT, WallError, find_cause
 from atoll.keeper.wire import Kind, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from atoll.keeper.limits import Limits
+    from atoll.keeper.looks import Looks
     from atoll.keeper.loop import Loop
     from atoll.keeper.peers import Origin
-    from atoll.keeper.spawn import StartError
     from atoll.keeper.spec import Spec
 
 HELLO_S = 30.0
@@ -45,9 +45,9 @@ DRAIN_S = 10.0
 PATIENCE_S = 600.0
 """How long a foreground client may pause (a pager!) after an end that nobody asked for."""
 _LOOK_AGAIN_S = 0.5
+_PLACE_S = 30.0
+"""Between two looks whether the run's directory is still there."""
 _LONGEST_WAIT_S = 3600.0  # the kernel counts milliseconds in 31 bits
-
-_OWN_ENDS = ("exited", "signalled", "not-started", "no-walls")
 
 
 class Phase(enum.IntEnum):
@@ -67,11 +67,14 @@ class Minder:
         loop: Loop,
         watcher: int,
         origin: Origin,
-        limits: Limits | None = None,
+        looks: Looks | None = None,
     ) -> None:
         self._run_dir = run_dir
-        self._limits = limits
-        self._look_at = float("inf")
+        self._place = Place(run_dir)
+        self._place_at = time.monotonic() + _PLACE_S
+        self._starter: Starter | None = None
+        self._looks = looks
+        self._limits = limits = None if looks is None else looks.limits
         self._spec = spec
         self._loop = loop
         self._watcher = watcher
@@ -87,7 +90,12 @@ class Minder:
         self._run = Run(spec, loop, self._emit, limits)
         listener = wire.listen(run_dir)
         self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
-        self._placeholders = self._hold_ports()
+        self._placeholders, self._status.taken_ports = hold_ports(spec.hold_ports)
+
+    def watch_starter(self, pid: int) -> None:
+        """For a run in the foreground: `pid` is going to be its client, unless it dies before."""
+        if self._spec.foreground:
+            self._starter = Starter(pid, self._loop)
 
     def serve(self) -> bool:
         """Until all is over; False if the outcome could not be written down."""
@@ -112,26 +120,13 @@ class Minder:
             if reason is not None:
                 self._end(reason, [(signal.SIGTERM, self._spec.grace_s)])
 
-    def _hold_ports(self) -> list[socket.socket]:
-        """Bound, not listening: a server of the run can take its port, no one gets it by chance."""
-        placeholders: list[socket.socket] = []
-        for port in self._spec.hold_ports:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                sock.close()
-                self._status.taken_ports.append(port)
-            else:
-                placeholders.append(sock)
-        return placeholders
-
     def _start(self) -> None:
         self._phase = Phase.RUNNING
-        if self._limits is not None:
-            self._look_at = self._limits.begin(time.monotonic())
+        if self._looks is not None:
+            self._looks.begin(time.monotonic())
         self._run.start()
+        if self._looks is not None:
+            self._looks.members.shell = self._shell
         self._loop.children_changed = True
         self._status.pid = self._run.pid
         self._status.started_at = time.time()
@@ -141,6 +136,15 @@ class Minder:
             write_status(self._run_dir, self._status)
         except OSError as error:
             self._status.note(f"the start could not be written down: {error.strerror}")
+
+    @property
+    def _shell(self) -> int | None:
+        """The process around the walls."""
+        return self._run.pid if self._spec.walls is not None else None
+
+    @property
+    def _look_due_at(self) -> float:
+        return float("inf") if self._looks is None else self._looks.due_at
 
     def _pace(self) -> None:
         """Let the slow side of every stream set the speed."""
@@ -157,7 +161,9 @@ class Minder:
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
         if self._phase is Phase.RUNNING:
-            deadline = min(deadline, self._look_at)
+            deadline = min(deadline, self._look_due_at, self._run.input_due_at)
+        if self._ending is None:
+            deadline = min(deadline, self._place_at)
         if deadline == float("inf"):
             return None
         return min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S)
@@ -165,6 +171,8 @@ class Minder:
     def _observe(self) -> None:
         if self._loop.children_changed:
             self._reap()
+        self._run.feed_terminal()
+        self._check_place(time.monotonic())
         if self._loop.stop_is_asked:
             self._loop.stop_is_asked = False
             if os.getppid() != self._watcher:
@@ -173,6 +181,14 @@ class Minder:
                 self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
             else:
                 self._stop(self._spec.grace_s)
+
+    def _check_place(self, now: float) -> None:
+        """End the run when its directory was removed: nobody can find it, or stop it, any more."""
+        if now >= self._place_at:
+            self._place_at = now + _PLACE_S
+            if self._place.is_lost():
+                self._hold.end()
+                self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
 
     def _reap(self) -> list[int]:
         self._loop.children_changed = False
@@ -193,7 +209,9 @@ class Minder:
         """Go on to the next phase if it is time; True when all is over."""
         if self._hold.has_clients:
             return False
-        if self._phase is Phase.WAITING and now >= self._deadline:
+        if self._phase is Phase.WAITING and (
+            now >= self._deadline or (self._starter is not None and self._starter.is_gone)
+        ):
             self._finish("hangup")
         if self._phase is Phase.RUNNING:
             grace_s = self._spec.grace_s
@@ -201,9 +219,8 @@ class Minder:
                 self._end("exited", [(signal.SIGTERM, min(grace_s, NATURAL_GRACE_S))])
             elif now >= self._deadline:
                 self._end("timeout", [(signal.SIGTERM, grace_s)])
-            elif now >= self._look_at and self._limits is not None:
-                self._look_at = now + LOOK_S
-                reason = self._limits.look(os.getpid(), now)
+            elif self._looks is not None and now >= self._looks.due_at:
+                reason = self._looks.look(now)
                 if reason is not None:
                     # What eats the machine up gets no time to think.
                     self._end(reason, [])
@@ -221,8 +238,10 @@ class Minder:
             self._hold.end()  # what is paused could not react
             self._reap()  # it may have ended by itself just before someone asked for it
             self._phase = Phase.ENDING
+            if self._looks is not None:
+                self._looks.end()
             self._status.reason = "exited" if self._run.is_over else reason
-            shell = self._run.pid if self._spec.walls is not None else None
+            shell = self._shell
             rest_s = _KERNEL_S if shell is not None and self._run.is_over else 0.0
             self._ending = Ending(
                 os.getpid(), steps, time.monotonic() + rest_s, shell=shell, reap=self._reap
@@ -258,40 +277,13 @@ class Minder:
         status.state = "ended"
         status.reason = reason
         status.ended_at = time.time()
-        self._judge()
+        judge(status, self._run, self._limits, self._run_dir)
         if self._log.error is not None:
             status.note(self._log.error)
         self._phase = Phase.DRAINING
         self._record()
         self._clients.announce(wire.encode_json(Kind.ENDED, status.render()))
         self._deadline = time.monotonic() + DRAIN_S
-
-    def _judge(self) -> None:
-        """Put what became of the main process into the status."""
-        status, wait_status = self._status, self._run.wait_status
-        failure: StartError | WallError | None = self._run.failure
-        if failure is not None and not failure.message:
-            # Who was ended on purpose may not have got as far as its walls.
-            failure = self._find_cause() if status.reason == "exited" else None
-        if failure is not None:
-            status.exit_code = failure.exit_code
-            status.note(failure.message)
-            if status.reason == "exited":
-                status.reason = "no-walls" if failure.exit_code == UNBUILT else "not-started"
-        elif wait_status is not None and os.WIFSIGNALED(wait_status):
-            status.signal = os.WTERMSIG(wait_status)
-            if status.reason == "exited":
-                status.reason = "signalled"
-        elif wait_status is not None:
-            status.exit_code = os.WEXITSTATUS(wait_status)
-        if self._limits is not None and status.reason in _OWN_ENDS:
-            status.reason = self._limits.judge(status.exit_code, status.signal) or status.reason
-            if status.reason in _OWN_ENDS and (kills := self._limits.tell_kills()) is not None:
-                status.note(kills)
-
-    def _find_cause(self) -> WallError:
-        """From the log: nobody but bwrap has written to it."""
-        return find_cause(b"".join(entry.data for entry in read_log(self._run_dir)))
 
     def _record(self) -> None:
         try:
@@ -309,7 +301,7 @@ class Minder:
             self._record()
         for client in self._clients.pending():
             limit = latest
-            if client is self._clients.foreground and self._status.reason in _OWN_ENDS:
+            if client is self._clients.foreground and self._status.reason in OWN_ENDS:
                 limit = client.progress + PATIENCE_S
             if now >= limit:
                 self._clients.drop(client)
@@ -359,6 +351,8 @@ class Minder:
         if role != "control" and "rows" in raw and "cols" in raw:
             self._run.resize(wire.whole_number(raw, "rows"), wire.whole_number(raw, "cols"))
         self._clients.admit(client, str(role))
+        if role == "foreground" and self._starter is not None:
+            self._starter.forget()
         if role == "foreground" and not self._hold.is_active:
             self._start()
         if self._phase is Phase.DRAINING:

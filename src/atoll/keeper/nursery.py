@@ -18,6 +18,9 @@ from atoll.keeper import asking, calls
 from atoll.keeper.forking import leave_everything
 from atoll.keeper.guard import fork_guard
 from atoll.keeper.holder import fork_holder
+from atoll.keeper.lookout import fork_lookout
+from atoll.keeper.peers import peer_pid
+from atoll.keeper.process_limits import raise_open_files, restore_open_files
 from atoll.keeper.wire import WireError
 
 
@@ -34,6 +37,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     calls.name_process("atoll-nursery")
+    raise_open_files()
     sock = socket.socket(fileno=int(sys.argv[1]))
     frozen: dict[str, list[int]] = {}
     gc.freeze()  # what is shared with the children from here on stays shared
@@ -44,7 +48,7 @@ def main() -> None:
             _thaw(frozen)
             os._exit(0)
         try:
-            _serve(request, fds, frozen)
+            _serve(request, fds, frozen, peer_pid(sock))
             asking.send(sock, {})
         except (OSError, WireError) as error:
             asking.send(sock, {"error": str(error)})
@@ -62,7 +66,9 @@ def _thaw(frozen: dict[str, list[int]]) -> None:
                 continue
 
 
-def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[int]]) -> None:
+def _serve(
+    request: dict[str, object], fds: list[int], frozen: dict[str, list[int]], client: int | None
+) -> None:
     match request:
         case {"frozen": str(key), "pids": list(pids)}:
             frozen[key] = pids
@@ -80,9 +86,20 @@ def _serve(request: dict[str, object], fds: list[int], frozen: dict[str, list[in
     lock_fd, ready_fd = fds
     view = request.get("hold")
     if isinstance(view, dict):
+        _provide_lookout(view)
         fork_holder(view, lock_fd, ready_fd)
     else:
-        fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd)
+        fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
+
+
+def _provide_lookout(view: dict[str, object]) -> None:
+    """From here, since a process that a holder forks would keep its view alive."""
+    directory = view.get("lookout")
+    if isinstance(directory, str):
+        try:
+            fork_lookout(directory)
+        except OSError:  # the keepers of the runs look by themselves
+            return
 
 
 def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> None:
@@ -98,6 +115,7 @@ def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> 
         os.close(lock)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    restore_open_files()
     for fd in kept:
         os.set_inheritable(fd, True)  # noqa: FBT003
     os.execve(argv[0], [*argv, *map(str, kept)], env)  # noqa: S606  this is a spawner

@@ -38,9 +38,7 @@ class Origin:
     def admits(self, sock: socket.socket) -> bool:
         """Whether the peer of a connected socket is one of ours, in our namespaces."""
         try:
-            pid, uid, _ = _PEER.unpack(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            )
+            pid, uid, _ = _credentials(sock)
             if uid not in (os.geteuid(), 0) or pid <= 0:
                 return False
             handle = _open_peer(sock, pid)
@@ -64,6 +62,21 @@ class Origin:
         # (`hidepid`), nor their user namespace, but always what is below it.
         mount, user = _root_mount(pid), _identity(pid, "user")
         return mount in (None, self._mount) and user in (None, self._user)
+
+
+def peer_pid(sock: socket.socket) -> int | None:
+    """The process that made the other end of a connected socket; None if it cannot be seen."""
+    try:
+        return _credentials(sock)[0] or None
+    except OSError:
+        return None
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    found: tuple[int, int, int] = _PEER.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    )
+    return found
 
 
 def _open_peer(sock: socket.socket, pid: int) -> int:

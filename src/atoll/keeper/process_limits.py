@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _OPEN_FILES = 65_536
 _SPARE = 1_024
+_given: list[int] = []
+"""The soft limit on open files that this process was started with, if it has raised it."""
 
 
 def rlimits(
@@ -30,6 +32,23 @@ def rlimits(
         (resource.RLIMIT_NPROC, whole(limits, "pids") if in_user_namespace else None),
     ]
     return [(kind, _allowed(kind, value)) for kind, value in wanted if value is not None]
+
+
+def raise_open_files() -> None:
+    """Let this process, and what it forks, open as many files as it may. What is executed gets
+    back what was given: `restore_open_files`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        _given.append(soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def restore_open_files() -> None:
+    """For a child before it executes a command: many programs do badly with a high soft limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if _given and (hard == resource.RLIM_INFINITY or _given[0] <= hard):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_given[0], hard))
 
 
 def files_limit(wanted: int, hard: int | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import termios
+import time
 from functools import partial
 
 from atoll.keeper import spawn, tree
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 STDIN_LIMIT_BYTES = 1024 * 1024
 
 _CHUNK_BYTES = 64 * 1024
+_TERMINAL_S = 0.02
 _TERMINAL_BYTES = 1024 * 1024  # far more than the kernel keeps for a terminal
 
 
@@ -44,6 +46,8 @@ class Run:
         self._last_input = b"\n"
         self._input_has_ended = False
         self._is_paused = False
+        self._awaits_terminal = spec.tty
+        self._input_at = 0.0
         self._size = (spec.rows, spec.cols)
         self.wait_status: int | None = None
         self.failure: spawn.StartError | None = None
@@ -56,6 +60,11 @@ class Run:
     @property
     def is_over(self) -> bool:
         return self.failure is not None or self.wait_status is not None
+
+    @property
+    def input_due_at(self) -> float:
+        """When `feed_terminal` has something to try; in the past: as soon as possible."""
+        return self._input_at if self._awaits_terminal else float("inf")
 
     @property
     def is_stdin_full(self) -> bool:
@@ -91,6 +100,21 @@ class Run:
             self._input += data
             self._last_input = data[-1:]
             self._watch()
+
+    def feed_terminal(self) -> None:
+        """Give the terminal its input as soon as the command has taken it.
+
+        Before, nobody would get the signal of a Ctrl-C, and the terminal would drop it.
+        """
+        if self._awaits_terminal and self._child is not None and self._sources:
+            try:
+                is_free = os.tcgetpgrp(self._child.stdout) <= 0
+            except OSError:
+                is_free = False
+            self._awaits_terminal = is_free and not self.is_over
+            self._input_at = time.monotonic() + _TERMINAL_S
+            if not self._awaits_terminal:
+                self._watch()
 
     def feed_end(self) -> None:
         if self._stdin is None or self._input_has_ended:
@@ -154,7 +178,8 @@ class Run:
     def _watch(self) -> None:
         wanted = dict.fromkeys(self._sources, 0 if self._is_paused else READ)
         if self._stdin is not None:
-            wanted[self._stdin] = wanted.get(self._stdin, 0) | (WRITE if self._input else 0)
+            can_write = bool(self._input) and not self._awaits_terminal
+            wanted[self._stdin] = wanted.get(self._stdin, 0) | (WRITE if can_write else 0)
         for fd, events in wanted.items():
             self._loop.watch(fd, events, partial(self._serve, fd))
 

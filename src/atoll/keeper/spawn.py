@@ -12,6 +12,7 @@ import termios
 
 from atoll.keeper import calls
 from atoll.keeper.loop import HANDLED_SIGNALS
+from atoll.keeper.process_limits import restore_open_files
 from atoll.keeper.walls import UNBUILT, WallError, Walls, was_executed
 
 TYPE_CHECKING = False
@@ -154,7 +155,9 @@ def _become_command(
     exit_code = NOT_EXECUTABLE
     try:
         try:
-            if limits is not None:
+            if limits is None:
+                restore_open_files()
+            else:
                 limits.enter()
             _enter(spec, plumbing, failure, keeper)
             if spec.walls is None:

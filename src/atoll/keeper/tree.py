@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sized
 
+PROC = "/proc"
+_STAT_BYTES = 4096
 REAP_LIMIT = 2000
 """How many events `reap` takes at a time."""
 
@@ -21,7 +23,9 @@ REAP_LIMIT = 2000
 class Process:
     """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
 
-    __slots__ = ("group", "pid", "ppid", "session", "start", "state", "threads")
+    __slots__ = (
+        "group", "pid", "ppid", "resident_pages", "session", "start", "state", "threads", "ticks",
+    )  # fmt: skip
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         """`fields` are those of /proc/PID/stat behind the name."""
@@ -30,8 +34,11 @@ class Process:
         self.ppid = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.ticks = sum(map(int, fields[11:15]))
+        """Processor time of its threads and of the children that it has waited for."""
         self.threads = int(fields[17])
         self.start = int(fields[19])
+        self.resident_pages = int(fields[21])
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -70,37 +77,44 @@ class Exit:
         self.max_rss_bytes = max_rss_bytes
 
 
-def find_process(pid: int) -> Process | None:
+def find_process(pid: int, proc: str = PROC) -> Process | None:
+    """The process with this number in the procfs that is mounted at `proc`."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        line = os.read(fd, 4096)
+        return parse_stat(pid, read_stat(fd))
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def read_stat(fd: int) -> bytes:
+    """What the `stat` of a process says now, by its descriptor. OSError if it has ended."""
+    return os.pread(fd, _STAT_BYTES, 0)
+
+
+def parse_stat(pid: int, line: bytes) -> Process | None:
     # The name in parentheses may itself hold spaces and parentheses.
     fields = line.rpartition(b")")[2].split()
-    if len(fields) < 20:
-        return None
-    return Process(pid, fields)
+    return Process(pid, fields) if len(fields) > 21 else None
 
 
-def living_thread(pid: int) -> int:
+def living_thread(pid: int, proc: str = PROC) -> int:
     """The process itself; or, when its first thread has ended, one that lives: `/proc` shows what
     such a process has through that one only.
     """
-    process = find_process(pid)
+    process = find_process(pid, proc)
     if process is None or not process.is_dead or process.is_gone:
         return pid
     try:
-        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        threads = [int(name) for name in os.listdir(f"{proc}/{pid}/task")]
     except OSError:
         return pid
     for tid in threads:
-        thread = find_process(tid)
+        thread = find_process(tid, proc)
         if thread is not None and not thread.is_dead:
             return tid
     return pid

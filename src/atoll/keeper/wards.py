@@ -23,6 +23,7 @@ from atoll.keeper.ending import Ending, survivors_message
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.groups import Group
 from atoll.keeper.limits import find_limits
+from atoll.keeper.looks import Looks
 from atoll.keeper.loop import HANDLED_SIGNALS, Loop
 from atoll.keeper.minder import Minder
 from atoll.keeper.spec import load_spec
@@ -57,7 +58,8 @@ class _Novice:
 class Wards:
     """Truthy while there is a run, or something left of one. `kept` is for every minder, too, and
     `group` (`groups.py`) and `given` (`load_spec`) for every run. `place` is where minders without
-    a run tell their errors, `origin` says who may talk to them.
+    a run tell their errors, `origin` says who may talk to them, `lookout` is the directory of one
+    that watches their runs while those are idle (`lookout.py`).
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Wards:
         kept: Iterable[int] = (),
         group: Mapping[str, str] | None = None,
         given: Mapping[str, object] | None = None,
+        lookout: str | None = None,
     ) -> None:
         calls.become_subreaper()
         self._place = place
@@ -74,6 +77,7 @@ class Wards:
         self._given = given
         self._kept = tuple(kept)
         self._group = group or {}
+        self._lookout = lookout
         self._novice: _Novice | None = None
         self._minders: dict[int, _Ward] = {}
         self._lost: list[_Ward] = []
@@ -88,10 +92,19 @@ class Wards:
         """The minder that has no run yet."""
         return None if self._novice is None else self._novice.pid
 
-    def start(self, run_dir: str, lock_fd: int, ready_fd: int, *, is_owners: bool = False) -> None:
+    def start(
+        self,
+        run_dir: str,
+        lock_fd: int,
+        ready_fd: int,
+        *,
+        is_owners: bool = False,
+        starter: int | None = None,
+    ) -> None:
         """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
 
-        One that `is_owners` has no walls.
+        One that `is_owners` has no walls. One in the foreground ends if `starter` dies before it
+        has become its client.
 
         `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
         `{"error": message}`.
@@ -99,6 +112,7 @@ class Wards:
         novice, self._novice = self._novice or self._fork(), None
         with novice.socket:
             request: dict[str, object] = {"start": run_dir, "owner": is_owners}
+            request["starter"] = starter
             asking.send(novice.socket, request, (lock_fd, ready_fd))
         self._minders[novice.pid] = _Ward(run_dir, os.dup(lock_fd))
 
@@ -201,11 +215,16 @@ class Wards:
         except (EOFError, ConnectionResetError):
             return 0
         run_dir, is_owners = str(request["start"]), request.get("owner") is True
+        starter = request.get("starter")
 
         def load() -> Minder:
             spec = load_spec(run_dir, self._given, is_owners=is_owners)
             limits = find_limits(spec.limits, self._group)
-            return Minder(run_dir, spec, loop, watcher, self._origin, limits)
+            looks = None if limits is None else Looks(limits, loop, self._lookout)
+            minder = Minder(run_dir, spec, loop, watcher, self._origin, looks)
+            if isinstance(starter, int):
+                minder.watch_starter(starter)
+            return minder
 
         run_process(run_dir, lambda: self._mind(load, watcher, lock, news))
         return 0

@@ -1,16 +1,14 @@
 """Limits on hosts whose kernel does not hold them for us: looked at often, never enforced.
 
-Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, a walk
-through a tree) is done only when a cheap sum says so, and takes a small share of the time.
+Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, open files
+counted) is done only when a cheap sum says so, and takes a small share of the time.
 
 Not counted as memory: what lies in pipes and in buffers of sockets.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import time
 
 from atoll.keeper import tree
@@ -19,60 +17,102 @@ from atoll.keeper.process_limits import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _REST = 10
 """After a dear look, the next one waits for this many times as long as it took."""
 _LONGEST_REST_S = 2.0
 """And no longer than this, however dear a capsule makes it."""
-_SLICE_ENTRIES = 2_000
-_LIMIT_ENTRIES = 500_000
-_STALE_S = 60.0
-"""Others may have freed what the capsule took meanwhile, so that the sums look good."""
-_PARTS = 12
-"""So many names of full length fit into one path."""
-_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_FAR = 1 << 40
+MOST_IDLE = 64
+"""So few processes may be taken to be idle by their processor time, which is counted in ticks."""
+_IDLE_STALE_S = 10.0
+"""How long a count is taken to hold of processes that seem to do nothing."""
+
+
+class Activity:
+    """What a set of processes had done and used at one moment."""
+
+    __slots__ = ("pids", "resident_pages", "tasks", "ticks")
+
+    def __init__(self, processes: Collection[tree.Process]) -> None:
+        self.pids = frozenset(process.pid for process in processes)
+        self.tasks = sum(process.threads for process in processes)
+        self.ticks = sum(process.ticks for process in processes)
+        self.resident_pages = sum(process.resident_pages for process in processes)
+
+    def is_idle_since(self, other: Activity | None) -> bool:
+        """Whether nothing ran in between. Of many processes that is never known: what each of
+        them does within a tick adds up.
+        """
+        return (
+            other is not None
+            and len(self.pids) <= MOST_IDLE
+            and self.pids == other.pids
+            and self.ticks == other.ticks
+        )
 
 
 class Watch:
     """Memory and pids of a capsule, for `limits` `{"memory_bytes": …, "pids": …}`, or some of it.
 
     Name only limits that nobody else enforces. What the last look saw is in `memory_bytes`
-    (resident, or the capsule's own share where that was asked for) and `tasks`.
+    (resident, or the capsule's own share where that was asked for) and `activity`.
     """
 
     __slots__ = (
-        "_count_at", "_held_bytes", "_is_uncountable", "_memory_limit", "_pids_limit",
-        "_rest_until", "memory_bytes", "tasks",
+        "_count_at", "_counted", "_held_bytes", "_is_uncountable", "_memory_limit", "_pids_limit",
+        "_rest_until", "_stale_at", "activity", "memory_bytes",
     )  # fmt: skip
 
     def __init__(self, limits: Mapping[str, object]) -> None:
         self._memory_limit = whole(limits, "memory_bytes")
         self._pids_limit = whole(limits, "pids")
         self._rest_until = 0.0
-        self._count_at = 0.0
+        self._count_at = self._stale_at = 0.0
+        self._counted: Activity | None = None
         self._held_bytes = 0
         self._is_uncountable = False
         self.memory_bytes = 0
-        self.tasks = 0
+        self.activity = Activity(())
 
-    def look(self, pids: Collection[int]) -> str | None:
-        """Which limit these processes exceed together: `memory`, `pids` (with threads) or none."""
-        if self._pids_limit is not None:
-            self.tasks = sum(_threads(pid) for pid in pids)
-            if self.tasks > self._pids_limit:
-                return "pids"
-        if self._memory_limit is not None and self._is_over(pids, self._memory_limit):
+    @property
+    def tasks(self) -> int:
+        return self.activity.tasks
+
+    def look(self, pids: Collection[int], proc: str = tree.PROC) -> str | None:
+        """Which limit these processes exceed together: `memory`, `pids` (with threads) or none.
+
+        `proc` is the procfs that knows them by these numbers.
+        """
+        found = (tree.find_process(pid, proc) for pid in pids)
+        processes = [process for process in found if process is not None and not process.is_gone]
+        self.activity = Activity(processes)
+        if self._pids_limit is not None and self.tasks > self._pids_limit:
+            return "pids"
+        if self._memory_limit is not None and self._is_over(processes, self._memory_limit, proc):
             return "memory"
         return None
 
-    def _is_over(self, pids: Collection[int], limit: int) -> bool:
-        self._count_held(pids)
+    def marks(self) -> tuple[int, int]:
+        """Resident pages and tasks a quarter of the way from what the last look saw to the limits;
+        far away where there is none.
+        """
+        pages, tasks = self.activity.resident_pages, self.activity.tasks
+        if self._memory_limit is None:
+            pages += _FAR
+        else:
+            pages += max(0, self._memory_limit - self.memory_bytes) // _PAGE // 4
+        tasks += _FAR if self._pids_limit is None else max(0, self._pids_limit - tasks) // 4
+        return pages, tasks
+
+    def _is_over(self, processes: list[tree.Process], limit: int, proc: str) -> bool:
+        pids = [process.pid for process in processes]
+        self._count_held(pids, proc)
         if self._is_uncountable:
             return True
-        resident = dict(map(_find_resident, pids))
+        resident = dict(_find_resident(process, proc) for process in processes)
         self.memory_bytes = sum(resident.values()) + self._held_bytes
         began = time.monotonic()
         if self.memory_bytes <= limit or began < self._rest_until:
@@ -80,7 +120,7 @@ class Watch:
         # What several processes share was counted once for each of them.
         own, shared = 0, 0
         for pid, size in resident.items():
-            total, shared_bytes = _share_bytes(pid, size)
+            total, shared_bytes = _share_bytes(f"{proc}/{pid}", size)
             own += total - shared_bytes
             shared += shared_bytes
         # What is held may be mapped as well: the larger of the two is at least there.
@@ -90,16 +130,21 @@ class Watch:
         self._rest_until = _end_of_rest(began)
         return False
 
-    def _count_held(self, pids: Collection[int]) -> None:
-        """Count memory that processes hold by descriptors, mapped or not."""
+    def _count_held(self, pids: Collection[int], proc: str) -> None:
+        """Count memory that processes hold by descriptors, mapped or not. Those that have done
+        nothing since the last count hold what they held.
+        """
         began = time.monotonic()
-        if began < self._count_at:
+        is_idle = self.activity.is_idle_since(self._counted)
+        if began < (self._stale_at if is_idle else self._count_at):
             return
-        census = Census()
+        census = Census(proc)
         census.take(pids)
         self._held_bytes = census.memory_bytes
         self._is_uncountable = census.is_exceeded
+        self._counted = self.activity
         self._count_at = _end_of_rest(began)
+        self._stale_at = began + _IDLE_STALE_S
 
 
 def _end_of_rest(began: float) -> float:
@@ -107,33 +152,27 @@ def _end_of_rest(began: float) -> float:
     return now + min(_REST * (now - began), _LONGEST_REST_S)
 
 
-def _threads(pid: int) -> int:
-    line = _read(f"/proc/{pid}/stat")
-    # The name in parentheses may itself hold spaces and parentheses.
-    fields = line.rpartition(b")")[2].split()
-    return int(fields[17]) if len(fields) > 17 else 0
-
-
-def _find_resident(pid: int) -> tuple[int, int]:
+def _find_resident(process: tree.Process, proc: str) -> tuple[int, int]:
     """Under which number `/proc` shows what the process uses, and how much that is."""
-    if size := _resident_bytes(pid):
-        return pid, size
-    thread = tree.living_thread(pid)
-    return thread, _resident_bytes(thread)
+    if process.resident_pages:
+        return process.pid, process.resident_pages * _PAGE
+    thread = tree.living_thread(process.pid, proc)
+    return thread, _resident_bytes(thread, proc)
 
 
-def _resident_bytes(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/statm").split()
+def _resident_bytes(pid: int, proc: str = tree.PROC) -> int:
+    fields = _read(f"{proc}/{pid}/statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
 
 
-def _share_bytes(pid: int, resident_bytes: int) -> tuple[int, int]:
+def _share_bytes(process: str, resident_bytes: int) -> tuple[int, int]:
     """Its own memory and its part of what is shared, swapped out or not; else what is resident.
 
-    The second number is how much of that are files in memory.
+    `process` is its directory in `/proc`. The second number is how much of that are files in
+    memory.
     """
     sizes = {}
-    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+    for line in _read(f"{process}/smaps_rollup").splitlines():
         name, _, rest = line.partition(b":")
         if name in (b"Pss", b"SwapPss", b"Pss_Shmem"):
             sizes[name] = int(rest.split()[0]) * 1024
@@ -148,208 +187,3 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def free_bytes(path: str) -> int:
-    """What is left for an ordinary user on the filesystem of `path`."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
-
-
-class Budget:
-    """What may lie in a directory, such as a capsule's upper one: bytes and entries.
-
-    Held against what has gone from the whole filesystem since the last walk. Only when that would
-    be too much, or after a while, the directory is walked again, a part at each look.
-    """
-
-    __slots__ = (
-        "_directory",
-        "_last",
-        "_limit_bytes",
-        "_limit_entries",
-        "_slice",
-        "_stale_at",
-        "_walk",
-    )
-
-    def __init__(
-        self,
-        directory: str,
-        limit_bytes: int | None,
-        *,
-        limit_entries: int = _LIMIT_ENTRIES,
-        slice_entries: int = _SLICE_ENTRIES,
-    ) -> None:
-        self._directory = directory
-        self._limit_bytes = limit_bytes
-        self._limit_entries = limit_entries
-        self._slice = slice_entries
-        self._walk: _Walk | None = None
-        self._last: _Walk | None = None
-        self._stale_at = 0.0
-
-    @property
-    def used_bytes(self) -> int:
-        """As of the last walk that came to its end and saw everything."""
-        return 0 if self._last is None else self._last.used_bytes
-
-    def look(self, now: float, pids: Collection[int] = ()) -> str | None:
-        """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory.
-
-        Files without a name that these processes hold count as if they were in the directory.
-        """
-        if self._walk is None:
-            if self._last is not None and now < self._stale_at and not self._seems_over(self._last):
-                return None
-            self._walk = _Walk(self._directory)
-        walk = self._walk
-        is_complete = walk.go_on(self._slice)
-        verdict = self._verdict(walk)
-        if verdict is None and not is_complete:
-            return None
-        if verdict is None:
-            walk.add_unnamed(pids)
-            verdict = self._verdict(walk)
-        walk.close()
-        self._walk = None
-        self._stale_at = now + _STALE_S
-        if self._last is None or not walk.is_blind:
-            self._last = walk
-        elif verdict is None and self._seems_over(self._last):
-            # What was closed to the walk counts as it seems: else closing it were a way out.
-            verdict = "disk"
-        return verdict
-
-    def _verdict(self, walk: _Walk) -> str | None:
-        if self._limit_bytes is not None and (
-            walk.used_bytes > self._limit_bytes or walk.is_uncountable
-        ):
-            return "disk"
-        # A tree so deep that each step is dear is as bad as one with too many entries.
-        if walk.entries > self._limit_entries or walk.cost > 4 * self._limit_entries:
-            return "inodes"
-        return None
-
-    def _seems_over(self, last: _Walk) -> bool:
-        free_bytes_now, free_entries_now = _free(self._directory)
-        size = last.used_bytes + last.free[0] - free_bytes_now
-        entries = last.entries + last.free[1] - free_entries_now
-        return entries > self._limit_entries or (
-            self._limit_bytes is not None and size > self._limit_bytes
-        )
-
-
-class _Walk:
-    """A sum over a tree that may be changed by an enemy meanwhile, made in parts."""
-
-    __slots__ = (
-        "_linked", "_root", "_steps", "cost", "entries", "free", "is_blind", "is_uncountable",
-        "used_bytes",
-    )  # fmt: skip
-
-    def __init__(self, directory: str) -> None:
-        self.free = _free(directory)
-        self._root = os.open(directory, _OPEN_DIRECTORY)
-        self._linked: set[int] = set()
-        self.used_bytes = self.entries = self.cost = 0
-        self.is_blind = False
-        self.is_uncountable = False
-        self._steps = self._walk()
-
-    def go_on(self, cost: int) -> bool:
-        """Walk until `cost` is spent; True if nothing is left to visit."""
-        until = self.cost + cost
-        for spent in self._steps:
-            self.cost += spent
-            if self.cost >= until:
-                return False
-        return True
-
-    def close(self) -> None:
-        self._steps.close()
-        self._linked.clear()
-        os.close(self._root)
-
-    def add_unnamed(self, pids: Collection[int]) -> None:
-        """Add the files that these processes hold and that have no name any more."""
-        census = Census()
-        census.take(pids)
-        self.used_bytes += census.disk_bytes
-        self.is_uncountable = census.is_exceeded
-
-    def _walk(self) -> Generator[int, None, None]:
-        device = os.fstat(self._root).st_dev
-        # Directories as links to their parents: whole paths could fill our memory.
-        pending: list[_Node | None] = [None]
-        while pending:
-            node = pending.pop()
-            parts = _parts(node)
-            yield 1 + len(parts) // _PARTS
-            handle = self._open(parts)
-            if handle is None:
-                continue
-            try:
-                for name, status in self._entries(handle):
-                    self._count(status)
-                    if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
-                        pending.append(_Node(node, name))
-                    yield 1
-            finally:
-                os.close(handle)
-
-    def _open(self, parts: list[str]) -> int | None:
-        """In steps that are short enough for the kernel, and never through a link at their end."""
-        handle = os.dup(self._root)
-        for start in range(0, len(parts), _PARTS):
-            inner = "/".join(parts[start : start + _PARTS])
-            try:
-                following = os.open(inner, _OPEN_DIRECTORY, dir_fd=handle)
-            except OSError as error:
-                self.is_blind |= error.errno not in _GONE
-                return None
-            finally:
-                os.close(handle)
-            handle = following
-        return handle
-
-    def _entries(self, handle: int) -> Iterator[tuple[str, os.stat_result]]:
-        try:
-            with os.scandir(handle) as listing:
-                for entry in listing:
-                    try:
-                        yield entry.name, entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-        except OSError:
-            self.is_blind = True
-
-    def _count(self, status: os.stat_result) -> None:
-        self.entries += 1
-        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-            if status.st_ino in self._linked:
-                return
-            self._linked.add(status.st_ino)
-        self.used_bytes += status.st_blocks * 512
-
-
-class _Node:
-    __slots__ = ("name", "parent")
-
-    def __init__(self, parent: _Node | None, name: str) -> None:
-        self.parent = parent
-        self.name = name
-
-
-def _parts(node: _Node | None) -> list[str]:
-    parts = []
-    while node is not None:
-        parts.append(node.name)
-        node = node.parent
-    return parts[::-1]
-
-
-def _free(directory: str) -> tuple[int, int]:
-    """Bytes and inodes; a filesystem that makes inodes as needed tells of none."""
-    status = os.statvfs(directory)
-    return status.f_bfree * status.f_frsize, status.f_ffree

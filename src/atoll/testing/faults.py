@@ -40,7 +40,7 @@ HOME_ENTRIES = {
     "damaged",
     "reserve",
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered", "points"),
-    *("pools", "probes.json", "router-port", "registries.json", "daemon", "standins"),
+    *("pools", "probes.json", "router-port", "registries.json", "daemon", "standins", "lookout"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -227,3 +228,18 @@ def test_run_directory_with_a_long_path(keep, tmp_path):
     assert client.read_to_end()["exit_code"] == 4
     assert client.out == b"hi\n"
     keeper.wait_ended()
+
+
+def test_a_keeper_may_open_more_files_than_its_command(keep):
+    """The usual soft limit is for programs that use `select`; a keeper serves many clients."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = min(256, before[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
+    try:
+        run = keep("sh", "-c", "ulimit -Sn; ulimit -Hn; sleep 600")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    client = run.client("attach")
+    client.read_until(lambda: client.out.count(b"\n") == 2, "the limits")
+    assert client.out.split()[0] == str(low).encode()
+    assert resource.prlimit(run.minder, resource.RLIMIT_NOFILE)[0] == before[1]

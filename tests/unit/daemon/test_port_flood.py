@@ -336,6 +336,9 @@ class Looked(Played):
         self.share, self.problems = LoopShare(), {}
         self.open, self.asked = asyncio.Event(), 0
 
+    def may_listen_anew(self):
+        return True
+
     async def listening(self):
         self.asked += 1
         await self.open.wait()

@@ -428,3 +428,14 @@ def test_store_of_before_project_grants_is_brought_up_to_date(home):
     assert not store.drop_project_grant(PROJECT.id, "python")
     assert store.project_grants("another") == []
     store.close()
+
+
+def test_the_stamp_changes_with_every_write_of_anybody(store, open_store):
+    other = open_store()
+    before = store.stamp()
+    assert store.stamp() == before
+    other.remember_project(PROJECT._replace(name="theirs"))
+    theirs = store.stamp()
+    assert theirs != before
+    store.remember_project(PROJECT._replace(name="ours"))
+    assert store.stamp() != theirs

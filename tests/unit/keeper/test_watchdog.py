@@ -9,15 +9,13 @@ import time
 import pytest
 
 from atoll.keeper import descriptors, tree
+from atoll.keeper.budget import Budget, _Walk, free_bytes
 from atoll.keeper.descriptors import Census
 from atoll.keeper.process_limits import files_limit, rlimits
 from atoll.keeper.watchdog import (
-    Budget,
     Watch,
     _end_of_rest,
     _resident_bytes,
-    _Walk,
-    free_bytes,
 )
 
 MEGABYTE = 1 << 20

@@ -55,6 +55,7 @@ class Publisher:
         self.attached: dict[int, Attached] = {}
         self.guests = Guests()
         self.checkouts = Checkouts(self.guests)
+        self._stamp: tuple[object, ...] | None = None
         self._turn = asyncio.Lock()
         self._leases = PortLeases(session, clock)
         self._setbacks = Setbacks("reading the store")
@@ -261,7 +262,11 @@ class Publisher:
     async def _refresh(self) -> None:
         """What cannot be read now stays as it was last."""
         try:
-            self.census = await asyncio.to_thread(census.take, self.session)
+            # Before the reading: what is written meanwhile is read the next time.
+            stamp = await asyncio.to_thread(self.session.store.stamp)
+            if stamp != self._stamp:
+                self.census = await asyncio.to_thread(census.take, self.session)
+                self._stamp = stamp
             with suppress(AtollError):
                 # The owner may have said another one; a bad word of theirs changes nothing here.
                 self.router_port = await asyncio.to_thread(urls.router_port, self.session)

@@ -1,0 +1,252 @@
+"""What a capsule may keep on disk: counted by walks through its directory, as few as possible.
+
+Law: a look is cheap, whatever the capsule does. A walk is made in parts, and only when what has
+gone from the whole filesystem says that the budget may be exceeded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from atoll.keeper import tree
+from atoll.keeper.descriptors import Census
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterator
+
+    from atoll.keeper.watchdog import Activity
+
+_SLICE_ENTRIES = 2_000
+_LIMIT_ENTRIES = 500_000
+_STALE_S = 60.0
+"""Others may have freed what the capsule took meanwhile, so that the sums look good."""
+_IDLE_STALE_S = 600.0
+"""How much longer a walk counts for processes that have done nothing since."""
+_PARTS = 12
+"""So many names of full length fit into one path."""
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+def free_bytes(path: str) -> int:
+    """What is left for an ordinary user on the filesystem of `path`."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+class Budget:
+    """What may lie in a directory, such as a capsule's upper one: bytes and entries.
+
+    Held against what has gone from the whole filesystem since the last walk. Only when that would
+    be too much, or after a while, the directory is walked again, a part at each look.
+    """
+
+    __slots__ = (
+        "_activity",
+        "_directory",
+        "_last",
+        "_limit_bytes",
+        "_limit_entries",
+        "_slice",
+        "_stale_at",
+        "_walk",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        limit_bytes: int | None,
+        *,
+        limit_entries: int = _LIMIT_ENTRIES,
+        slice_entries: int = _SLICE_ENTRIES,
+    ) -> None:
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._limit_entries = limit_entries
+        self._slice = slice_entries
+        self._walk: _Walk | None = None
+        self._last: _Walk | None = None
+        self._stale_at = 0.0
+        self._activity: Activity | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        """As of the last walk that came to its end and saw everything."""
+        return 0 if self._last is None else self._last.used_bytes
+
+    @property
+    def is_walking(self) -> bool:
+        return self._walk is not None
+
+    def look(
+        self,
+        now: float,
+        pids: Collection[int] = (),
+        proc: str = tree.PROC,
+        activity: Activity | None = None,
+    ) -> str | None:
+        """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory.
+
+        Files without a name that these processes hold count as if they were in the directory.
+        With their `activity`, one walk is enough for as long as they do nothing.
+        """
+        if self._walk is None:
+            is_idle = activity is not None and activity.is_idle_since(self._activity)
+            stale_at = self._stale_at + (_IDLE_STALE_S if is_idle else 0)
+            if self._last is not None and now < stale_at and not self._seems_over(self._last):
+                return None
+            self._walk = _Walk(self._directory)
+            self._activity = activity
+        walk = self._walk
+        is_complete = walk.go_on(self._slice)
+        verdict = self._verdict(walk)
+        if verdict is None and not is_complete:
+            return None
+        if verdict is None:
+            walk.add_unnamed(pids, proc)
+            verdict = self._verdict(walk)
+        walk.close()
+        self._walk = None
+        self._stale_at = now + _STALE_S
+        if self._last is None or not walk.is_blind:
+            self._last = walk
+        elif verdict is None and self._seems_over(self._last):
+            # What was closed to the walk counts as it seems: else closing it were a way out.
+            verdict = "disk"
+        return verdict
+
+    def _verdict(self, walk: _Walk) -> str | None:
+        if self._limit_bytes is not None and (
+            walk.used_bytes > self._limit_bytes or walk.is_uncountable
+        ):
+            return "disk"
+        # A tree so deep that each step is dear is as bad as one with too many entries.
+        if walk.entries > self._limit_entries or walk.cost > 4 * self._limit_entries:
+            return "inodes"
+        return None
+
+    def _seems_over(self, last: _Walk) -> bool:
+        free_bytes_now, free_entries_now = _free(self._directory)
+        size = last.used_bytes + last.free[0] - free_bytes_now
+        entries = last.entries + last.free[1] - free_entries_now
+        return entries > self._limit_entries or (
+            self._limit_bytes is not None and size > self._limit_bytes
+        )
+
+
+class _Walk:
+    """A sum over a tree that may be changed by an enemy meanwhile, made in parts."""
+
+    __slots__ = (
+        "_linked", "_root", "_steps", "cost", "entries", "free", "is_blind", "is_uncountable",
+        "used_bytes",
+    )  # fmt: skip
+
+    def __init__(self, directory: str) -> None:
+        self.free = _free(directory)
+        self._root = os.open(directory, _OPEN_DIRECTORY)
+        self._linked: set[int] = set()
+        self.used_bytes = self.entries = self.cost = 0
+        self.is_blind = False
+        self.is_uncountable = False
+        self._steps = self._walk()
+
+    def go_on(self, cost: int) -> bool:
+        """Walk until `cost` is spent; True if nothing is left to visit."""
+        until = self.cost + cost
+        for spent in self._steps:
+            self.cost += spent
+            if self.cost >= until:
+                return False
+        return True
+
+    def close(self) -> None:
+        self._steps.close()
+        self._linked.clear()
+        os.close(self._root)
+
+    def add_unnamed(self, pids: Collection[int], proc: str) -> None:
+        """Add the files that these processes hold and that have no name any more."""
+        census = Census(proc)
+        census.take(pids)
+        self.used_bytes += census.disk_bytes
+        self.is_uncountable = census.is_exceeded
+
+    def _walk(self) -> Generator[int, None, None]:
+        device = os.fstat(self._root).st_dev
+        # Directories as links to their parents: whole paths could fill our memory.
+        pending: list[_Node | None] = [None]
+        while pending:
+            node = pending.pop()
+            parts = _parts(node)
+            yield 1 + len(parts) // _PARTS
+            handle = self._open(parts)
+            if handle is None:
+                continue
+            try:
+                for name, status in self._entries(handle):
+                    self._count(status)
+                    if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
+                        pending.append(_Node(node, name))
+                    yield 1
+            finally:
+                os.close(handle)
+
+    def _open(self, parts: list[str]) -> int | None:
+        """In steps that are short enough for the kernel, and never through a link at their end."""
+        handle = os.dup(self._root)
+        for start in range(0, len(parts), _PARTS):
+            inner = "/".join(parts[start : start + _PARTS])
+            try:
+                following = os.open(inner, _OPEN_DIRECTORY, dir_fd=handle)
+            except OSError as error:
+                self.is_blind |= error.errno not in _GONE
+                return None
+            finally:
+                os.close(handle)
+            handle = following
+        return handle
+
+    def _entries(self, handle: int) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            with os.scandir(handle) as listing:
+                for entry in listing:
+                    try:
+                        yield entry.name, entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+        except OSError:
+            self.is_blind = True
+
+    def _count(self, status: os.stat_result) -> None:
+        self.entries += 1
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in self._linked:
+                return
+            self._linked.add(status.st_ino)
+        self.used_bytes += status.st_blocks * 512
+
+
+class _Node:
+    __slots__ = ("name", "parent")
+
+    def __init__(self, parent: _Node | None, name: str) -> None:
+        self.parent = parent
+        self.name = name
+
+
+def _parts(node: _Node | None) -> list[str]:
+    parts = []
+    while node is not None:
+        parts.append(node.name)
+        node = node.parent
+    return parts[::-1]
+
+
+def _free(directory: str) -> tuple[int, int]:
+    """Bytes and inodes; a filesystem that makes inodes as needed tells of none."""
+    status = os.statvfs(directory)
+    return status.f_bfree * status.f_frsize, status.f_ffree

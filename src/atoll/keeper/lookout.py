@@ -1,0 +1,261 @@
+"""The lookout: one process per home that watches all runs which are idle, so that their keepers
+can sleep.
+
+A keeper looks at its run several times a second. For many runs that do nothing, waking up costs
+more than the look. A keeper whose run is idle hands the run over: it sends the procfs of the run's
+pid namespace with what it saw last, and sleeps. The lookout compares all of them at the same short
+interval, and tells the keeper as soon as something has changed. It judges nothing and ends nothing.
+
+Law: a limit never depends on the lookout being there. Where there is none, or it dies, or it
+refuses, the keeper goes on looking by itself: it learns of a death by the end of the connection.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import time
+
+from atoll.keeper import asking, calls, tree, wire
+from atoll.keeper.forking import leave_everything, run_process
+from atoll.keeper.loop import READ, Loop
+from atoll.keeper.members import numbers
+from atoll.keeper.peers import Origin
+from atoll.keeper.places import Place
+
+SOCKET = "lookout"
+LOOK_S = 0.25
+"""Between two looks, as long as a keeper that looks by itself waits."""
+_LOCK = "lock"
+_IDLE_S = 0.5
+"""How long it stays without a client. Holders keep a connection for as long as they live."""
+_HOME_S = 10.0
+_SLACK_TICKS = 4
+"""Processor time that a run may use before its keeper has to look: servers do a little always."""
+_LOADAVG_BYTES = 128
+
+
+def fork_lookout(directory: str) -> None:
+    """Start the lookout that listens in `directory`, unless there is one. OSError if it cannot."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(os.path.join(directory, _LOCK), flags, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        # Before the fork: whoever asks next finds a socket that is served.
+        listener = wire.listen(directory, SOCKET, socket.SOCK_SEQPACKET)
+        with listener:
+            if os.fork() == 0:
+                run_process(directory, lambda: _watch(directory, listener, lock))
+    finally:
+        os.close(lock)
+
+
+def connect(directory: str) -> socket.socket:
+    """A connection to the lookout in `directory`, non-blocking. OSError if there is none."""
+    sock, handle, path = wire.socket_in(directory, SOCKET, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(0)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.close(handle)
+    return sock
+
+
+def _watch(directory: str, listener: socket.socket, lock: int) -> int:
+    leave_everything({listener.fileno(), lock})
+    calls.name_process("atoll-lookout")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    Lookout(directory, listener).serve()
+    return 0
+
+
+class Watched:
+    """A run that is idle, by what its keeper saw last: its processes and how far each number may
+    go. OSError if one of the processes has ended since.
+    """
+
+    __slots__ = ("_lines", "_pids", "_proc", "_stats", "_tasks", "_ticks", "_top_pages")
+
+    def __init__(self, proc: int, raw: dict[str, object]) -> None:
+        """`proc` stays the caller's."""
+        pids = raw.get("pids")
+        if not isinstance(pids, list) or not all(type(pid) is int and pid > 0 for pid in pids):
+            raise wire.WireError("`pids` is not a list of numbers")
+        self._pids = frozenset(pids)
+        self._ticks = wire.whole_number(raw, "ticks") + _SLACK_TICKS
+        self._tasks = wire.whole_number(raw, "tasks")
+        self._top_pages = wire.whole_number(raw, "resident_pages")
+        self._stats: dict[int, int] = {}
+        self._lines: dict[int, bytes] = {}
+        self._proc = os.dup(proc)
+        try:
+            for pid in pids:
+                flags = os.O_RDONLY | os.O_CLOEXEC
+                self._stats[pid] = os.open(f"{pid}/stat", flags, dir_fd=proc)
+        except OSError:
+            self.close()
+            raise
+
+    def has_changed(self, *, may_have_forked: bool) -> bool:
+        """Whether the keeper has to look. A process that has ended is a change."""
+        if may_have_forked and not self._pids.issuperset(numbers(self._proc, self._pids)):
+            return True
+        try:
+            lines = {pid: tree.read_stat(stat) for pid, stat in self._stats.items()}
+        except OSError:
+            return True
+        if lines == self._lines:
+            # Of a process that sleeps, not one number changes.
+            return False
+        self._lines = lines
+        return self._is_beyond([tree.parse_stat(pid, line) for pid, line in lines.items()])
+
+    def _is_beyond(self, processes: list[tree.Process | None]) -> bool:
+        ticks = tasks = pages = 0
+        for process in processes:
+            if process is None or process.is_gone:
+                return True
+            ticks += process.ticks
+            tasks += process.threads
+            pages += process.resident_pages
+        return ticks > self._ticks or tasks > self._tasks or pages > self._top_pages
+
+    def close(self) -> None:
+        os.close(self._proc)
+        for stat in self._stats.values():
+            os.close(stat)
+
+
+class Lookout:
+    """Serves keepers until nobody has needed it for a while, or its directory is gone."""
+
+    def __init__(self, directory: str, listener: socket.socket) -> None:
+        self._directory = directory
+        self._listener = listener
+        self._place = Place(directory)
+        # The mount and user namespaces of keepers are those of their capsules.
+        self._origin = Origin(is_strict=False)
+        self._loop = Loop()
+        self._clients: dict[int, socket.socket] = {}
+        self._watched: dict[int, Watched] = {}
+        self._last_pid = b""
+        now = time.monotonic()
+        self._look_at = now
+        self._home_at = now + _HOME_S
+        self._used_at = now
+
+    def serve(self) -> None:
+        self._loop.catch_signals()
+        self._loop.watch(self._listener.fileno(), READ, self._accept)
+        is_over = False
+        while not is_over:
+            self._loop.turn(self._wait_s(time.monotonic()))
+            now = time.monotonic()
+            if self._watched and now >= self._look_at:
+                self._look_at = now + LOOK_S
+                self._look()
+            if self._clients:
+                self._used_at = now
+            is_over = self._is_over(now)
+        wire.remove(self._directory, SOCKET)
+
+    def _wait_s(self, now: float) -> float:
+        due_at = self._look_at if self._watched else self._home_at
+        if not self._clients:
+            due_at = min(due_at, self._used_at + _IDLE_S)
+        return max(0.0, due_at - now)
+
+    def _is_over(self, now: float) -> bool:
+        if self._loop.stop_is_asked or now >= self._used_at + _IDLE_S:
+            return True
+        if now < self._home_at:
+            return False
+        self._home_at = now + _HOME_S
+        return self._place.is_lost()
+
+    def _look(self) -> None:
+        may_have_forked = self._has_forked()
+        for client, watched in list(self._watched.items()):
+            if watched.has_changed(may_have_forked=may_have_forked):
+                self._release(client)
+                self._send(client, {"changed": True})
+
+    def _has_forked(self) -> bool:
+        """Whether any process or thread was made on this machine since the last look: the kernel
+        tells the number of the last one.
+        """
+        try:
+            with open("/proc/loadavg", "rb", buffering=0) as file:
+                last = file.read(_LOADAVG_BYTES).split()[-1]
+        except (OSError, IndexError):
+            return True
+        before, self._last_pid = self._last_pid, last
+        return last != before
+
+    def _accept(self, _events: int) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        if not self._origin.admits(client):
+            client.close()
+            return
+        client.settimeout(0)
+        self._clients[client.fileno()] = client
+        self._loop.watch(client.fileno(), READ, lambda _: self._answer(client.fileno()))
+
+    def _answer(self, client: int) -> None:
+        fds: list[int] = []
+        try:
+            request, fds = asking.receive(self._clients[client])
+            self._release(client)
+            marks = request.get("watch")
+            if isinstance(marks, dict) and len(fds) == 1:
+                self._take(client, fds[0], marks)
+            elif "ping" in request:
+                self._send(client, {"pid": os.getpid()})
+        except BlockingIOError:
+            return
+        except (EOFError, OSError, wire.WireError):
+            self._drop(client)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _take(self, client: int, proc: int, marks: dict[str, object]) -> None:
+        watched = Watched(proc, marks)
+        # It may have changed on the way here.
+        if watched.has_changed(may_have_forked=True):
+            watched.close()
+            self._send(client, {"changed": True})
+            return
+        if not self._watched:
+            self._look_at = time.monotonic() + LOOK_S
+        self._watched[client] = watched
+        self._send(client, {"watching": True})
+
+    def _send(self, client: int, value: dict[str, object]) -> None:
+        """A keeper that cannot be told has to look by itself: it is let go."""
+        try:
+            asking.send(self._clients[client], value)
+        except OSError:
+            self._drop(client)
+
+    def _release(self, client: int) -> None:
+        watched = self._watched.pop(client, None)
+        if watched is not None:
+            watched.close()
+
+    def _drop(self, client: int) -> None:
+        self._release(client)
+        self._loop.forget(client)
+        self._clients.pop(client).close()

@@ -1,0 +1,128 @@
+"""When the limits of a run are looked at: often while it does something, rarely while it is idle.
+
+Law: an idle run is looked at rarely only as long as the lookout (`lookout.py`) watches it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from atoll.keeper import asking, lookout
+from atoll.keeper.lookout import LOOK_S
+from atoll.keeper.loop import READ
+from atoll.keeper.members import Members
+from atoll.keeper.watchdog import MOST_IDLE
+from atoll.keeper.wire import WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from atoll.keeper.limits import Limits
+    from atoll.keeper.loop import Loop
+    from atoll.keeper.watchdog import Activity
+
+RARE_S = 60.0
+"""Between two looks at a run that the lookout watches, should that have missed something."""
+_IDLE_LOOKS = 4
+"""After so many looks without a change a run is idle."""
+_RETRY_S = 60.0
+
+
+class Looks:
+    """`directory` is the lookout's; None: there is none. `due_at` is when `look` has to be called,
+    which may change at any turn of the loop.
+    """
+
+    def __init__(self, limits: Limits, loop: Loop, directory: str | None) -> None:
+        self.limits = limits
+        self._loop = loop
+        self._directory = directory
+        self.members = Members()
+        self._socket: socket.socket | None = None
+        self._connect_at = 0.0
+        self._last: Activity | None = None
+        self._idle_looks = 0
+        self._is_asked = False
+        self._rests = False
+        self.due_at = float("inf")
+
+    def begin(self, now: float) -> None:
+        """The run is about to start."""
+        self.limits.begin(now)
+        if self.limits.needs_a_look:
+            self.due_at = now
+
+    def look(self, now: float) -> str | None:
+        """The reason to end the run; None when all is well."""
+        reason = self.limits.look(self.members, now)
+        activity = self.limits.activity
+        is_idle = activity is not None and activity.is_idle_since(self._last)
+        self._last = activity
+        self._idle_looks = self._idle_looks + 1 if is_idle else 0
+        if not is_idle or self.limits.is_measuring:
+            self._rests = False
+        elif self._idle_looks >= _IDLE_LOOKS and not self._rests and not self._is_asked:
+            self._ask(now)
+        wait_s = RARE_S if self._rests else LOOK_S
+        self.due_at = min(now + wait_s, max(now + LOOK_S, self.limits.silence_ends_at))
+        return reason
+
+    def end(self) -> None:
+        """The run is over."""
+        self.due_at = float("inf")
+        self._hang_up()
+        self.members.close()
+
+    def _ask(self, now: float) -> None:
+        """Ask the lookout to watch the run; it answers later."""
+        activity, proc = self.limits.activity, self.members.proc
+        if activity is None or proc is None or len(activity.pids) > MOST_IDLE:
+            return
+        pages, tasks = self.limits.marks()
+        marks: dict[str, object] = {
+            "pids": sorted(activity.pids),
+            "ticks": activity.ticks,
+            "tasks": tasks,
+            "resident_pages": pages,
+        }
+        try:
+            if self._socket is None:
+                self._connect(now)
+            if self._socket is not None:
+                asking.send(self._socket, {"watch": marks}, (proc,))
+                self._is_asked = True
+        except (OSError, WireError):
+            self._hang_up()
+
+    def _connect(self, now: float) -> None:
+        if self._directory is None or now < self._connect_at:
+            return
+        self._connect_at = now + _RETRY_S
+        self._socket = lookout.connect(self._directory)
+        self._loop.watch(self._socket.fileno(), READ, self._hear)
+
+    def _hear(self, _events: int) -> None:
+        """What the lookout says; whatever it is but `watching` means that it does not watch."""
+        if self._socket is None:
+            return
+        self._is_asked = False
+        try:
+            reply, fds = asking.receive(self._socket)
+        except BlockingIOError:
+            return
+        except (EOFError, OSError, WireError):
+            self._hang_up()
+        else:
+            for fd in fds:
+                os.close(fd)
+            self._rests = reply.get("watching") is True
+        if not self._rests:
+            self._idle_looks = 0
+            self.due_at = min(self.due_at, 0.0)
+
+    def _hang_up(self) -> None:
+        self._rests = self._is_asked = False
+        if self._socket is not None:
+            self._loop.forget(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
