@@ -1,0 +1,129 @@
+"""Which package stores of the owner's a capsule sees, and where (`atoll.model.package_stores`).
+
+They are found by the tools' own variables and default places; nothing is read from a project. A
+variable that names a private place, a project, Atoll's home or a directory that holds one of
+these shares nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.host.programs import is_below
+from atoll.model.package_stores import PACKAGE_STORES, PackageStore
+
+_XDG = ((".cache/", "XDG_CACHE_HOME"), (".local/share/", "XDG_DATA_HOME"))
+_AROUND = (".cache", ".m2", ".gradle", ".cargo/registry")
+"""Private places in which stores lie: each is shown only as far as a store goes."""
+_NOWHERE = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/var")
+
+
+class FoundStore(NamedTuple):
+    store: PackageStore
+    at: str
+    """Where a capsule sees it."""
+    source: str
+    """The owner's, without links; empty where there is none."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its tool needs to know to find it inside."""
+        is_elsewhere = bool(self.store.variable) and not self.at.endswith(
+            f"/{self.store.below_home}"
+        )
+        return {self.store.variable: self.at} if is_elsewhere else {}
+
+
+def find_stores(
+    owner: Mapping[str, str], *, home: str, workspace: str, roots: Sequence[str]
+) -> list[FoundStore]:
+    """All known stores. `home` is HOME inside; nothing below `roots` is shared: these are the
+    project, workspaces and Atoll's home.
+    """
+    private = NeverShown(owner, roots)
+    around = NeverShown(owner, roots, around_stores=_AROUND)
+    found = []
+    for store in PACKAGE_STORES:
+        at, source = f"{home}/{store.below_home}", ""
+        for place in _places(store, owner, workspace):
+            resolved = os.path.realpath(place.path)
+            never = around if place.is_usual else private
+            if not _is_own_directory(resolved) or never.why(resolved) is not None:
+                continue
+            if place.is_kept and never.why(place.path) is None:
+                at = at if is_below(place.path, _NOWHERE) else place.path
+            source = resolved
+            break
+        found.append(FoundStore(store, at, source))
+    return found
+
+
+class _Place(NamedTuple):
+    path: str
+    is_kept: bool = False
+    """A capsule sees the store at the same path."""
+    is_usual: bool = False
+    """Only this tool has its files there: so it may lie in a directory of caches."""
+
+
+def _places(store: PackageStore, owner: Mapping[str, str], workspace: str) -> Iterator[_Place]:
+    """Where the owner's tool looks, in its order."""
+    usual = _usual_places(store, owner)
+    named = owner.get(store.variable, "") if store.variable else ""
+    if os.path.isabs(named):
+        path = os.path.normpath(named)
+        yield _Place(path, is_kept=True, is_usual=path in usual)
+        return
+    for variable, suffix in store.roots:
+        # GOPATH is a list.
+        root = owner.get(variable, "").split(":")[0]
+        if os.path.isabs(root):
+            path = f"{os.path.normpath(root)}/{suffix}"
+            is_usual = path in usual or variable == "CARGO_HOME"
+            yield _Place(path, is_kept=store.is_path_recorded, is_usual=is_usual)
+    if store.is_path_recorded:
+        yield from (_Place(path, is_kept=True) for path in _beside_project(owner, workspace))
+    for path in usual:
+        yield _Place(path, is_kept=store.is_path_recorded, is_usual=True)
+
+
+def _usual_places(store: PackageStore, owner: Mapping[str, str]) -> list[str]:
+    """Below the directory that an XDG variable names, and below HOME."""
+    found = []
+    for prefix, variable in _XDG:
+        base = owner.get(variable, "")
+        if store.below_home.startswith(prefix) and os.path.isabs(base):
+            found.append(f"{os.path.normpath(base)}/{store.below_home.removeprefix(prefix)}")
+    if os.path.isabs(owner.get("HOME", "")):
+        found.append(f"{os.path.normpath(owner['HOME'])}/{store.below_home}")
+    return found
+
+
+def _beside_project(owner: Mapping[str, str], workspace: str) -> Iterator[str]:
+    """Where pnpm has its store for a project on another filesystem than HOME.
+
+    `node_modules` records the store's path, and pnpm refuses to continue with another one.
+    """
+    try:
+        device = os.stat(workspace).st_dev
+        if os.stat(owner.get("HOME", "/")).st_dev == device:
+            return
+        top = workspace
+        while top != "/" and os.stat(os.path.dirname(top)).st_dev == device:
+            top = os.path.dirname(top)
+    except OSError:
+        return
+    yield os.path.join(top, ".pnpm-store")
+
+
+def _is_own_directory(place: str) -> bool:
+    """Another user's could be changed by that user, and hold what the owner never downloaded."""
+    try:
+        status = os.stat(place)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
