@@ -25,6 +25,8 @@ class PackageStore(NamedTuple):
     does not get these variables, and sees the store at the default place."""
     hidden: tuple[str, ...] = ()
     """Patterns of paths in it that no capsule sees."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Variables that tell its tool how to use it across filesystems."""
     is_path_recorded: bool = False
     """Projects record its path and refuse another one: a capsule sees it where the owner does."""
 
@@ -49,7 +51,12 @@ PACKAGE_STORES = (
         roots=(("BUN_INSTALL", "install/cache"),),
     ),
     PackageStore("pip", ".cache/pip", "PIP_CACHE_DIR"),
-    PackageStore("uv", ".cache/uv", "UV_CACHE_DIR", hidden=("git-v*",)),
+    PackageStore(
+        "uv", ".cache/uv", "UV_CACHE_DIR",
+        hidden=("git-v*",),
+        # It would try hard links first and warn that they fail.
+        settings=(("UV_LINK_MODE", "copy"),),
+    ),
     PackageStore("poetry", ".cache/pypoetry", "POETRY_CACHE_DIR", hidden=("src", "cache/git")),
     PackageStore(
         "cargo", ".cargo/registry",

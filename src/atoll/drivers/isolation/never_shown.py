@@ -83,10 +83,12 @@ class NeverShown:
         """
         self._homes = tuple(_resolved(_homes(owner)))
         partly = set(around_stores)
-        below = [f"{home}/{name}" for home in self._homes for name in _PERSONAL if name not in partly]
+        below = [
+            f"{home}/{name}" for home in self._homes for name in _PERSONAL if name not in partly
+        ]
         named = [owner.get(key, "") for key in _VARIABLES if not (partly and key in _CACHES)]
-        for key, names in _BELOW_VARIABLES.items():
-            parts = [name for name in names if f".cargo/{name}" not in partly]
+        for key, inner in _BELOW_VARIABLES.items():
+            parts = [name for name in inner if f".cargo/{name}" not in partly]
             named += [f"{owner[key]}/{name}" for name in parts if owner.get(key)]
         places = [*below, *(place for place in named if os.path.isabs(place))]
         self.roots = tuple(_resolved([*roots, *programs.untrusted_roots()]))

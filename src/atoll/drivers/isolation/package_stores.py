@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from atoll.drivers.isolation.never_shown import NeverShown
@@ -29,13 +29,16 @@ class FoundStore(NamedTuple):
     source: str
     """The owner's, without links; empty where there is none."""
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """What its tool needs to know to find it inside."""
-        is_elsewhere = bool(self.store.variable) and not self.at.endswith(
-            f"/{self.store.below_home}"
-        )
-        return {self.store.variable: self.at} if is_elsewhere else {}
+
+def variables_of(stores: Iterable[FoundStore]) -> dict[str, str]:
+    """What the tools of these stores need to know inside."""
+    variables = {}
+    for store, at, source in stores:
+        if source and store.variable and not at.endswith(f"/{store.below_home}"):
+            variables[store.variable] = at
+        if source:
+            variables |= dict(store.settings)
+    return variables
 
 
 def find_stores(
@@ -59,6 +62,17 @@ def find_stores(
             source = resolved
             break
         found.append(FoundStore(store, at, source))
+    return found
+
+
+def usual_paths(owner: Mapping[str, str]) -> list[str]:
+    """Where the owner's tools have their stores, or will make them."""
+    found = []
+    for store in PACKAGE_STORES:
+        named = [owner.get(store.variable, "")] if store.variable else []
+        named += [f"{owner[key]}/{suffix}" for key, suffix in store.roots if owner.get(key)]
+        found += [os.path.normpath(path) for path in named if os.path.isabs(path)]
+        found += _usual_places(store, owner)
     return found
 
 

@@ -17,7 +17,7 @@ from atoll.drivers.contracts import IsolationRequest
 from atoll.drivers.isolation import doors, seccomp, toolchains, visible
 from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.never_shown import NeverShown
-from atoll.drivers.isolation.package_stores import FoundStore, find_stores
+from atoll.drivers.isolation.package_stores import FoundStore, find_stores, variables_of
 from atoll.drivers.isolation.proving import find_cure, try_walls
 from atoll.drivers.isolation.toolchains import Shown
 from atoll.drivers.isolation.visible import Entry, Person
@@ -157,7 +157,7 @@ class SandboxProcess(NamespaceProcess):
             "XDG_DATA_HOME": f"{plan.home}/.local/share",
             "XDG_STATE_HOME": f"{plan.home}/.local/state",
             **doors.variables(plan, inside.env),
-            **{key: value for found in _stores(plan, owner) for key, value in found.variables.items()},
+            **variables_of(_stores(plan, owner)),
             **plan.variables,
         }
         walls: dict[str, object] = {
@@ -235,9 +235,7 @@ def _own_places(plan: IsolationPlan) -> list[str]:
 
 
 def _stores(plan: IsolationPlan, owner: Mapping[str, str]) -> list[FoundStore]:
-    return find_stores(
-        owner, home=plan.home, workspace=plan.workspace, roots=_own_places(plan)
-    )
+    return find_stores(owner, home=plan.home, workspace=plan.workspace, roots=_own_places(plan))
 
 
 def _never_shown(plan: IsolationPlan, owner: Mapping[str, str]) -> NeverShown:
