@@ -70,7 +70,9 @@ def test_a_store_is_copied_on_write(person):
     person.atoll("new", "x")
     count = len(PACKAGE_STORES)
     assert person.sh("x", each_store("cat held/one")) == "host\n" * count
-    change = "echo new > held/one; echo two > two; mv two three; mkdir d; rm -r held/one; : > held/n"
+    change = (
+        "echo new > held/one; echo two > two; mv two three; mkdir d; rm -r held/one; : > held/n"
+    )
     person.sh("x", each_store(change))
     assert contents(home) == before
     # What the owner adds is seen; what the capsule has changed stays its own.
@@ -102,7 +104,9 @@ def test_no_credential_comes_in_with_a_store(person):
     person.atoll("new", "x")
     assert person.sh("x", f"grep -rsl {SECRET} ~ || true") == ""
     # As a control: what lies beside the hidden ones is seen, and the names are free.
-    found = person.sh("x", "cat ~/go/pkg/mod/held/one; mkdir -p ~/go/pkg/mod/cache/vcs/own; ls ~/go")
+    found = person.sh(
+        "x", "cat ~/go/pkg/mod/held/one; mkdir -p ~/go/pkg/mod/cache/vcs/own; ls ~/go"
+    )
     assert found == "host\npkg\n"
     assert (home / "go/pkg/mod/cache/vcs/repo/config").read_text() == SECRET
 
@@ -112,7 +116,9 @@ def test_a_lock_inside_is_not_the_owners(person):
     home = fill_stores(person)
     person.write({".lock": ""}, root=home / ".cache/uv")
     person.atoll("new", "x")
-    holding = person.popen("run", "x", "--", "sh", "-c", "flock ~/.cache/uv/.lock sh -c 'echo; cat'")
+    holding = person.popen(
+        "run", "x", "--", "sh", "-c", "flock ~/.cache/uv/.lock sh -c 'echo; cat'"
+    )
     try:
         assert holding.stdout.readline() == b"\n"
         with (home / ".cache/uv/.lock").open() as lock:
@@ -236,7 +242,11 @@ def registry():
             dist = {"tarball": f"http://{self.headers['Host']}/tiny.tgz",
                     "integrity": f"sha512-{digest}"}  # fmt: skip
             version = {"name": "tiny", "version": "1.0.0", "dist": dist}
-            about = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+            about = {
+                "name": "tiny",
+                "dist-tags": {"latest": "1.0.0"},
+                "versions": {"1.0.0": version},
+            }
             body = tarball if self.path == "/tiny.tgz" else json.dumps(about).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
