@@ -301,15 +301,13 @@ ODD = {
     "no-interpreter": (
         "./lost",
         127,
-        "`./lost`: No such file or directory: its interpreter is not visible inside: "
-        "`/no/such/interpreter`",
+        "`./lost`: No such file or directory: its interpreter is not visible inside: `/no/sh`",
     ),
     "no-directory": ("./under", 127, "`./under`: No such file or directory: its interpreter"),
     "link": (
         "./link",
         127,
-        "`./link`: no such file: `{repo}/link` is a link to `/srv/lib/tool?[2J`, which is not"
-        " visible inside\n",
+        "`./link`: no such file: `{repo}/link` is a link to `/srv/tool?[2J`, which is not visible",
     ),
 }
 
@@ -320,7 +318,7 @@ def test_command_that_cannot_be_executed(person):
     person.atoll("new", "x")
     person.sh("x", """
         echo hello > plain
-        printf '#!/no/such/sh\n' > lost
+        printf '#!/no/sh\n' > lost
         printf '#!/etc/passwd/sh\n' > under
         chmod +x lost under
         ln -s via link
