@@ -61,6 +61,19 @@ def test_a_variable_that_names_a_private_place_shares_nothing(home, variable, pr
     assert sources == {""}
 
 
+@pytest.mark.parametrize(
+    ("variable", "inner"),
+    [("XDG_CACHE_HOME", "uv"), ("XDG_DATA_HOME", "pnpm/store"), ("CARGO_HOME", "registry"),
+     ("GRADLE_USER_HOME", "wrapper/dists"), ("GOPATH", "pkg/mod"), ("PNPM_HOME", "store"),
+     ("npm_config_cache", "_cacache")],
+)  # fmt: skip
+@pytest.mark.parametrize("private", [".ssh", ".config/x", "Documents"])
+def test_a_variable_that_names_a_directory_in_a_private_place(home, variable, inner, private):
+    make(home / private / inner)
+    stores = found(home, **{variable: home / private})
+    assert {source for _, source in stores.values()} == {""}
+
+
 def test_nothing_of_a_project_or_of_atolls_home_is_shared(home, tmp_path):
     project = make(tmp_path / "project")
     make(project / "cache")

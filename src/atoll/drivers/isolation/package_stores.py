@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from atoll.drivers.isolation.never_shown import NeverShown
-from atoll.host.programs import is_below
+from atoll.host.programs import is_below, untrusted_roots
 from atoll.model.package_stores import PACKAGE_STORES, PackageStore
 
 _XDG = ((".cache/", "XDG_CACHE_HOME"), (".local/share/", "XDG_DATA_HOME"))
@@ -47,18 +48,17 @@ def find_stores(
     """All known stores. `home` is HOME inside; nothing below `roots` is shared: these are the
     project, workspaces and Atoll's home.
     """
-    private = NeverShown(owner, roots)
-    around = NeverShown(owner, roots, around_stores=_AROUND)
+    refuse = _Refusals(owner, roots)
     found = []
     for store in PACKAGE_STORES:
         at, source = f"{home}/{store.below_home}", ""
         for place in _places(store, owner, workspace):
             resolved = os.path.realpath(place.path)
-            never = around if place.is_usual else private
-            if not _is_own_directory(resolved) or never.why(resolved) is not None:
+            if not _is_own_directory(resolved) or refuse.is_refused(place, resolved):
                 continue
-            if place.is_kept and never.why(place.path) is None:
-                at = at if is_below(place.path, _NOWHERE) else place.path
+            is_free = place.is_kept and not is_below(place.path, _NOWHERE)
+            if is_free and not refuse.is_refused(place, place.path):
+                at = place.path
             source = resolved
             break
         found.append(FoundStore(store, at, source))
@@ -82,6 +82,37 @@ class _Place(NamedTuple):
     """A capsule sees the store at the same path."""
     is_usual: bool = False
     """Only this tool has its files there: so it may lie in a directory of caches."""
+    is_default: bool = False
+    """Below HOME, and no variable had a say in it."""
+
+
+class _Refusals:
+    """Decides whether a directory may be shared. The list of private places is long, and every run
+    asks: it is resolved only for what is not simply at its default place.
+    """
+
+    def __init__(self, owner: Mapping[str, str], roots: Sequence[str]) -> None:
+        self._owner = owner
+        self._roots = roots
+        self._resolved_roots = [*roots, *map(os.path.realpath, roots), *untrusted_roots()]
+
+    def is_refused(self, place: _Place, resolved: str) -> bool:
+        if place.is_default and resolved == place.path:
+            # Nobody but the tool has anything there.
+            return any(
+                is_below(resolved, [root]) or is_below(root, [resolved])
+                for root in self._resolved_roots
+            )
+        never = self._around if place.is_usual else self._private
+        return never.why(resolved) is not None
+
+    @cached_property
+    def _private(self) -> NeverShown:
+        return NeverShown(self._owner, self._roots)
+
+    @cached_property
+    def _around(self) -> NeverShown:
+        return NeverShown(self._owner, self._roots, around_stores=_AROUND)
 
 
 def _places(store: PackageStore, owner: Mapping[str, str], workspace: str) -> Iterator[_Place]:
@@ -101,8 +132,10 @@ def _places(store: PackageStore, owner: Mapping[str, str], workspace: str) -> It
             yield _Place(path, is_kept=store.is_path_recorded, is_usual=is_usual)
     if store.is_path_recorded:
         yield from (_Place(path, is_kept=True) for path in _beside_project(owner, workspace))
+    default = _default_place(store, owner)
     for path in usual:
-        yield _Place(path, is_kept=store.is_path_recorded, is_usual=True)
+        is_default = path == default
+        yield _Place(path, store.is_path_recorded, is_usual=True, is_default=is_default)
 
 
 def _usual_places(store: PackageStore, owner: Mapping[str, str]) -> list[str]:
@@ -112,9 +145,13 @@ def _usual_places(store: PackageStore, owner: Mapping[str, str]) -> list[str]:
         base = owner.get(variable, "")
         if store.below_home.startswith(prefix) and os.path.isabs(base):
             found.append(f"{os.path.normpath(base)}/{store.below_home.removeprefix(prefix)}")
-    if os.path.isabs(owner.get("HOME", "")):
-        found.append(f"{os.path.normpath(owner['HOME'])}/{store.below_home}")
-    return found
+    default = _default_place(store, owner)
+    return [*found, default] if default else found
+
+
+def _default_place(store: PackageStore, owner: Mapping[str, str]) -> str:
+    home = owner.get("HOME", "")
+    return f"{os.path.normpath(home)}/{store.below_home}" if os.path.isabs(home) else ""
 
 
 def _beside_project(owner: Mapping[str, str], workspace: str) -> Iterator[str]:
