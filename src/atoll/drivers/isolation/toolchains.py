@@ -162,8 +162,9 @@ def _around(programs: str, never: NeverShown, stores: Sequence[str]) -> Iterator
     One that has a package store in it, as that of pnpm, is shown without the store, to which the
     capsule's tools write.
     """
-    if _holds_store(programs, stores):
-        held = (f"{programs}/{name}" for name in sorted(os.listdir(programs)))
+    # One that may not be shown as a whole is not taken to pieces: it is refused below.
+    if never.why(os.path.realpath(programs)) is None and _holds_store(programs, stores):
+        held = sorted(glob.glob(f"{glob.escape(programs)}/*"))
         yield from ((place, True) for place in held if not _holds_store(place, stores))
     else:
         yield programs, True
