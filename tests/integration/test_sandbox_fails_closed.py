@@ -301,9 +301,14 @@ ODD = {
     "no-interpreter": (
         "./lost",
         127,
-        "`./lost`: No such file or directory: its interpreter is not visible inside",
+        "`./lost`: No such file or directory: its interpreter is not visible inside: `/no/sh`",
     ),
-    "no-directory": ("./under", 127, "`./under`: Not a directory"),
+    "no-directory": ("./under", 127, "`./under`: No such file or directory: its interpreter"),
+    "link": (
+        "./link",
+        127,
+        "`./link`: no such file: `{repo}/link` is a link to `/srv/tool?[2J`, which is not visible",
+    ),
 }
 
 
@@ -313,14 +318,36 @@ def test_command_that_cannot_be_executed(person):
     person.atoll("new", "x")
     person.sh("x", """
         echo hello > plain
-        printf '#!/no/such/interpreter\n' > lost
+        printf '#!/no/sh\n' > lost
         printf '#!/etc/passwd/sh\n' > under
         chmod +x lost under
+        ln -s via link
+        ln -s "$(printf '../../../../../../srv/tool\\033[2J')" via
     """)  # fmt: skip
     for command, code, message in ODD.values():
         done = person.atoll("run", "x", "--", command, check=False)
         assert done.returncode == code, (command, done)
-        assert f": not-started({code}): {message}" in done.stderr
+        expected = message.format(repo=person.repo)
+        assert f": not-started({code}): {expected}" in done.stderr
+
+
+@as_both
+def test_command_whose_target_is_not_visible(person):
+    """A link in a directory of PATH: its target becomes visible as the message says."""
+    tools, hidden = person.place / "tools", person.place / "app/versions/2/libexec"
+    person.write({"tool": "#!/bin/sh\necho works\n"}, root=hidden)
+    (hidden / "tool").chmod(0o755)
+    person.run("mkdir", tools)
+    person.run("ln", "-s", hidden / "tool", tools / "tool")
+    person.env["PATH"] = f"{person.env['PATH']}:{tools}"
+    person.atoll("new", "x")
+    done = person.atoll("run", "x", "--", "tool", check=False)
+    assert done.returncode == 127
+    assert f"`tool`: command not found: `{tools}/tool` is a link to `{hidden}/tool`" in done.stderr
+    assert f"to make it visible, add `{hidden}` to your PATH" in done.stderr
+    person.env["PATH"] = f"{person.env['PATH']}:{hidden}"
+    person.end_view("x")
+    assert person.atoll("run", "x", "--", "tool").stdout == "works\n"
 
 
 def test_command_that_talks_like_bwrap(person):

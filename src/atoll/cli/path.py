@@ -14,3 +14,6 @@ def command(frame: Frame, name: str) -> None:
     """Prints a path under which the workspace of NAME can be opened."""
     path = str(frame.capsule(name).path)
     frame.output.answer("path", {"path": path}, path)
+    if path.startswith("/proc/"):
+        # Whoever resolves this path by name comes out at the owner's checkout.
+        frame.output.note(f"hint: for an editor or git: atoll edit {name}; atoll code {name}")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.drivers.layers import probes
+from atoll.drivers.layers import probes, store_overlays
+from atoll.drivers.layers.pool import Pool
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files, locks, procfs, views
@@ -59,7 +60,7 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
 
         history.adopt_recovered(plan, capsule.name)
     look_after(session, capsule, plan)
-    view = furnished(session, capsule, driver.view(plan))
+    view = store_overlays.lay(furnished(session, capsule, driver.view(plan)), Pool(plan.pool))
     view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
     given = _given_to_runs(session, capsule, plan)

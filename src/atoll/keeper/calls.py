@@ -26,6 +26,7 @@ _SYS_MOVE_MOUNT = 429
 _SYS_CLONE3 = 435
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
+_MNT_DETACH = 0x2
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
@@ -100,6 +101,12 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
         != 0
     ):
         _raise_errno(f"mount on `{target}`")
+
+
+def unmount(target: str) -> None:
+    """Takes away the topmost mount at a path, even while it is in use."""
+    if _libc.umount2(ctypes.c_char_p(os.fsencode(target)), ctypes.c_int(_MNT_DETACH)) != 0:
+        _raise_errno(f"unmount `{target}`")
 
 
 def _system_call(number: int, name: str, *arguments: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from atoll.keeper import calls, networks, rooms, shares
+from atoll.keeper import calls, networks, rooms, shares, stores
 
 _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
@@ -35,7 +35,8 @@ def enter_view(view: dict[str, object]) -> None:
 
     A mount is `{"bind": SOURCE, "at": TARGET, "read_only": bool}` or
     `{"overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET, "options": TEXT}`; the
-    layers of an overlay are named relative to the pool, the lowest first.
+    layers of an overlay are named relative to the pool, the lowest first. An overlay with `"store"`
+    is one of a package store (`stores.py`).
     """
     uid, gid = os.geteuid(), os.getegid()
     is_user, network = bool(view["user"]), str(view.get("network", networks.HOST))
@@ -66,7 +67,9 @@ def enter_view(view: dict[str, object]) -> None:
         raise ViewError("`mounts` is not a list")
     for mount in mounts:
         try:
-            if "overlay" in mount:
+            if "store" in mount:
+                stores.mount_store(mount, namespace)
+            elif "overlay" in mount:
                 _mount_overlay(mount)
             else:
                 _bind(mount["bind"], mount["at"], read_only=mount.get("read_only", False))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from atoll.keeper import calls
 
@@ -48,23 +48,34 @@ class Builder:
         `file` (its text), `copy` (its source), `tmpfs` (its options), `devpts` (likewise) and
         `bind` (its source).
         A bind may be `read_only`, `shifted` (shown as theirs), `fixed` (nobody can move the
-        directories above it) and `optional` (passed over without a source).
+        directories above it), `optional` (passed over without a source) and a `store` (likewise,
+        and where the capsule has a package store of its own already).
         """
         calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
         handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for entry in entries:
-                *above, name = str(entry["at"]).strip("/").split("/")
-                parent = self._reach(handle, above, is_fixed=bool(entry.get("fixed")))
-                try:
-                    self._furnish(parent, name, entry)
-                finally:
-                    os.close(parent)
-                if not entry.keys().isdisjoint(_MOUNTS):
-                    self._mounted.add("/" + "/".join((*above, name)))
+                if not entry.get("store"):
+                    self._place(handle, entry)
+                elif os.path.isdir(str(entry["bind"])):
+                    # Without it the capsule's tools begin with an empty store.
+                    with suppress(OSError):
+                        self._place(handle, entry)
             calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
         finally:
             os.close(handle)
+
+    def _place(self, root: int, entry: dict[str, object]) -> None:
+        *above, name = str(entry["at"]).strip("/").split("/")
+        parent = self._reach(root, above, is_fixed=bool(entry.get("fixed")))
+        try:
+            if entry.get("store") and _is_filled(parent, name):
+                return
+            self._furnish(parent, name, entry)
+        finally:
+            os.close(parent)
+        if not entry.keys().isdisjoint(_MOUNTS):
+            self._mounted.add("/" + "/".join((*above, name)))
 
     def _reach(self, root: int, names: list[str], *, is_fixed: bool) -> int:
         """A descriptor of the directory, which is made where it is missing."""
@@ -231,6 +242,19 @@ def _is(kind: Callable[[int], bool], parent: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return kind(mode)
+
+
+def _is_filled(parent: int, name: str) -> bool:
+    """Whether it is a directory with something in it, reached through no link."""
+    try:
+        handle = os.open(name, _READ | os.O_DIRECTORY, dir_fd=parent)
+    except OSError:
+        return False
+    try:
+        with os.scandir(handle) as listing:
+            return next(listing, None) is not None
+    finally:
+        os.close(handle)
 
 
 @contextmanager

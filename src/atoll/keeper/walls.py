@@ -30,6 +30,10 @@ _NOT_ENTERED = b"bwrap: Can't chdir to "
 _ABSENCES = tuple(os.strerror(number) for number in (errno.ENOENT, errno.ENOTDIR))
 _SAID_BYTES = 2000
 _LAST_DIGIT = 9
+_UNSEEN = "its interpreter is not visible inside"
+_MOST_LINKS = 40
+_FIRST_LINE_BYTES = 256
+_PATH_CHARACTERS = 200
 
 
 class WallError(Exception):
@@ -122,19 +126,91 @@ class Walls:
             if not stat.S_ISDIR(_mode(root, cwd)):
                 raise WallError(126, f"cannot enter `{cwd}`: there is no such directory")
             if "/" in name:
-                self._judge(name, [_mode(root, os.path.join(cwd, name))], "no such file")
+                self._judge(root, name, [os.path.join(cwd, name)], "no such file")
             else:
-                places = (os.path.join(cwd, part, name) for part in search_path.split(":"))
-                self._judge(name, [_mode(root, place) for place in places], "command not found")
+                places = [os.path.join(cwd, part, name) for part in search_path.split(":")]
+                self._judge(root, name, places, "command not found")
         finally:
             os.close(root)
 
     @staticmethod
-    def _judge(name: str, modes: list[int], absence: str) -> None:
-        if not any(modes):
-            raise WallError(127, f"`{name}`: {absence}")
-        if not any(stat.S_ISREG(mode) and mode & 0o111 for mode in modes):
+    def _judge(root: int, name: str, places: list[str], absence: str) -> None:
+        modes = {place: _mode(root, place) for place in places}
+        if not any(modes.values()):
+            raise WallError(127, f"`{name}`: {absence}{_explain_absence(root, places)}")
+        found = [p for p, mode in modes.items() if stat.S_ISREG(mode) and mode & 0o111]
+        if not found:
             raise WallError(126, f"`{name}`: Permission denied")
+        interpreter = _find_interpreter(root, found[0])
+        if interpreter and not _mode(root, interpreter):
+            text = os.strerror(errno.ENOENT)
+            raise WallError(127, f"`{name}`: {text}: {_UNSEEN}: `{_printable(interpreter)}`")
+
+
+def _explain_absence(root: int, places: list[str]) -> str:
+    """Where one of these places is a link to something that is not visible inside: that.
+
+    What to do about it is said only of links on a read-only mount, which are the owner's: an agent
+    must not be able to suggest what is shown to it.
+    """
+    for place in places:
+        target = place
+        is_owners = False
+        for _ in range(_MOST_LINKS):
+            link = _read_link(root, target)
+            if link is None:
+                break
+            is_owners = link[1] if target == place else is_owners and link[1]
+            target = os.path.normpath(os.path.join(os.path.dirname(target), link[0]))
+        if target != place:
+            shown, above = _printable(target), _printable(os.path.dirname(target))
+            cure = f"; to make it visible, add `{above}` to your PATH" if is_owners else ""
+            at = _printable(os.path.normpath(place))
+            return f": `{at}` is a link to `{shown}`, which is not visible inside{cure}"
+    return ""
+
+
+def _read_link(root: int, path: str) -> tuple[str, bool] | None:
+    """The target of a link, and whether it lies on a read-only mount; None without a link."""
+    try:
+        handle = calls.open_beneath(root, path, os.O_PATH | os.O_NOFOLLOW, links=True)
+    except OSError:
+        return None
+    try:
+        is_read_only = bool(os.fstatvfs(handle).f_flag & os.ST_RDONLY)
+        return os.readlink("", dir_fd=handle), is_read_only
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _find_interpreter(root: int, path: str) -> str:
+    """The absolute path in the first line of a script; empty if there is none."""
+    try:
+        handle = calls.open_beneath(root, path, os.O_RDONLY | os.O_NONBLOCK, links=True)
+    except OSError:
+        return ""
+    try:
+        begin = os.read(handle, _FIRST_LINE_BYTES) if _is_regular(handle) else b""
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)
+    line, is_whole, _ = begin.partition(b"\n")
+    words = line.removeprefix(b"#!").split()
+    is_script = line.startswith(b"#!") and is_whole and words and words[0].startswith(b"/")
+    return os.fsdecode(words[0]) if is_script else ""
+
+
+def _is_regular(handle: int) -> bool:
+    return stat.S_ISREG(os.fstat(handle).st_mode)
+
+
+def _printable(path: str) -> str:
+    """Paths from inside may hold anything: nothing that a terminal would act upon."""
+    shown = "".join(c if c.isprintable() else "?" for c in path[:_PATH_CHARACTERS])
+    return shown + ("…" if len(path) > _PATH_CHARACTERS else "")
 
 
 def was_executed(record: bytes) -> bool:
@@ -151,7 +227,7 @@ def find_cause(said: bytes) -> WallError:
             return WallError(126, f"cannot enter `{name}`: {reason}")
         if is_it and reason in _ABSENCES:
             # The file itself was found before: see `require`.
-            return WallError(127, f"`{name}`: {reason}: its interpreter is not visible inside")
+            return WallError(127, f"`{name}`: {reason}: {_UNSEEN}")
         if is_it:
             return WallError(126, f"`{name}`: {reason}")
     lines = said.decode("utf-8", "replace").split("\n")

@@ -123,6 +123,9 @@ class View(NamedTuple):
     """The directories of the group that limits the processes, by their use."""
     room: dict[str, object] | None = None
     """The whole tree that walled processes see: its `root`, and its `entries` in order."""
+    stores: tuple[dict[str, object], ...] = ()
+    """Package stores that are still to be mounted, by `name`: the owner's is at `source`, of which
+    the patterns in `hidden` are not shown."""
 
 
 class Ground(NamedTuple):

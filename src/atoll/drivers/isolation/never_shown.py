@@ -53,6 +53,8 @@ _VARIABLES = (
     "GIT_CONFIG_GLOBAL", "NPM_CONFIG_USERCONFIG", "SSH_AUTH_SOCK", "XAUTHORITY", "JULIA_DEPOT_PATH",
 )  # fmt: skip
 """Variables of the owner's that name such a place."""
+_CACHES = ("XDG_CACHE_HOME",)
+_WHOLE_STORES = {".cargo/registry"}
 _BELOW_VARIABLES = {
     "CARGO_HOME": ("credentials", "credentials.toml", "config", "config.toml", "registry"),
     "XDG_DATA_HOME": ("keyrings", "atoll", "uv/credentials", "fish", "nvim", "containers"),
@@ -69,20 +71,34 @@ _SHARED_PARENTS = (".local", ".local/share", ".local/lib", "go", "sdk")
 class NeverShown:
     """For one owner; `roots` are projects, workspaces and homes of Atoll."""
 
-    def __init__(self, owner: Mapping[str, str], roots: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        owner: Mapping[str, str],
+        roots: Iterable[str] = (),
+        *,
+        around_stores: Iterable[str] = (),
+    ) -> None:
+        """`around_stores` are private places below a home of which a part may be shown, though
+        not the whole.
+        """
         self._homes = tuple(_resolved(_homes(owner)))
-        below = [f"{home}/{name}" for home in self._homes for name in _PERSONAL]
-        named = [owner.get(key, "") for key in _VARIABLES]
-        for key, names in _BELOW_VARIABLES.items():
-            named += [f"{owner[key]}/{name}" for name in names if owner.get(key)]
+        partly = set(around_stores)
+        below = [
+            f"{home}/{name}" for home in self._homes for name in _PERSONAL if name not in partly
+        ]
+        named = [owner.get(key, "") for key in _VARIABLES if not (partly and key in _CACHES)]
+        for key, inner in _BELOW_VARIABLES.items():
+            parts = [name for name in inner if f".cargo/{name}" not in partly]
+            named += [f"{owner[key]}/{name}" for name in parts if owner.get(key)]
         places = [*below, *(place for place in named if os.path.isabs(place))]
         self.roots = tuple(_resolved([*roots, *programs.untrusted_roots()]))
         self.places = tuple(_resolved(places))
         among = [f"{home}/{name}" for home in self._homes for name in _PROGRAMS_AMONG]
         self._among = tuple(_resolved(among))
         parents = [f"{home}/{name}" for home in self._homes for name in ("", *_SHARED_PARENTS)]
-        data = owner.get("XDG_DATA_HOME", "")
-        self._parents = tuple(_resolved(["/", *_HOMES, *parents, *([data] if data else [])]))
+        parents += [f"{home}/{name}" for home in self._homes for name in partly - _WHOLE_STORES]
+        parents += [owner.get(key, "") for key in ("XDG_DATA_HOME", *(_CACHES if partly else ()))]
+        self._parents = tuple(_resolved(["/", *_HOMES, *parents]))
 
     def why(self, place: str) -> str | None:
         """Why an absolute path is not shown, or None if it may be. Links must be resolved."""

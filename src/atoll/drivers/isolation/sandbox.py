@@ -17,10 +17,12 @@ from atoll.drivers.contracts import IsolationRequest
 from atoll.drivers.isolation import doors, seccomp, toolchains, visible
 from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.drivers.isolation.package_stores import FoundStore, find_stores, variables_of
 from atoll.drivers.isolation.proving import find_cure, try_walls
 from atoll.drivers.isolation.toolchains import Shown
 from atoll.drivers.isolation.visible import Entry, Person
 from atoll.drivers.layers import probes
+from atoll.drivers.layers.store_overlays import place_of
 from atoll.host.programs import find_program, is_below
 from atoll.model.errors import IsolationError
 from atoll.model.modes import widest
@@ -95,6 +97,10 @@ class SandboxProcess(NamespaceProcess):
             uid=plan.uid,
             network=widest(plan.network, plan.setup_network),
             room={"root": root, "entries": entries},
+            stores=tuple(
+                {"name": found.store.name, "source": found.source, "hidden": found.store.hidden}
+                for found in _stores(plan, owner)
+            ),
         )
 
     def _machine(self, plan: IsolationPlan, root: str, owner: Mapping[str, str]) -> list[Entry]:
@@ -128,6 +134,10 @@ class SandboxProcess(NamespaceProcess):
             for place in visible.programs(found.shown)
             if place.at not in taken
         ]
+        shown += [
+            {"at": store.at, "bind": place_of(private, store.store.name), "store": True}
+            for store in _stores(plan, owner)
+        ]
         return sorted(shown, key=lambda entry: str(entry["at"]).split("/"))
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
@@ -147,6 +157,7 @@ class SandboxProcess(NamespaceProcess):
             "XDG_DATA_HOME": f"{plan.home}/.local/share",
             "XDG_STATE_HOME": f"{plan.home}/.local/state",
             **doors.variables(plan, inside.env),
+            **variables_of(_stores(plan, owner)),
             **plan.variables,
         }
         walls: dict[str, object] = {
@@ -223,6 +234,10 @@ def _optional(place: Shown, plan: IsolationPlan) -> Entry:
 def _own_places(plan: IsolationPlan) -> list[str]:
     """Where a capsule's own files are: nothing that lies there is a toolchain of the owner's."""
     return [place for place in (plan.workspace, plan.holder, str(plan.private)) if place]
+
+
+def _stores(plan: IsolationPlan, owner: Mapping[str, str]) -> list[FoundStore]:
+    return find_stores(owner, home=plan.home, workspace=plan.workspace, roots=_own_places(plan))
 
 
 def _never_shown(plan: IsolationPlan, owner: Mapping[str, str]) -> NeverShown:

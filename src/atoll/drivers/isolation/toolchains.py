@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.drivers.isolation.package_stores import usual_paths
 from atoll.host.programs import is_below
 
 _WHOLE = ("",)
@@ -98,8 +99,8 @@ _TOOLCHAINS = (
     _Toolchain("", "JAVA_HOME"),
     _Toolchain("", "ANDROID_HOME"),
 )  # fmt: skip
-"""Where people have their compilers and interpreters. Caches are not among the parts: they hold
-other things, too, and are written through to the owner's."""
+"""Where people have their compilers and interpreters. Caches are not among the parts: package
+stores are shown copy-on-write (`package_stores.py`), and other caches not at all."""
 
 
 class Shown(NamedTuple):
@@ -149,14 +150,24 @@ def _candidates(owner: Mapping[str, str], never: NeverShown) -> Iterator[tuple[s
             for part in toolchain.parts:
                 found = glob.glob(f"{glob.escape(os.path.normpath(root))}/{part}".rstrip("/"))
                 yield from ((place, is_asked) for place in sorted(found))
+    stores = usual_paths(owner)
     for entry in owner.get("PATH", "").split(":"):
         if os.path.isabs(entry) and os.path.isdir(entry):
-            yield from _around(os.path.normpath(entry), never)
+            yield from _around(os.path.normpath(entry), never, stores)
 
 
-def _around(programs: str, never: NeverShown) -> Iterator[tuple[str, bool]]:
-    """A directory of PATH, with what belongs to it where it has a prefix of its own."""
-    yield programs, True
+def _around(programs: str, never: NeverShown, stores: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """A directory of PATH, with what belongs to it where it has a prefix of its own.
+
+    One that has a package store in it, as that of pnpm, is shown without the store, to which the
+    capsule's tools write.
+    """
+    # One that may not be shown as a whole is not taken to pieces: it is refused below.
+    if never.why(os.path.realpath(programs)) is None and _holds_store(programs, stores):
+        held = sorted(glob.glob(f"{glob.escape(programs)}/*"))
+        yield from ((place, True) for place in held if not _holds_store(place, stores))
+    else:
+        yield programs, True
     prefix, name = os.path.split(programs)
     if name == "shims":
         # They only look for the programs, which lie beside them.
@@ -168,6 +179,10 @@ def _around(programs: str, never: NeverShown) -> Iterator[tuple[str, bool]]:
     if never.why(os.path.realpath(prefix)) is None and (name == "shims" or _is_prefix(prefix)):
         found = (f"{prefix}/{part}" for part in parts)
         yield from ((place, False) for place in found if os.path.isdir(place))
+
+
+def _holds_store(place: str, stores: Sequence[str]) -> bool:
+    return any(is_below(store, [place]) for store in stores)
 
 
 def _is_prefix(place: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from atoll.drivers.contracts import Sealed
 from atoll.drivers.layers import probes
 from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.store_overlays import is_unchanged
 from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
 from atoll.drivers.workspace.layered import OWN, LayeredWorkspace, own_layers
@@ -67,7 +68,13 @@ class OverlayWorkspace(LayeredWorkspace):
 
     def is_untouched(self, plan: WorkspacePlan) -> bool:
         tree = Pool(plan.pool).tree(plan.upper)
-        return tree.is_dir() and not any(tree.iterdir())
+        if not tree.is_dir():
+            return False
+        try:
+            return all(is_unchanged(entry) for entry in tree.iterdir())
+        except OSError:
+            # A directory that the capsule has closed is a change.
+            return False
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
         """By what lies in its own layers: nothing in the workspace but what every new one has.

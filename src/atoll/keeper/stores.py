@@ -1,0 +1,93 @@
+"""Package stores of the owner's in a capsule's view: each an overlay over the owner's directory.
+
+A store that cannot be mounted like this, because of its filesystem or of the kernel, is left out:
+the directory below the mount point then is a private store of the capsule's.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from atoll.keeper import calls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MS_NOSUID, _MS_NODEV = 0x2, 0x4
+_OPTIONS_LIMIT_BYTES = 4095
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def mount_store(mount: dict[str, object], namespace: int) -> bool:
+    """Mounts `{"store": SOURCE, "overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET}`;
+    False if that is not possible here.
+
+    With a `namespace` the owner's files are shown as those of the capsule's user, which needs
+    ID-mapped mounts of the source's filesystem.
+    """
+    target = str(mount["at"])
+    try:
+        source = _open_source(str(mount["store"]))
+    except OSError:
+        return False
+    try:
+        if namespace < 0:
+            _mount_overlay(mount, source, target)
+        else:
+            _mount_mapped(mount, source, target, namespace)
+    except OSError:
+        return False
+    finally:
+        os.close(source)
+    return True
+
+
+def _mount_mapped(mount: dict[str, object], source: int, target: str, namespace: int) -> None:
+    """Like `_mount_overlay`, over the source as the namespace shows it."""
+    tree = calls.clone_mounts(source)
+    try:
+        flags = calls.MOUNT_READ_ONLY | calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
+        calls.change_mounts(tree, flags, namespace=namespace)
+        # An overlay takes only what is mounted somewhere: here it will be covered.
+        with _opened(target) as place:
+            calls.attach_mounts(tree, place)
+    finally:
+        os.close(tree)
+    try:
+        with _opened(target) as mapped:
+            _mount_overlay(mount, mapped, target)
+    except OSError:
+        calls.unmount(target)
+        raise
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    place = os.open(path, _PLACE)
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+def _mount_overlay(mount: dict[str, object], source: int, target: str) -> None:
+    layers = mount["overlay"]
+    own = [str(layer) for layer in reversed(layers)] if isinstance(layers, list) else []
+    # By descriptor: the owner's path may contain what separates options.
+    lowers = ":".join([*own, f"/proc/self/fd/{source}"])
+    options = f"lowerdir={lowers},upperdir={mount['upper']},workdir={mount['work']}"
+    options = f"{options},{mount['options']}"
+    if len(os.fsencode(options)) > _OPTIONS_LIMIT_BYTES:
+        raise OSError(f"{len(own)} layers are more than one mount can name")
+    calls.mount("atoll", target, "overlay", _MS_NOSUID | _MS_NODEV, options)
+
+
+def _open_source(path: str) -> int:
+    """Through no link: the engine has resolved them."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return calls.open_beneath(root, path.strip("/"), os.O_PATH | os.O_DIRECTORY)
+    finally:
+        os.close(root)

@@ -1,0 +1,84 @@
+"""Where package managers keep what they have downloaded or compiled, and what of it is private.
+
+A capsule sees these directories copy-on-write: it reads what the owner has and writes to a layer
+of its own. Only the directories that are named here are shared. The directories around them often
+hold credentials (`~/.cargo/credentials.toml`, `~/.npmrc`, `~/.m2/settings.xml`,
+`~/.gradle/gradle.properties`) and are not. `hidden` names what lies in a store and must not be
+seen: git clones remember the address that they came from, which may contain a token, and some
+tools keep settings there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PackageStore(NamedTuple):
+    name: str
+    """Also the name of the directory that holds a capsule's changes to it: never rename one."""
+    below_home: str
+    """The default place. Below `.cache` and `.local/share` the XDG variables count."""
+    variable: str = ""
+    """Names the store itself, if it is elsewhere; a capsule then has the same variable."""
+    roots: tuple[tuple[str, str], ...] = ()
+    """Variables that name a directory around it, with the path of the store from there. A capsule
+    does not get these variables, and sees the store at the default place."""
+    hidden: tuple[str, ...] = ()
+    """Patterns of paths in it that no capsule sees."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Variables that tell its tool how to use it across filesystems."""
+    is_path_recorded: bool = False
+    """Projects record its path and refuse another one: a capsule sees it where the owner does."""
+
+
+PACKAGE_STORES = (
+    PackageStore(
+        "npm", ".npm/_cacache",
+        roots=(("npm_config_cache", "_cacache"), ("NPM_CONFIG_CACHE", "_cacache")),
+    ),
+    PackageStore(
+        "pnpm", ".local/share/pnpm/store", "npm_config_store_dir",
+        roots=(("PNPM_HOME", "store"),),
+        # Links to the projects that use the store.
+        hidden=("*/projects",),
+        is_path_recorded=True,
+    ),
+    PackageStore("pnpm-metadata", ".cache/pnpm"),
+    PackageStore("yarn", ".cache/yarn", "YARN_CACHE_FOLDER"),
+    PackageStore("yarn-berry", ".yarn/berry", "YARN_GLOBAL_FOLDER"),
+    PackageStore(
+        "bun", ".bun/install/cache", "BUN_INSTALL_CACHE_DIR",
+        roots=(("BUN_INSTALL", "install/cache"),),
+    ),
+    PackageStore("pip", ".cache/pip", "PIP_CACHE_DIR"),
+    PackageStore(
+        "uv", ".cache/uv", "UV_CACHE_DIR",
+        hidden=("git-v*",),
+        # It would try hard links first and warn that they fail.
+        settings=(("UV_LINK_MODE", "copy"),),
+    ),
+    PackageStore("poetry", ".cache/pypoetry", "POETRY_CACHE_DIR", hidden=("src", "cache/git")),
+    PackageStore(
+        "cargo", ".cargo/registry",
+        roots=(("CARGO_HOME", "registry"),),
+        hidden=("index/*/.git",),
+    ),
+    PackageStore(
+        "go-modules", "go/pkg/mod", "GOMODCACHE",
+        roots=(("GOPATH", "pkg/mod"),),
+        hidden=("cache/vcs",),
+    ),
+    PackageStore("go-build", ".cache/go-build", "GOCACHE"),
+    PackageStore("maven", ".m2/repository"),
+    PackageStore(
+        "gradle", ".gradle/caches/modules-2",
+        roots=(("GRADLE_USER_HOME", "caches/modules-2"),),
+    ),
+    PackageStore(
+        "gradle-wrapper", ".gradle/wrapper/dists",
+        roots=(("GRADLE_USER_HOME", "wrapper/dists"),),
+    ),
+    # Its settings may name a remote cache, with a password.
+    PackageStore("ccache", ".cache/ccache", "CCACHE_DIR", hidden=("ccache.conf",)),
+    PackageStore("ccache-3", ".ccache", hidden=("ccache.conf",)),
+)  # fmt: skip
