@@ -136,6 +136,15 @@ class Project:
                 refs=found.refs, tell=tell, thorough=thorough,
             )  # fmt: skip
 
+    def check_base(self) -> layers.Gaps:
+        """In which files a new capsule would differ from what it is made of."""
+        from atoll.engine import layers, planning  # noqa: PLC0415 - as above
+
+        config = self.config()
+        found = planning.survey(self.session, self.record, config)
+        ground = planning.ground_of(config)
+        return layers.check_base(self.session, self.record, ground, found.commit)
+
     def base(self) -> layers.Frozen | None:
         """What was frozen last of this project; None when nothing was."""
         from atoll.engine import layers  # noqa: PLC0415 - for one verb
