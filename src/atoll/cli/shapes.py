@@ -22,6 +22,7 @@ from atoll.model.state import (
 if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
     from atoll.engine.captured import Captured
+    from atoll.engine.excluded import Excluded
     from atoll.engine.layers import Layer
     from atoll.engine.timeline import Moment
     from atoll.engine.verify import attempt as verify
@@ -43,6 +44,14 @@ def capsule(record: Capsule, *, runs: list[Run] | None = None) -> Shape:
         "time_limit_s": record.time_limit_s,
     }
     return shape if runs is None else {**shape, "runs": [run(item) for item in runs]}
+
+
+def excluded(found: Excluded) -> Shape:
+    return {
+        "uncommitted": list(found.uncommitted),
+        "secrets": list(found.secrets),
+        "unreadable": list(found.unreadable),
+    }
 
 
 def run(record: Run) -> Shape:

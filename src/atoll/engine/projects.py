@@ -19,7 +19,7 @@ from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
-    from atoll.engine import bases, layers
+    from atoll.engine import bases, excluded, layers
     from atoll.engine.config import Config
 
 
@@ -111,6 +111,12 @@ class Project:
             self.session.store.remember_project(self.record._replace(name=plans[0].project))
         records = making.make_capsules(self.session, self.record, plans, point=point, tell=tell)
         return [Capsule(session=self.session, record=record) for record in records]
+
+    def ask_excluded(self, plan: CapsulePlan) -> excluded.Question:
+        """Begins to find out what the plan's capsule will not contain of the checkout."""
+        from atoll.engine import excluded  # noqa: PLC0415 - only for those who make something
+
+        return excluded.Question(self.session, self.record, plan)
 
     def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
         """A new capsule from a point of another, or from how that is now. They share layers."""
