@@ -41,7 +41,7 @@ BETWEEN = {
     ("docs/how-to/warm-a-project.md", "atoll new b", 0): (
         "mkdir node_modules/added && echo 1 > node_modules/added/index.js"
     ),
-    ("docs/how-to/warm-a-project.md", "atoll warm --check", 1): (
+    ("docs/how-to/warm-a-project.md", "atoll warm --check", 2): (
         'echo bad > "$(find "$ATOLL_HOME"/pools -path "*/node_modules/p9/index.js" | head -1)"'
     ),
     ("docs/how-to/bring-work-out.md", "atoll run fix-add -- git commit", 0): (
@@ -62,6 +62,7 @@ BETWEEN = {
 # Exit codes of commands that print no `error:` and yet fail.
 CODES = {
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 1): 1,
+    ("docs/how-to/warm-a-project.md", "atoll warm --check", 2): 1,
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth --write", 0): 2,
     ("docs/tutorial/first-capsule.md", "atoll run fix-add -- make test", 0): 2,
 }
