@@ -146,7 +146,7 @@ def test_top_level_directories_are_apart_from_the_rest(project):
 
 
 def test_nothing_ignored(repo):
-    assert find_carried(repo) == ((), (), ())
+    assert find_carried(repo) == ((), (), (), ())
 
 
 def test_unusual_names(project):
@@ -252,7 +252,7 @@ def test_linked_worktree_as_the_checkout(project, git, tmp_path):
     linked = tmp_path / "linked"
     git("worktree", "add", "--quiet", "--detach", linked, cwd=root)
     plant(linked, {"build/x": ""})
-    assert find_carried(linked) == (("build",), (), ())
+    assert find_carried(linked) == (("build",), (), (), ())
 
 
 def test_checkout_behind_a_link(project, git, tmp_path):

@@ -7,6 +7,7 @@ import time
 import click
 
 from atoll.cli import shapes
+from atoll.cli.excluded import render_excluded
 from atoll.cli.frame import Frame, verb
 from atoll.engine.levels import NAMES
 from atoll.engine.projects import CapsuleSpec
@@ -62,6 +63,7 @@ def command(
         frame.output.answer("plan", lines, "\n".join(lines))
         return
     started = time.monotonic()
+    question = project.ask_excluded(plans[0])
     made = project.make(plans, tell=frame.output.freezing)
     took = f"in {time.monotonic() - started:.2f} s"
     for capsule, plan in zip(made, plans, strict=True):
@@ -69,5 +71,11 @@ def command(
             f"made `{capsule.name}` ({plan.level}) from {plan.base_ref} at "
             f"{plan.base_commit[:10]} {took}"
         )
-    shown = [shapes.capsule(capsule.record) for capsule in made]
+    excluded = question.answer()
+    if line := render_excluded(excluded, dirty=dirty):
+        frame.output.note(line)
+    shown = [
+        {**shapes.capsule(capsule.record), "left_out": shapes.excluded(excluded)}
+        for capsule in made
+    ]
     frame.output.answer("capsules", shown, "\n".join(str(shape["name"]) for shape in shown))

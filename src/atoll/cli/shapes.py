@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.engine.browsers import Status as Browsers
     from atoll.engine.captured import Captured
     from atoll.engine.disk_use import DiskUse
+    from atoll.engine.excluded import Excluded
     from atoll.engine.layers import Layer
     from atoll.engine.overview import Summary
     from atoll.engine.timeline import Moment
@@ -62,6 +63,14 @@ def summary(record: Summary) -> Shape:
         "changed_files_complete": None if changed is None else changed.is_complete,
         "ahead": record.ahead,
         "behind": record.behind,
+    }
+
+
+def excluded(found: Excluded) -> Shape:
+    return {
+        "uncommitted": list(found.uncommitted),
+        "secrets": list(found.secrets),
+        "unreadable": list(found.unreadable),
     }
 
 

@@ -11,9 +11,11 @@ from atoll.cli.frame import Frame, verb
 from atoll.engine import layers
 from atoll.model import units
 
+_MOST = 20
+
 
 @click.command("warm")
-@click.option("--check", is_flag=True, help="Verify that no layer was changed since it was frozen.")
+@click.option("--check", is_flag=True, help="Verify that new capsules contain what was frozen.")
 @verb
 def command(frame: Frame, *, check: bool) -> int:
     """Freezes the project as it is now, so that `new` has nothing to copy."""
@@ -35,21 +37,33 @@ def command(frame: Frame, *, check: bool) -> int:
 def _check(frame: Frame) -> int:
     project = frame.project()
     found = layers.check(project.session, project.record)
-    data = [{**shapes.layer(one.layer), **_state(one)} for one in found]
     bad = [one for one in found if one.damaged]
+    gaps = layers.Gaps([], []) if bad else project.check_base()
     lines = [
-        f"{one.layer.id} ({one.layer.about}): {path}" for one in bad for path in one.damaged[:20]
+        f"{one.layer.id} ({one.layer.about}): {path}" for one in bad for path in one.damaged[:_MOST]
     ]
+    lines += [f"missing from new capsules: {path}" for path in gaps.missing[:_MOST]]
+    lines += [f"older in new capsules: {path}" for path in gaps.outdated[:_MOST]]
+    data = [{**shapes.layer(one.layer), **_state(one)} for one in found]
+    if different := [*gaps.missing, *gaps.outdated]:
+        base = layers.Layer(id="base", kind="base", about="all layers together")
+        data.append({**shapes.layer(base), "damaged": different, "users": []})
     frame.output.answer("layers", data, "\n".join(lines))
-    if not bad:
-        frame.output.note(f"{len(found)} layers are as they were frozen")
+    if not lines:
+        frame.output.note(
+            f"{len(found)} layers are as they were frozen, and a new capsule contains all of them"
+        )
         return 0
     users = sorted({name for one in bad for name in one.users})
-    frame.output.note(
-        f"hint: atoll rm {' '.join(users)}, then: atoll warm"
-        if users
-        else "damaged layers that no capsule uses were removed\nhint: atoll warm"
-    )
+    if users:
+        frame.output.note(f"hint: atoll rm {' '.join(users)}, then: atoll warm")
+    elif bad:
+        frame.output.note("damaged layers that no capsule uses were removed\nhint: atoll warm")
+    else:
+        frame.output.note(
+            f"in new capsules {units.counted(len(gaps.missing), 'file')} would be missing and "
+            f"{len(gaps.outdated)} older than in the project\nhint: atoll warm"
+        )
     return 1
 
 

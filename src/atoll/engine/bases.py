@@ -103,7 +103,7 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
-    fresh = None if thorough else find_fresh(pool, project.root, ground)
+    fresh = None if thorough else find_fresh(pool, project.root, ground, commit)
     base = Base(commit=commit_layers, git=git_layer, carried=fresh or Carried())
     if fresh is not None and not ground.dirty:
         return base
@@ -112,8 +112,9 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     if fresh is None:
         deltas = builder.way is not None
         made = freezing.freeze_carried(
-            pool, project.root, ground, deltas=deltas, tell=tell, thorough=thorough
-        )
+            pool, project.root, ground,
+            commit=commit, deltas=deltas, tell=tell, thorough=thorough,
+        )  # fmt: skip
         base = base._replace(carried=made)
     if ground.dirty:
         base = base._replace(dirty=_freeze_dirty(session, pool, source, ground, base))

@@ -6,12 +6,14 @@ What Atoll cannot do yet is drafted as a comment, so that the file never promise
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from atoll.drivers.layers.dependencies import is_dependency_directory
 from atoll.engine.ecosystems import Ecosystem, Server, Tree, find_ecosystems
 from atoll.model import presets
 from atoll.model.names import printable, slug
@@ -61,14 +63,17 @@ class Findings:
     """A usable project name; empty when the directory's holds nothing usable."""
     languages: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    """Commands that install what is missing."""
+    spare_setup: tuple[str, ...] = ()
+    """Commands that install what is in place already, and so in every capsule."""
     checks: tuple[tuple[str, str], ...] = ()
     """Names and shell commands, in the order in which they should run."""
     server: Server | None = None
     services: tuple[str, ...] = ()
     """What could be given to `use`."""
     tools: str | None = None
-    carry: tuple[str, ...] = ()
-    """Ignored directories that are there and worth carrying."""
+    installed: tuple[str, ...] = ()
+    """Where dependencies are in place: directories of the project or of the owner's home."""
     presets: tuple[str, ...] = presets.ALWAYS
     """What it has to reach, by name."""
     notes: tuple[str, ...] = ()
@@ -83,15 +88,19 @@ def look(root: Path, tracked: Sequence[str]) -> Findings:
     for name, run in _task_checks(tree):
         checks.setdefault(name, run)
     container = _devcontainer(tree)
+    places = {index: tuple(_installed(root, *one)) for index, one in enumerate(found)}
+    needed = [one for index, one in enumerate(found) if not places[index]]
+    spare = [one for index, one in enumerate(found) if places[index]]
     return Findings(
         name=slug(root.name),
         languages=tuple(dict.fromkeys(eco.language for _, eco in found)),
-        setup=tuple(_inside(place, run) for place, eco in found for run in eco.setup),
+        setup=tuple(_setup(needed)),
+        spare_setup=tuple(_setup(spare)),
         checks=tuple(checks.items()),
         server=_server(found, container),
         services=tuple(_services(tree)),
         tools=next((use for use, names in _TOOL_FILES if tree.has(*names)), None),
-        carry=tuple(dict.fromkeys(_carry(root, found))),
+        installed=tuple(dict.fromkeys(path for paths in places.values() for path in paths)),
         presets=presets.proposed(tracked),
         notes=tuple(_notes(tree, container)),
     )
@@ -167,12 +176,19 @@ def _services(tree: Tree) -> Iterator[str]:
     yield from dict.fromkeys(_IMAGE_KINDS[name] for name in names if name in _IMAGE_KINDS)
 
 
-def _carry(root: Path, found: Sequence[tuple[str, Ecosystem]]) -> Iterator[str]:
-    for place, eco in found:
-        for name in eco.carry:
-            path = root / place / name
-            if path.is_dir() and not path.is_symlink():
-                yield f"{place}/{name}" if place else name
+def _setup(found: Sequence[tuple[str, Ecosystem]]) -> Iterator[str]:
+    return (_inside(place, run) for place, eco in found for run in eco.setup)
+
+
+def _installed(root: Path, place: str, eco: Ecosystem) -> Iterator[str]:
+    """Where the dependencies of one language are: in the project, else in the owner's store."""
+    inner = [f"{place}/{name}" if place else name for name in eco.installed_in]
+    found = [path for path in inner if _is_installed(root / path)]
+    yield from found or (path for path in eco.stores if os.path.isdir(os.path.expanduser(path)))
+
+
+def _is_installed(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and is_dependency_directory(str(path))
 
 
 def _devcontainer(tree: Tree) -> Mapping[str, object]:
@@ -188,9 +204,9 @@ def _notes(tree: Tree, container: Mapping[str, object]) -> Iterator[str]:
     elif tree.has(*_DEVCONTAINERS):
         yield "a devcontainer: Atoll does not read its image"
     if tree.has(".worktreeinclude"):
-        yield ".worktreeinclude: the ignored files that it lists are not carried yet"
+        yield ".worktreeinclude: ignored files are carried without it, secrets by `project.carry`"
     if tree.has(".gitmodules"):
-        yield "submodules: a new capsule has them empty; add `git submodule update --init` to setup"
+        yield "submodules: a new capsule has those that are checked out here"
     if "filter=lfs" in tree.text(".gitattributes"):
         yield "git LFS: a new capsule may hold pointers; add `git lfs pull` to setup"
 
@@ -223,17 +239,20 @@ def _project_block(findings: Findings) -> list[str]:
     if findings.name:
         lines.append(f"name = {_text(findings.name)}")
     lines.append('# base = "main"    # where new capsules start')
-    if findings.carry:
-        lines.append(f"# later: carry = {_list(findings.carry)}")
+    lines.append('# carry = ["**", ".env"]    # what git ignores is carried; secrets only by name')
     return lines
 
 
 def _capsule_block(findings: Findings) -> list[str]:
     lines = ["[capsule]"]
+    if findings.spare_setup:
+        where = printable(", ".join(findings.installed))
+        lines.append(f"# Not needed while a new capsule finds its dependencies in {where}:")
+        lines.append(f"# setup = {_list(findings.spare_setup)}")
     if findings.setup:
         lines.append("# Run once, in order, inside a new capsule.")
         lines += ["setup = [", *(f"    {_text(run)}," for run in findings.setup), "]"]
-    else:
+    elif not findings.spare_setup:
         lines.append('# setup = ["make deps"]    # run once, in order, inside a new capsule')
     lines.append('# env = { LOG_LEVEL = "debug" }')
     lines.append('# limits = { time = "2h" }')

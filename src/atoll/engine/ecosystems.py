@@ -96,7 +96,11 @@ class Ecosystem:
     setup: tuple[str, ...] = ()
     checks: Mapping[str, str] = field(default_factory=dict)
     server: Server | None = None
-    carry: tuple[str, ...] = ()
+    installed_in: tuple[str, ...] = ()
+    """Directories of the project that hold its dependencies once they are installed; one is
+    enough."""
+    stores: tuple[str, ...] = ()
+    """Directories of the owner's from which the build tool takes dependencies by itself."""
 
 
 def find_ecosystems(tree: Tree) -> Iterator[Ecosystem]:
@@ -158,7 +162,7 @@ def _node(tree: Tree) -> Ecosystem | None:
         setup=(setup,) if setup else (),
         checks={name: run[name] for name in _NODE_CHECKS if _is_check(scripts.get(name, ""))},
         server=server,
-        carry=("node_modules",),
+        installed_in=("node_modules",),
     )
 
 
@@ -223,7 +227,7 @@ def _python(tree: Tree) -> Ecosystem | None:
         setup=(setup,) if setup else (),
         checks=checks,
         server=serve if tree.has("manage.py") else None,
-        carry=(".venv",),
+        installed_in=(".venv", "venv", "env", ".env", "__pypackages__"),
     )
 
 
@@ -256,7 +260,13 @@ def _rust(tree: Tree) -> Ecosystem | None:
         return None
     fetch = "cargo fetch --locked" if tree.has("Cargo.lock") else "cargo fetch"
     checks = {"test": "cargo test"}
-    return Ecosystem(language="Rust", setup=(fetch,), checks=checks, carry=("target",))
+    return Ecosystem(
+        language="Rust",
+        setup=(fetch,),
+        checks=checks,
+        installed_in=("target", "vendor"),
+        stores=("~/.cargo/registry",),
+    )
 
 
 def _go(tree: Tree) -> Ecosystem | None:
@@ -265,14 +275,27 @@ def _go(tree: Tree) -> Ecosystem | None:
     checks = {"test": "go test ./..."}
     if tree.has(".golangci.yml", ".golangci.yaml", ".golangci.toml"):
         checks["lint"] = "golangci-lint run"
-    return Ecosystem(language="Go", setup=("go mod download",), checks=checks)
+    return Ecosystem(
+        language="Go",
+        # Without this file there is nothing to download.
+        setup=("go mod download",) if tree.has("go.sum") else (),
+        checks=checks,
+        installed_in=("vendor",),
+        stores=("~/go/pkg/mod",),
+    )
 
 
 def _java(tree: Tree) -> Ecosystem | None:
     if tree.has("pom.xml"):
         maven = "./mvnw" if tree.has("mvnw") else "mvn"
         setup = (f"{maven} -q dependency:go-offline",)
-        return Ecosystem(language="Java", setup=setup, checks={"test": f"{maven} -q test"})
+        return Ecosystem(
+            language="Java",
+            setup=setup,
+            checks={"test": f"{maven} -q test"},
+            installed_in=("target",),
+            stores=("~/.m2/repository",),
+        )
     if tree.has("build.gradle", "build.gradle.kts"):
         gradle = "./gradlew" if tree.has("gradlew") else "gradle"
         return Ecosystem(language="Java", checks={"test": f"{gradle} test"})
@@ -290,7 +313,13 @@ def _ruby(tree: Tree) -> Ecosystem | None:
     if tree.has(".rubocop.yml"):
         checks["lint"] = "bundle exec rubocop"
     server = Server(command="bin/rails server", port=3000) if tree.has("bin/rails") else None
-    return Ecosystem(language="Ruby", setup=("bundle install",), checks=checks, server=server)
+    return Ecosystem(
+        language="Ruby",
+        setup=("bundle install",),
+        checks=checks,
+        server=server,
+        installed_in=("vendor/bundle",),
+    )
 
 
 def _php(tree: Tree) -> Ecosystem | None:
@@ -305,7 +334,7 @@ def _php(tree: Tree) -> Ecosystem | None:
         setup=("composer install",),
         checks=checks,
         server=server,
-        carry=("vendor",),
+        installed_in=("vendor",),
     )
 
 
@@ -318,23 +347,29 @@ def _elixir(tree: Tree) -> Ecosystem | None:
         setup=("mix deps.get",),
         checks={"test": "mix test"},
         server=Server(command="mix phx.server", port=4000) if phoenix else None,
-        carry=("deps", "_build"),
+        installed_in=("deps", "_build"),
     )
 
 
 def _dotnet(tree: Tree) -> Ecosystem | None:
     if not any(name.endswith((".sln", ".csproj")) and "/" not in name for name in tree.files):
         return None
-    return Ecosystem(language="C#", setup=("dotnet restore",), checks={"test": "dotnet test"})
+    return Ecosystem(
+        language="C#",
+        setup=("dotnet restore",),
+        checks={"test": "dotnet test"},
+        installed_in=("obj",),
+        stores=("~/.nuget/packages",),
+    )
 
 
 def _native(tree: Tree) -> Ecosystem | None:
     if tree.has("CMakeLists.txt"):
         test = "cmake -S . -B build && cmake --build build && ctest --test-dir build"
-        return Ecosystem(language="C/C++", checks={"test": test}, carry=("build",))
+        return Ecosystem(language="C/C++", checks={"test": test})
     if tree.has("meson.build"):
         test = "(test -d build || meson setup build) && meson test -C build"
-        return Ecosystem(language="C/C++", checks={"test": test}, carry=("build",))
+        return Ecosystem(language="C/C++", checks={"test": test})
     if tree.has("configure.ac"):
         return Ecosystem(language="C/C++")
     return None

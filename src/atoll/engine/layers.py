@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import history
-from atoll.drivers.layers.carried import load_carried
+from atoll.drivers.layers import completeness, history, probes
+from atoll.drivers.layers.carried import find_fresh, forget_carried, load_carried
 from atoll.drivers.layers.carry import tracked_secrets
 from atoll.drivers.layers.commit import current_layers
+from atoll.drivers.layers.completeness import Gaps
 from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine import upkeep
 from atoll.engine.session import Session
 from atoll.host import files, locks
+from atoll.host.layer_stack import Namespace
 from atoll.host.trees import LeftOut
 from atoll.model.errors import StateError
+from atoll.model.plan import Ground
 from atoll.model.state import Project
 
-__all__ = ["Checked", "Frozen", "Layer", "check", "describe", "find_frozen"]
+__all__ = ["Checked", "Frozen", "Gaps", "Layer", "check", "check_base", "describe", "find_frozen"]
 
 
 def describe(session: Session, project: Project, names: Sequence[str]) -> list[Layer]:
@@ -69,6 +72,28 @@ def check(session: Session, project: Project) -> list[Checked]:
                 found.append(Checked(layer, damaged, users))
         found += [_checked_store(session, project, store) for store in history.check_stores(pool)]
     return found
+
+
+def check_base(session: Session, project: Project, ground: Ground, commit: str) -> Gaps:
+    """Compares what a new capsule contains with the commit and the checkout.
+
+    If a file is missing, everything beside the commit is frozen anew when it is next needed.
+    """
+    pool = Pool(session.pool(project.id))
+    carried = load_carried(pool)
+    if carried is None:
+        return Gaps([], [])
+    way, _ = probes.find_overlay(session.home)
+    namespace: Namespace | None = None
+    if way is not None:
+        namespace = "user" if probes.overlay_way(way).user else "trusted"
+    with pool.turn(shared=True):
+        frozen = completeness.Frozen(pool, current_layers(pool), carried, namespace)
+        is_fresh = find_fresh(pool, project.root, ground, commit) is not None
+        gaps = completeness.find_gaps(frozen, project.root, ground, is_fresh=is_fresh)
+        if gaps.missing:
+            forget_carried(pool)
+    return gaps
 
 
 def _checked_store(session: Session, project: Project, store: history.StoreState) -> Checked:

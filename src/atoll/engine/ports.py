@@ -20,6 +20,8 @@ from atoll.model.names import short_hash
 from atoll.model.state import Capsule, Project
 
 FIRST, LAST = 20_000, 29_999
+UNDECLARED = 3000
+"""`PORT` in a network of its own when no service is declared: whatever it is, it is free there."""
 
 
 def lease_with_ports(
@@ -113,6 +115,8 @@ def variables_of(session: Session, capsule: Capsule) -> dict[str, str]:
     URLs are left out when they lead nowhere, or to another user.
     """
     ports = told_inside(capsule)
+    if not ports and levels.has_own_network(capsule.level):
+        return {"PORT": str(UNDECLARED)}
     if not ports or not daemons.is_wanted(session):
         return variables(ports, {})
     port = urls.router_port(session)

@@ -19,7 +19,7 @@ from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
-    from atoll.engine import bases, layers
+    from atoll.engine import bases, excluded, layers
     from atoll.engine.config import Config
     from atoll.engine.disk_use import DiskUse
 
@@ -115,6 +115,12 @@ class Project:
         records = making.make_capsules(self.session, self.record, plans, point=point, tell=tell)
         return [Capsule(session=self.session, record=record) for record in records]
 
+    def ask_excluded(self, plan: CapsulePlan) -> excluded.Question:
+        """Begins to find out what the plan's capsule will not contain of the checkout."""
+        from atoll.engine import excluded  # noqa: PLC0415 - only for those who make something
+
+        return excluded.Question(self.session, self.record, plan)
+
     def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
         """A new capsule from a point of another, or from how that is now. They share layers."""
         from atoll.engine import making  # noqa: PLC0415 - only for those who make something
@@ -138,6 +144,15 @@ class Project:
                 self.session, self.record, found.commit, ground,
                 refs=found.refs, tell=tell, thorough=thorough,
             )  # fmt: skip
+
+    def check_base(self) -> layers.Gaps:
+        """In which files a new capsule would differ from what it is made of."""
+        from atoll.engine import layers, planning  # noqa: PLC0415 - as above
+
+        config = self.config()
+        found = planning.survey(self.session, self.record, config)
+        ground = planning.ground_of(config)
+        return layers.check_base(self.session, self.record, ground, found.commit)
 
     def base(self) -> layers.Frozen | None:
         """What was frozen last of this project; None when nothing was."""

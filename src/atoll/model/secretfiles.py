@@ -170,6 +170,15 @@ _DIRECTORIES = {
 }
 
 
+REASONS = frozenset(
+    rule.reason
+    for rules in (_NAMES.values(), _ENDINGS.values(), (rule for rule, _ in _FAMILIES))
+    for rule in rules
+    if rule is not None
+) | {_MAYBE_ACCOUNT.reason, _ENVIRONMENTS.reason, *(rule.reason for rule in _DIRECTORIES.values())}
+"""All reasons for which a file or directory counts as a secret."""
+
+
 @lru_cache(maxsize=1 << 15)
 def find_rule(name: str) -> Rule | None:
     """The kind of secret that a file of this name is, or may be when the rule has `content`.

@@ -43,6 +43,13 @@ def package(**scripts: str) -> str:
     return json.dumps({"dependencies": {"a": "1"}, "scripts": scripts})
 
 
+@pytest.fixture(autouse=True)
+def owner_without_stores(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
 @pytest.mark.parametrize(
     ("files", "language", "setup"),
     [
@@ -82,7 +89,8 @@ def package(**scripts: str) -> str:
         ),
         ({"Gemfile": ""}, "Ruby", "bundle install"),
         ({"Cargo.toml": "", "Cargo.lock": ""}, "Rust", "cargo fetch --locked"),
-        ({"go.mod": ""}, "Go", "go mod download"),
+        ({"go.mod": "", "go.sum": ""}, "Go", "go mod download"),
+        ({"go.mod": ""}, "Go", None),
         ({"pom.xml": "", "mvnw": ""}, "Java", "./mvnw -q dependency:go-offline"),
         ({"composer.json": ""}, "PHP", "composer install"),
         ({"mix.exs": ""}, "Elixir", "mix deps.get"),
@@ -98,6 +106,45 @@ def test_lock_files_tell_the_set_up(
     assert findings.languages == (language,)
     assert findings.setup == ((setup,) if setup else ())
     assert drafted(findings).capsule.setup == findings.setup
+
+
+@pytest.mark.parametrize(
+    ("files", "installed", "setup"),
+    [
+        (
+            {"package.json": package(), "package-lock.json": ""},
+            "node_modules/a/package.json",
+            "npm ci",
+        ),
+        ({"pyproject.toml": "", "uv.lock": ""}, ".venv/pyvenv.cfg", "uv sync --frozen"),
+        ({"requirements.txt": ""}, "venv/pyvenv.cfg", "-r requirements.txt"),
+        ({"Gemfile": ""}, "vendor/bundle/ruby/3.3.0/gems/rack/x", "bundle install"),
+        ({"Cargo.toml": "", "Cargo.lock": ""}, "target/.rustc_info.json", "cargo fetch --locked"),
+        ({"go.mod": "", "go.sum": ""}, "vendor/modules.txt", "go mod download"),
+        ({"go.mod": "", "go.sum": ""}, "~/go/pkg/mod/cache/x", "go mod download"),
+        ({"pom.xml": ""}, "~/.m2/repository/x", "mvn -q dependency:go-offline"),
+        ({"composer.json": ""}, "vendor/composer/installed.json", "composer install"),
+        ({"mix.exs": ""}, "deps/plug/mix.exs", "mix deps.get"),
+        ({"App.csproj": ""}, "obj/project.assets.json", "dotnet restore"),
+    ],
+)
+def test_no_set_up_is_proposed_for_dependencies_that_are_in_place(
+    tmp_path: Path, owner_without_stores: Path, files: dict[str, str], installed: str, setup: str
+) -> None:
+    home = installed.startswith("~/")
+    write(owner_without_stores if home else tmp_path, {installed.removeprefix("~/"): ""})
+    findings = found_in(tmp_path, files)
+    assert drafted(findings).capsule.setup == ()
+    assert findings.spare_setup[0].endswith(setup)
+    lines = render_project_file(findings).splitlines()
+    assert any(line.startswith("# setup = ") and setup in line for line in lines)
+    assert "later: carry" not in "\n".join(lines)
+
+
+def test_a_directory_of_that_name_is_no_evidence(tmp_path: Path) -> None:
+    write(tmp_path, {"vendor/ours.php": "", "target/notes": "", "node_modules/README": ""})
+    files = {"package.json": package(), "composer.json": "", "Cargo.toml": ""}
+    assert found_in(tmp_path, files).setup == ("npm install", "cargo fetch", "composer install")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +232,7 @@ def test_directories_below_count_when_the_root_has_no_language(tmp_path: Path) -
             "front/package.json": package(dev="vite", test="x"),
             "front/package-lock.json": "",
             "back/go.mod": "",
+            "back/go.sum": "",
             "we ird;rm/go.mod": "",
         },
     )
@@ -202,7 +250,7 @@ def test_only_tracked_files_count(tmp_path: Path) -> None:
 
 
 def test_the_rest_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "node_modules").mkdir()
+    write(tmp_path, {"node_modules/.package-lock.json": ""})
     findings = found_in(
         tmp_path,
         {
@@ -218,7 +266,7 @@ def test_the_rest_is_seen(tmp_path: Path) -> None:
     )
     assert findings.services == ("postgres", "redis")
     assert findings.tools == "mise"
-    assert findings.carry == ("node_modules",)
+    assert findings.installed == ("node_modules",)
     assert [note.partition(":")[0] for note in findings.notes] == [
         "a compose file",
         ".worktreeinclude",
@@ -234,13 +282,11 @@ DRAFT = """\
 # JavaScript
 name = "my-shop"
 # base = "main"    # where new capsules start
-# later: carry = ["node_modules"]
+# carry = ["**", ".env"]    # what git ignores is carried; secrets only by name
 
 [capsule]
-# Run once, in order, inside a new capsule.
-setup = [
-    "npm ci",
-]
+# Not needed while a new capsule finds its dependencies in node_modules:
+# setup = ["npm ci"]
 # env = { LOG_LEVEL = "debug" }
 # limits = { time = "2h" }
 # What its processes may reach, at level `sandbox`:
@@ -266,7 +312,7 @@ run = "npm test"
 
 def test_the_draft_in_full(tmp_path: Path) -> None:
     root = tmp_path / "My Shop"
-    (root / "node_modules").mkdir(parents=True)
+    write(root, {"node_modules/.package-lock.json": ""})
     findings = found_in(
         root,
         {
@@ -364,7 +410,8 @@ TEXTS = st.text(max_size=30)
         ),
         services=st.lists(st.sampled_from(["postgres", "redis"])).map(tuple),
         tools=st.none() | st.sampled_from(["mise", "nix"]),
-        carry=st.lists(TEXTS).map(tuple),
+        spare_setup=st.lists(TEXTS).map(tuple),
+        installed=st.lists(TEXTS).map(tuple),
     )
 )
 def test_whatever_was_found_the_draft_is_valid(findings: Findings) -> None:

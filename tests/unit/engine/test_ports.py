@@ -242,6 +242,6 @@ def test_what_is_told_inside(world):
         "ATOLL_URL_DB": f"http://db.own--shop.localhost:{port}",
     }
     bare = world.capsule(project, "bare")
-    assert ports.variables_of(world.session, bare) == {}
+    assert ports.variables_of(world.session, bare) == {"PORT": "3000"}
     shared = world.capsule(project, "shared", level="worktree", web=3000)
     assert ports.variables_of(world.session, shared)["PORT"] == str(shared.ports["web"])

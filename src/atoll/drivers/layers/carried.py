@@ -1,4 +1,4 @@
-"""Dependency layers: what git ignores and a capsule needs, frozen once and refreshed by delta.
+"""Dependency layers: what git does not track and a capsule needs, frozen once, refreshed by delta.
 
 `carried.json` in the pool says what was frozen last. Its fingerprints tell cheaply whether that
 still stands; where they do not, one walk finds what changed, and only that is copied.
@@ -10,6 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
+from atoll.drivers.layers.ignore_rules import stamp_rules
 from atoll.drivers.layers.pool import Pool
 from atoll.host import files
 from atoll.host.trees import LeftOut
@@ -25,6 +26,8 @@ class Part(NamedTuple):
     name: str
     layers: tuple[str, ...]
     stamp: str
+    hidden: tuple[str, ...] | None = None
+    """What the deltas among the layers hide of those below; None when that is not known."""
 
 
 class Carried(NamedTuple):
@@ -34,10 +37,19 @@ class Carried(NamedTuple):
     parts: tuple[Part, ...] = ()
     rest: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    rules: str = ""
+    """The stamp of what decides which entries are ignored, and of the commit."""
+    watched: tuple[str, ...] = ()
+    """What that stamp is made of."""
+    unignored: tuple[str, ...] = ()
+    """Dependency directories that no rule of the project ignores."""
+    own_rules: str | None = None
+    """The layer that lets git inside ignore them."""
 
     @property
     def layers(self) -> tuple[str, ...]:
-        return tuple(layer for part in self.parts for layer in part.layers)
+        top = () if self.own_rules is None else (self.own_rules,)
+        return (*(layer for part in self.parts for layer in part.layers), *top)
 
     @property
     def directories(self) -> tuple[str, ...]:
@@ -48,6 +60,11 @@ def save_carried(pool: Pool, made: Carried) -> None:
     files.write_atomic(pool.root / _FILE, json.dumps(made._asdict()).encode())
 
 
+def forget_carried(pool: Pool) -> None:
+    """Lets everything be frozen anew, when it is next needed. The layers stay for their users."""
+    (pool.root / _FILE).unlink(missing_ok=True)
+
+
 def load_carried(pool: Pool) -> Carried | None:
     content = files.read_regular(pool.root / _FILE, limit_bytes=1 << 28)
     try:
@@ -55,19 +72,32 @@ def load_carried(pool: Pool) -> Carried | None:
         return Carried(
             ground=raw["ground"],
             root=raw["root"],
-            parts=tuple(Part(name, tuple(layers), stamp) for name, layers, stamp in raw["parts"]),
+            parts=tuple(_parse_part(*part) for part in raw["parts"]),
             rest=tuple(raw["rest"]),
             left_out=tuple(LeftOut(*entry) for entry in raw["left_out"]),
+            # Files of earlier versions lack these: their stamp fits nothing.
+            rules=raw.get("rules", ""),
+            watched=tuple(raw.get("watched", ())),
+            unignored=tuple(raw.get("unignored", ())),
+            own_rules=raw.get("own_rules"),
         )
     except (ValueError, KeyError, TypeError):
         # Torn, or from before: what it named is frozen again, and found to be there already.
         return None
 
 
-def find_fresh(pool: Pool, checkout: str, ground: Ground) -> Carried | None:
-    """What was frozen last, if it still stands by all that a few stats can tell."""
+def _parse_part(name: str, layers: list[str], stamp: str, hidden: list[str] | None = None) -> Part:
+    return Part(name, tuple(layers), stamp, None if hidden is None else tuple(hidden))
+
+
+def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> Carried | None:
+    """What was frozen last, if it still stands by all that stats can tell."""
     known = load_carried(pool)
     if known is None or known.ground != ground_key(ground):
+        return None
+    if known.rules != stamp_rules(checkout, known.watched, commit):
+        return None
+    if known.own_rules is not None and pool.find(known.own_rules) is None:
         return None
     stamps = fingerprint(checkout, known.directories, known.rest)
     for part in known.parts:

@@ -1,8 +1,9 @@
 """What of the owner's checkout travels into capsules besides the commit. Nothing is copied here.
 
-Git says what is ignored, changed and untracked; the project file chooses among it. What looks like
-a secret stays out unless `project.carry` names it, and what `project.never` names stays out in any
-case. Whatever stays out is told with a reason.
+Git says what is ignored, changed and untracked; the project file chooses among it. Dependency
+directories travel like ignored entries also where no rule ignores them. What looks like a secret
+stays out unless `project.carry` names it, and what `project.never` names stays out in any case.
+Whatever stays out is reported with a reason.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers.carrylist import CarryList, topmost
+from atoll.drivers.layers.dependencies import find_dependency_directories
 from atoll.host import git
 from atoll.host.files import read_regular
 from atoll.host.trees import LeftOut, Skip, is_gone
@@ -43,6 +45,8 @@ class Carried(NamedTuple):
     """All other ignored entries, directories or files: together one layer."""
     left_out: tuple[LeftOut, ...]
     """Of these entries only: what stays out inside of them is for the `skipper` to say."""
+    unignored: tuple[str, ...] = ()
+    """Those of the directories and of the rest that no rule ignores: dependency directories."""
 
 
 class Dirty(NamedTuple):
@@ -57,13 +61,14 @@ class Dirty(NamedTuple):
 def find_carried(
     checkout: str, *, carry: Sequence[str] | None, never: Sequence[str], home: str | None = None
 ) -> Carried:
-    """What is ignored and travels: all of it, or what `carry` lists.
+    """What is ignored, or a dependency directory, and travels: all of it, or what `carry` lists.
 
     `home` is Atoll's own, which may lie inside. Raises SpecError for an entry of `carry` that
     leaves the root or is git's own.
     """
     judge = _Judge(checkout, carry=carry, never=never, home=home)
-    entries = _ignored(checkout)
+    dependencies = _unignored_dependencies(checkout)
+    entries = {**_ignored(checkout), **dict.fromkeys(dependencies, True)}
     chosen = judge.listed.chosen(entries)
     covered = {above for path in chosen for above in _upwards(path)}
     left_out = {path: _UNLISTED for path in topmost(entries) if path not in covered}
@@ -78,7 +83,8 @@ def find_carried(
         else:
             rest.append(path)
     left_out.update(dict.fromkeys(judge.listed.unmet(), _UNTRACKED))
-    return Carried(tuple(directories), tuple(rest), _told(left_out))
+    unignored = sorted({*directories, *rest}.intersection(dependencies))
+    return Carried(tuple(directories), tuple(rest), _told(left_out), tuple(unignored))
 
 
 def skipper(
@@ -169,12 +175,26 @@ def _ignored(checkout: str) -> dict[str, bool]:
     return {entry.removesuffix("/"): entry.endswith("/") for entry in entries}
 
 
+def _unignored_dependencies(checkout: str) -> list[str]:
+    """Dependency directories that git neither tracks nor ignores."""
+    listed = git.git(
+        "ls-files", "--others", "--exclude-standard", "--directory", "-z", cwd=checkout
+    )
+    untracked = [path[:-1] for path in listed.text.split("\0") if path.endswith("/")]
+    return find_dependency_directories(checkout, untracked)
+
+
 def _untracked(checkout: str, judge: _Judge) -> tuple[list[str], dict[str, str]]:
     """Files that git neither tracks nor ignores, and what there cannot be had."""
     listed = git.git("ls-files", "--others", "--exclude-standard", "-z", cwd=checkout)
     left_out = {os.fsdecode(name): UNREADABLE for name in _UNOPENED.findall(listed.stderr)}
     files: list[str] = []
+    # What travels with the layers of dependencies is no change.
+    dependencies = judge.listed.chosen(_unignored_dependencies(checkout))
+    carried = tuple(f"{path}/" for path in dependencies)
     for path in filter(None, listed.text.split("\0")):
+        if path.startswith(carried):
+            continue
         if path.endswith("/"):
             # Git lists files; only a repository of its own is shown as a directory.
             place, reason = judge.find_path_reason(path[:-1])

@@ -96,3 +96,11 @@ def topmost(paths: Iterable[str]) -> Iterator[str]:
         if not path.startswith(above):
             above = f"{path}/"
             yield path
+
+
+def above(path: str) -> Iterator[str]:
+    """The directories that hold a path, from the nearest up; not the root."""
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]

@@ -254,8 +254,13 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
         try:
             mine = os.lstat(tree / path)
             mtime_ns = mine.st_mtime_ns
+            theirs = os.path.join(source.checkout, path)
             if path not in differing:
-                mtime_ns = os.lstat(os.path.join(source.checkout, path)).st_mtime_ns
+                mtime_ns = os.lstat(theirs).st_mtime_ns
+            elif os.path.lexists(theirs):
+                # Git compares whole seconds: the owner's version, which `--dirty` puts in its
+                # place, must not have the same one.
+                mtime_ns = os.lstat(theirs).st_mtime_ns - _SETTLED_NS
         except (FileNotFoundError, NotADirectoryError):
             # Left out of a sparse checkout, on either side.
             continue

@@ -26,7 +26,7 @@ _LOCKS = (
     r"|(?:uv|pdm|poetry|Pipfile|Cargo|Gemfile|composer|mix|pubspec|flake|pixi)\.lock"
     r"|requirements.*\.txt|go\.sum|gradle\.lockfile|packages\.lock\.json|\.gitignore"
 )
-_RESTLESS = frozenset({".cache", ".vite", ".vite-temp", "__pycache__"})
+RESTLESS = frozenset({".cache", ".vite", ".vite-temp", "__pycache__"})
 """Caches that change with every build, and that no capsule needs in their latest state."""
 
 
@@ -45,10 +45,10 @@ def fingerprint(checkout: str, directories: Sequence[str], rest: Sequence[str]) 
 
 
 def _rest_stats(checkout: str, rest: Sequence[str]) -> Iterator[object]:
-    chosen = _spread(rest, _SAMPLE)
+    chosen = spread(rest, _SAMPLE)
     share = _SAMPLE // max(1, len(chosen))
-    yield len(rest)
-    for parent in _spread(sorted({os.path.dirname(path) for path in rest}), _SAMPLE):
+    yield list(rest)
+    for parent in spread(sorted({os.path.dirname(path) for path in rest}), _SAMPLE):
         yield _stats(f"{checkout}/{parent}")
     for path in chosen:
         yield from _tree_stats(f"{checkout}/{path}", share)
@@ -66,11 +66,11 @@ def _tree_stats(place: str, limit: int) -> Iterator[object]:
         # Scopes and a package manager's own directories stand for many packages.
         (many if path[len(place) + 1] in ".@" else others).append(path)
     many = many[:limit]
-    chosen = [*many, *_spread(others, limit - len(many))]
+    chosen = [*many, *spread(others, limit - len(many))]
     yield from map(_stats, chosen)
     room = limit - len(chosen)
     for directory in chosen[: min(room, _LISTINGS)]:
-        below = _spread(_directories(directory), room)
+        below = spread(_directories(directory), room)
         room -= len(below)
         yield from map(_stats, below)
         yield from (_stats(f"{path}/site-packages") for path in below if "/lib/python" in path)
@@ -88,11 +88,11 @@ def _directories(place: str) -> list[str]:
     return [
         entry.path
         for entry in _entries(place)
-        if entry.name not in _RESTLESS and entry.is_dir(follow_symlinks=False)
+        if entry.name not in RESTLESS and entry.is_dir(follow_symlinks=False)
     ]
 
 
-def _spread(items: Sequence[str], limit: int) -> Sequence[str]:
+def spread(items: Sequence[str], limit: int) -> Sequence[str]:
     """All of them, or every n-th so that at most `limit` are left."""
     return items[:: -(-len(items) // limit) or 1] if limit > 0 else ()
 
@@ -103,6 +103,11 @@ def _stats(place: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def digest_stats(label: str, places: Iterable[str]) -> str:
+    """One stamp of all of these files and directories, and of the label."""
+    return _digest([label, *map(_stats, places)])
 
 
 def _digest(stats: Iterable[object]) -> str:

@@ -15,10 +15,14 @@ from atoll.drivers.layers.carried import (
     save_carried,
 )
 from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
+from atoll.drivers.layers.carrylist import topmost
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
+from atoll.drivers.layers.ignore_rules import find_watched, stamp_rules
+from atoll.drivers.layers.own_rules import freeze_own_rules
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
 from atoll.drivers.layers.staged import find_staged, write_staged
+from atoll.drivers.layers.whiteouts import Occupied
 from atoll.host import copying, manifests, trees
 from atoll.host.trees import Manifest
 from atoll.model.errors import StateError
@@ -30,43 +34,55 @@ _WHOLE = 0.5
 """A delta that holds more of the files than this is no delta any more."""
 
 
-def freeze_carried(
+def freeze_carried(  # noqa: PLR0913 - what, of what, for what, and how it is told
     pool: Pool,
     checkout: str,
     ground: Ground,
     *,
+    commit: str,
     deltas: bool,
     tell: Tell | None = None,
     thorough: bool = False,
 ) -> Carried:
-    """Brings the layers up to date. `thorough` walks also where the stamps say that all is well."""
+    """Brings the layers up to date for a base of `commit`.
+
+    `thorough` walks also where the stamps say that all is well.
+    """
     home = str(pool.root.parents[1])
     before = load_carried(pool)
     found = find_carried(checkout, carry=ground.carry, never=ground.never, home=home)
+    watched = find_watched(checkout, [*found.directories, *found.rest])
+    rules = stamp_rules(checkout, watched, commit)
     stamps = fingerprint(checkout, found.directories, found.rest)
     skip = skipper(checkout, carry=ground.carry, never=ground.never, home=home)
     is_same = before is not None and before.ground == ground_key(ground)
-    known = {part.name: part for part in before.parts} if before is not None and is_same else {}
+    job = _Job(
+        pool=pool,
+        checkout=checkout,
+        deltas=deltas,
+        tell=tell,
+        occupied=Occupied(checkout, commit, found.directories),
+        skip=skip,
+        before=before if before is not None and is_same else Carried(),
+        thorough=thorough,
+    )
     wanted: dict[str, tuple[str, ...]] = {name: (name,) for name in found.directories}
     wanted |= {REST: found.rest} if found.rest else {}
     left_out, parts = list(found.left_out), []
     for name, below in wanted.items():
-        old = known.get(name)
-        if old is not None and not thorough and old.stamp == stamps[name] and is_whole(pool, old):
-            parts.append(old)
-            left_out += [e for e in (before.left_out if before else ()) if _lies(e.path, below)]
-            continue
-        former = _Former(old.layers, _find_manifest(pool, old)) if old is not None else _NOTHING
-        scan = trees.scan(Path(checkout), below=below, skip=skip, known=former.entries)
-        left_out += scan.left_out
-        layers = _freeze_part(_Job(pool, checkout, deltas, tell), name, scan.entries, former)
-        parts.append(Part(name=name, layers=layers, stamp=stamps[name]))
+        part, more = _renew(job, name, below, stamps[name])
+        parts.append(part)
+        left_out += more
     made = Carried(
         ground=ground_key(ground),
         root=stamps[ROOT],
         parts=tuple(parts),
         rest=found.rest,
         left_out=tuple(dict.fromkeys(left_out)),
+        rules=rules,
+        watched=watched,
+        unignored=found.unignored,
+        own_rules=freeze_own_rules(pool, checkout, found.unignored),
     )
     save_carried(pool, made)
     return made
@@ -119,6 +135,11 @@ class _Job(NamedTuple):
     checkout: str
     deltas: bool
     tell: Tell | None
+    occupied: Occupied
+    skip: trees.Skip
+    before: Carried
+    """What was frozen last by the same settings."""
+    thorough: bool
 
 
 class _Former(NamedTuple):
@@ -127,9 +148,27 @@ class _Former(NamedTuple):
     layers: tuple[str, ...]
     entries: Manifest | None
     """None when that cannot be told any more, so that all must be copied anew."""
+    hidden: tuple[str, ...] = ()
 
 
 _NOTHING = _Former((), None)
+
+
+def _renew(
+    job: _Job, name: str, below: tuple[str, ...], stamp: str
+) -> tuple[Part, list[trees.LeftOut]]:
+    """A part as it is now, and what stays out of it."""
+    old = next((part for part in job.before.parts if part.name == name), None)
+    if old is not None and job.occupied.is_hidden_by(old):
+        old = None
+    if old is not None and not job.thorough and old.stamp == stamp and is_whole(job.pool, old):
+        return old, [entry for entry in job.before.left_out if _lies(entry.path, below)]
+    former = _NOTHING
+    if old is not None:
+        former = _Former(old.layers, _find_manifest(job.pool, old), old.hidden or ())
+    scan = trees.scan(Path(job.checkout), below=below, skip=job.skip, known=former.entries)
+    layers, hidden = _freeze_part(job, name, scan.entries, former)
+    return Part(name=name, layers=layers, stamp=stamp, hidden=hidden), scan.left_out
 
 
 def _find_manifest(pool: Pool, part: Part) -> Manifest | None:
@@ -141,18 +180,23 @@ def _find_manifest(pool: Pool, part: Part) -> Manifest | None:
         return None
 
 
-def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tuple[str, ...]:
-    pool, checkout, deltas, tell = job
+def _freeze_part(
+    job: _Job, name: str, entries: Manifest, former: _Former
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The layers of a part, and what the deltas among them hide."""
+    pool, checkout, tell = job.pool, job.checkout, job.tell
     about = "other ignored files" if name == REST else name
     changes = None
     if former.entries is not None:
         changes = trees.difference(former.entries, entries)
         if not changes.changed and not changes.removed:
-            return former.layers
+            return former.layers, former.hidden
         many = len(changes.changed) > _WHOLE * len(entries)
-        if many or not deltas or len(former.layers) > _DEEPEST:
+        hides = job.occupied.meets(topmost(changes.removed), name)
+        if many or hides or not job.deltas or len(former.layers) > _DEEPEST:
             changes = None
     below = former.layers if changes is not None else ()
+    hidden = () if changes is None else (*former.hidden, *topmost(changes.removed))
     chosen = entries if changes is None else {p: entries[p] for p in changes.changed}
     files_all = sum(1 for stamp in chosen.values() if not stamp.is_directory)
     bytes_all = sum(stamp.size for stamp in chosen.values() if stamp.is_file)
@@ -176,7 +220,7 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tu
         digest = _content(report, changes, below)
         layer = _describe(f"d{digest}", "dependencies", report, about=about, below=below)
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
-    return made.stack
+    return made.stack, hidden
 
 
 def _make_room(place: Path) -> None:
