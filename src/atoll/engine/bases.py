@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.layers import probes
-from atoll.drivers.layers.carried import Carried, find_fresh
+from atoll.drivers.layers.carried import Carried, Watched, find_fresh, load_carried
 from atoll.drivers.layers.commit import Builder, Committed, find_committed, freeze_commit
 from atoll.drivers.layers.pool import Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer
+from atoll.engine import watches
 from atoll.engine.session import Session
 from atoll.host import git
 from atoll.model import state
@@ -67,6 +68,7 @@ def grounded(
             session, project, first.workspace.base_commit, first.ground,
             refs=first.refs, tell=tell, extra=extra,
         )  # fmt: skip
+        watches.note_use(session, project)
         yield [_on(driver.on(plan.workspace, base.layers), plan) for plan in plans]
 
 
@@ -100,21 +102,42 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
-    fresh = None if thorough else find_fresh(pool, project.root, ground)
+    # Asked before anything is looked at: what changes from now on is told the next time.
+    watched = watches.ask_changes(session, project, load_carried(pool))
+    fresh = None if thorough else _find_current(builder, project, ground, watched)
     base = Base(commit=commit_layers, git=git_layer, carried=fresh or Carried())
     if fresh is not None and not ground.dirty:
         return base
     from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
 
     if fresh is None:
-        deltas = builder.way is not None
-        made = freezing.freeze_carried(
-            pool, project.root, ground, deltas=deltas, tell=tell, thorough=thorough
+        order = freezing.Order(
+            deltas=builder.way is not None,
+            thorough=thorough or watched.is_continued,
+            tell=tell,
+            watched=watched,
         )
+        made = freezing.freeze_carried(pool, project.root, ground, order)
         base = base._replace(carried=made)
     if ground.dirty:
         base = base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
     return base
+
+
+def _find_current(
+    builder: Builder, project: state.Project, ground: Ground, watched: Watched
+) -> Carried | None:
+    """The dependency layers, if no walk is needed to know that they are up to date."""
+    pool = builder.pool
+    known = load_carried(pool)
+    if known is None or not watched.is_continued or watched.paths == ():
+        # Also if nothing has changed: the stamps may show what no watch reports.
+        return find_fresh(pool, project.root, ground)
+    if builder.way is None:
+        return None
+    from atoll.drivers.layers import refresh  # noqa: PLC0415 - copies with threads: not for all
+
+    return refresh.refresh_carried(pool, project.root, ground, known, watched)
 
 
 def _builder(session: Session, pool: Pool, tell: Tell | None) -> Builder:

@@ -27,6 +27,22 @@ class Part(NamedTuple):
     stamp: str
 
 
+class Watched(NamedTuple):
+    """What the daemon's watch on the checkout says."""
+
+    watch: str = ""
+    """Which watch it is; empty when there is none."""
+    position: int = 0
+    """The moment of the answer."""
+    paths: tuple[str, ...] | None = None
+    """What changed after the layers were frozen; None when that is not known."""
+    is_continued: bool = False
+    """Whether it is the same watch as when the layers were frozen."""
+
+
+NOT_WATCHED = Watched()
+
+
 class Carried(NamedTuple):
     ground: str = ""
     """Which settings it was chosen by."""
@@ -34,6 +50,10 @@ class Carried(NamedTuple):
     parts: tuple[Part, ...] = ()
     rest: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    watch: str = ""
+    """The daemon's watch on the checkout at that time; empty when there was none."""
+    position: int = 0
+    """Where that watch was before the checkout was looked at."""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -58,6 +78,8 @@ def load_carried(pool: Pool) -> Carried | None:
             parts=tuple(Part(name, tuple(layers), stamp) for name, layers, stamp in raw["parts"]),
             rest=tuple(raw["rest"]),
             left_out=tuple(LeftOut(*entry) for entry in raw["left_out"]),
+            watch=str(raw.get("watch", "")),
+            position=int(raw.get("position", 0)),
         )
     except (ValueError, KeyError, TypeError):
         # Torn, or from before: what it named is frozen again, and found to be there already.

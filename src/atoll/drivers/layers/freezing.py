@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers.carried import (
+    NOT_WATCHED,
     Carried,
     Part,
+    Watched,
     ground_key,
     is_whole,
     load_carried,
     save_carried,
 )
 from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
+from atoll.drivers.layers.deltas import (
+    DEEPEST,
+    describe,
+    find_manifest,
+    lies,
+    make_room,
+    name_content,
+)
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.host import copying, manifests, trees
 from atoll.host.trees import Manifest
-from atoll.model.errors import StateError
 from atoll.model.plan import Ground
 
-_DEEPEST = 6
-"""Deltas are stacked this high; then the directory is copied whole again."""
 _WHOLE = 0.5
 """A delta that holds more of the files than this is no delta any more."""
 
 
-def freeze_carried(
-    pool: Pool,
-    checkout: str,
-    ground: Ground,
-    *,
-    deltas: bool,
-    tell: Tell | None = None,
-    thorough: bool = False,
-) -> Carried:
-    """Brings the layers up to date. `thorough` walks also where the stamps say that all is well."""
+class Order(NamedTuple):
+    """How layers are brought up to date."""
+
+    deltas: bool
+    """Whether a layer may hold only what has changed."""
+    thorough: bool = False
+    """Whether parts are walked whose stamps say that all is well."""
+    tell: Tell | None = None
+    watched: Watched = NOT_WATCHED
+    """Where the daemon's watch on the checkout is now."""
+
+
+def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> Carried:
+    """Brings the layers up to date."""
     home = str(pool.root.parents[1])
     before = load_carried(pool)
     found = find_carried(checkout, carry=ground.carry, never=ground.never, home=home)
@@ -50,14 +60,22 @@ def freeze_carried(
     left_out, parts = list(found.left_out), []
     for name, below in wanted.items():
         old = known.get(name)
-        if old is not None and not thorough and old.stamp == stamps[name] and is_whole(pool, old):
+        if (
+            old is not None
+            and not order.thorough
+            and old.stamp == stamps[name]
+            and is_whole(pool, old)
+        ):
             parts.append(old)
-            left_out += [e for e in (before.left_out if before else ()) if _lies(e.path, below)]
+            left_out += [e for e in (before.left_out if before else ()) if lies(e.path, below)]
             continue
-        former = _Former(old.layers, _find_manifest(pool, old)) if old is not None else _NOTHING
+        entries = None if old is None else find_manifest(pool, old.layers)
+        former = _NOTHING if old is None else _Former(old.layers, entries)
         scan = trees.scan(Path(checkout), below=below, skip=skip, known=former.entries)
         left_out += scan.left_out
-        layers = _freeze_part(_Job(pool, checkout, deltas, tell), name, scan.entries, former)
+        layers = _freeze_part(
+            _Job(pool, checkout, order.deltas, order.tell), name, scan.entries, former
+        )
         parts.append(Part(name=name, layers=layers, stamp=stamps[name]))
     made = Carried(
         ground=ground_key(ground),
@@ -65,6 +83,8 @@ def freeze_carried(
         parts=tuple(parts),
         rest=found.rest,
         left_out=tuple(dict.fromkeys(left_out)),
+        watch=order.watched.watch,
+        position=order.watched.position,
     )
     save_carried(pool, made)
     return made
@@ -86,15 +106,11 @@ def freeze_dirty(pool: Pool, checkout: str, commit: str, ground: Ground) -> Laye
     changes = trees.Difference(changed=[p for p in dirty.changed if p in entries],
                                removed=list(dirty.removed))  # fmt: skip
     with pool.building() as place:
-        _make_room(place)
+        make_room(place)
         report = copying.copy_changes(Path(checkout), place / "tree" / WORKSPACE, changes, entries)
         about = f"{len(changes.changed)} changed, {len(changes.removed)} removed"
-        layer = _describe(f"x{_content(report, changes, ())}", "dirty", report, about=about)
+        layer = describe(f"x{name_content(report, changes, ())}", "dirty", report, about=about)
         return pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
-
-
-def _lies(path: str, below: tuple[str, ...]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in below)
 
 
 class _Job(NamedTuple):
@@ -117,15 +133,6 @@ class _Former(NamedTuple):
 _NOTHING = _Former((), None)
 
 
-def _find_manifest(pool: Pool, part: Part) -> Manifest | None:
-    if not is_whole(pool, part):
-        return None
-    try:
-        return manifests.load_manifest(pool.layers / part.layers[-1] / "manifest")
-    except StateError:
-        return None
-
-
 def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tuple[str, ...]:
     pool, checkout, deltas, tell = job
     about = "other ignored files" if name == REST else name
@@ -134,8 +141,12 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tu
         changes = trees.difference(former.entries, entries)
         if not changes.changed and not changes.removed:
             return former.layers
-        many = len(changes.changed) > _WHOLE * len(entries)
-        if many or not deltas or len(former.layers) > _DEEPEST:
+        if len(former.layers) > DEEPEST:
+            # One delta takes the place of all: what changed since the directory was copied whole.
+            lowest = former.layers[:1]
+            former = _Former(lowest, find_manifest(pool, lowest))
+            return _freeze_part(job, name, entries, former)
+        if len(changes.changed) > _WHOLE * len(entries) or not deltas:
             changes = None
     below = former.layers if changes is not None else ()
     chosen = entries if changes is None else {p: entries[p] for p in changes.changed}
@@ -147,7 +158,7 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tu
             tell(about, files_done, files_all, bytes_done, bytes_all)
 
     with pool.building() as place:
-        _make_room(place)
+        make_room(place)
         target, source = place / "tree" / WORKSPACE, Path(checkout)
         if changes is None:
             report = copying.copy_entries(source, target, entries, progress=progress)
@@ -158,47 +169,7 @@ def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tu
             vanished = set(report.vanished)
             whole = {p: s for p, s in whole.items() if p not in vanished}
         manifests.save_manifest(place / "manifest", whole)
-        digest = _content(report, changes, below)
-        layer = _describe(f"d{digest}", "dependencies", report, about=about, below=below)
+        digest = name_content(report, changes, below)
+        layer = describe(f"d{digest}", "dependencies", report, about=about, below=below)
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
     return made.stack
-
-
-def _make_room(place: Path) -> None:
-    """Copying makes its target itself, so that it gets the mode and times of the source."""
-    (place / "tree").mkdir(exist_ok=True)
-
-
-def _content(
-    report: copying.CopyReport, changes: trees.Difference | None, below: tuple[str, ...]
-) -> str:
-    """A name that says what the layer holds."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path, stamp in sorted(report.manifest.items()):
-        said = report.digests.get(path) or stamp.target or ""
-        digest.update(
-            f"{path}\0{stamp.mode}\0{stamp.mtime_ns}\0{said}\n".encode(errors="surrogateescape")
-        )
-    for path in changes.removed if changes is not None else ():
-        digest.update(f"-{path}\n".encode(errors="surrogateescape"))
-    digest.update(" ".join(below).encode())
-    return digest.hexdigest()
-
-
-def _describe(
-    name: str,
-    kind: str,
-    report: copying.CopyReport,
-    *,
-    about: str,
-    below: tuple[str, ...] = (),
-) -> Layer:
-    stamps = report.manifest.values()
-    return Layer(
-        id=name,
-        kind=kind,
-        below=below,
-        files=sum(1 for stamp in stamps if not stamp.is_directory),
-        bytes=sum(stamp.size for stamp in stamps if stamp.is_file),
-        about=about,
-    )
