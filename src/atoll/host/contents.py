@@ -136,9 +136,9 @@ class Mover:
             content = None
         else:
             content = os.pread(source, status.st_size, 0)
-            written = os.write(target, content)
-            if written < len(content):
-                os.pwrite(target, content[written:], written)
+            written = 0
+            while written < len(content):
+                written += os.pwrite(target, content[written:] if written else content, written)
             tick(written)
         self._used["read-write"] = self._used.get("read-write", 0) + 1
         return content

@@ -74,7 +74,10 @@ def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> C
         scan = trees.scan(Path(checkout), below=below, skip=skip, known=former.entries)
         left_out += scan.left_out
         layers = _freeze_part(
-            _Job(pool, checkout, order.deltas, order.tell), name, scan.entries, former
+            _Job(pool, checkout, order.deltas, order.tell, order.thorough),
+            name,
+            scan.entries,
+            former,
         )
         parts.append(Part(name=name, layers=layers, stamp=stamps[name]))
     made = Carried(
@@ -120,6 +123,7 @@ class _Job(NamedTuple):
     checkout: str
     deltas: bool
     tell: Tell | None
+    thorough: bool
 
 
 class _Former(NamedTuple):
@@ -134,14 +138,15 @@ _NOTHING = _Former((), None)
 
 
 def _freeze_part(job: _Job, name: str, entries: Manifest, former: _Former) -> tuple[str, ...]:
-    pool, checkout, deltas, tell = job
+    pool, checkout, deltas, tell, _ = job
     about = "other ignored files" if name == REST else name
     changes = None
     if former.entries is not None:
         changes = trees.difference(former.entries, entries)
-        if not changes.changed and not changes.removed:
+        is_same = not changes.changed and not changes.removed
+        if is_same and not (job.thorough and deltas and len(former.layers) > DEEPEST // 2):
             return former.layers
-        if len(former.layers) > DEEPEST:
+        if is_same or len(former.layers) > DEEPEST:
             # One delta takes the place of all: what changed since the directory was copied whole.
             lowest = former.layers[:1]
             former = _Former(lowest, find_manifest(pool, lowest))

@@ -46,16 +46,16 @@ def refresh_carried(
     for part in known.parts:
         paths = by_part.get(part.name)
         if paths is None:
-            if stamps[part.name] != part.stamp:
+            if stamps[part.name] != part.stamp and not _is_explained(part, known, watched.paths):
                 # Something has changed that the watch does not know of.
                 return None
             layers: tuple[str, ...] | None = part.layers
         else:
-            layers = _freeze_files(_Job(pool, checkout, skip), part, paths)
+            layers = _freeze_files(_Job(pool, checkout, skip, known.rest), part, paths)
         if layers is None or not is_whole(pool, part):
             return None
         parts.append(part._replace(layers=layers, stamp=stamps[part.name]))
-    if not by_part and len(watched.paths) <= _QUIET:
+    if not by_part and len(watched.paths) <= _QUIET and tuple(parts) == known.parts:
         return known
     made = known._replace(
         root=stamps[ROOT], parts=tuple(parts), watch=watched.watch, position=watched.position
@@ -64,13 +64,21 @@ def refresh_carried(
     return made
 
 
+def _is_explained(part: Part, known: Carried, paths: Sequence[str]) -> bool:
+    """Whether the stamp has changed because of files that are not carried, beside those that are."""
+    if part.name != REST:
+        return False
+    beside = {os.path.dirname(path) for path in known.rest}
+    return any(os.path.dirname(path.rstrip("/")) in beside for path in paths)
+
+
 def _sort(known: Carried, paths: Sequence[str]) -> dict[str, list[str]] | None:
     """The paths by part, those outside of all parts as `ROOT`; None when a walk is needed."""
     found: dict[str, list[str]] = {}
     left_out = [entry.path for entry in known.left_out]
     for path in paths:
         *above, name = path.rstrip("/").split("/")
-        if name in _RULES or any(lies(place, [path.rstrip("/")]) for place in known.rest):
+        if name in _RULES or any(place.startswith(f"{path.rstrip('/')}/") for place in known.rest):
             return None
         if any(part == ".git" or secretfiles.find_directory_rule(part) for part in (*above, name)):
             return None
@@ -105,6 +113,7 @@ class _Job(NamedTuple):
     pool: Pool
     checkout: str
     skip: trees.Skip
+    rest: tuple[str, ...]
 
 
 class _Entry(NamedTuple):
@@ -120,13 +129,13 @@ class _Entry(NamedTuple):
 
 def _freeze_files(job: _Job, part: Part, paths: list[str]) -> tuple[str, ...] | None:
     """The part's layers with one more that holds these files; None when a walk is needed."""
-    pool, checkout, _ = job
+    pool, checkout = job.pool, job.checkout
     if len(part.layers) > DEEPEST:
         return None
     entries = trees.scan(Path(checkout), below=_with_parents(paths), skip=_nothing).entries
     changed = [path for path in paths if path in entries]
     removed = [path for path in paths if path not in entries]
-    if any(path.rpartition("/")[0] not in entries for path in removed):
+    if any(p in job.rest or p.rpartition("/")[0] not in entries for p in removed):
         return None
     if any(_needs_walk(job, path, entries[path]) for path in changed):
         return None
