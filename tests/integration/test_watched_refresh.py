@@ -237,7 +237,7 @@ def random_change(dice, root):
     ]
     if dice.random() < 0.15:
         acts = [
-            lambda: fresh.mkdir(),
+            fresh.mkdir,
             lambda: place.rename(fresh) if place != modules else None,
             lambda: shutil.rmtree(place) if place != modules else None,
             lambda: os.link(dice.choice([n for n in names if n.is_file()]), modules / fresh.name),

@@ -102,26 +102,34 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
-    # Asked before anything is looked at: what changes from now on is told the next time.
-    watched = watches.ask_changes(session, project, load_carried(pool))
-    fresh = None if thorough else _find_current(builder, project, ground, watched)
-    base = Base(commit=commit_layers, git=git_layer, carried=fresh or Carried())
-    if fresh is not None and not ground.dirty:
+    carried = _ensure_carried(session, project, ground, builder, thorough=thorough)
+    base = Base(commit=commit_layers, git=git_layer, carried=carried)
+    if not ground.dirty:
         return base
     from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
 
-    if fresh is None:
-        order = freezing.Order(
-            deltas=builder.way is not None,
-            thorough=thorough or watched.is_continued,
-            tell=tell,
-            watched=watched,
-        )
-        made = freezing.freeze_carried(pool, project.root, ground, order)
-        base = base._replace(carried=made)
-    if ground.dirty:
-        base = base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
-    return base
+    return base._replace(dirty=freezing.freeze_dirty(pool, project.root, commit, ground))
+
+
+def _ensure_carried(
+    session: Session, project: state.Project, ground: Ground, builder: Builder, *, thorough: bool
+) -> Carried:
+    """The dependency layers, brought up to date by the cheapest way that is safe."""
+    pool = builder.pool
+    # Asked before anything is looked at: what changes from now on is reported the next time.
+    watched = watches.ask_changes(session, project, load_carried(pool))
+    fresh = None if thorough else _find_current(builder, project, ground, watched)
+    if fresh is not None:
+        return fresh
+    from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
+
+    order = freezing.Order(
+        deltas=builder.way is not None,
+        thorough=thorough or watched.is_continued,
+        tell=builder.tell,
+        watched=watched,
+    )
+    return freezing.freeze_carried(pool, project.root, ground, order)
 
 
 def _find_current(

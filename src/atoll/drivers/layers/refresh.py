@@ -65,7 +65,7 @@ def refresh_carried(
 
 
 def _is_explained(part: Part, known: Carried, paths: Sequence[str]) -> bool:
-    """Whether the stamp has changed because of files that are not carried, beside those that are."""
+    """Whether the stamp has changed because of other files in the same directories."""
     if part.name != REST:
         return False
     beside = {os.path.dirname(path) for path in known.rest}
