@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from atoll.daemon import background_freeze, watching
+from atoll.host import procfs
 from atoll.host.tree_watch import Changes
 
 
@@ -42,3 +46,53 @@ def test_no_freeze_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch, free, in
               int(1000 * inodes), 0, 255)  # fmt: skip
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
     assert background_freeze.has_room(tmp_path) is has_room
+
+
+@pytest.fixture
+def sleeper(tmp_path, monkeypatch):
+    """A daemon whose freeze in the background takes for ever, and how to find that process."""
+    label = f"{tmp_path}/sleeper"
+    argv = ["sh", "-c", "sleep 1000 & wait", label]
+    monkeypatch.setattr(watching, "_command", lambda *_: argv)
+    return watching.Watching(SimpleNamespace(home=tmp_path)), label
+
+
+def is_gone(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def processes_of(label):
+    return [p.pid for p in procfs.processes().values() if label in p.command]
+
+
+def test_freeze_in_the_background_ends_with_the_daemon(sleeper, wait_for):
+    daemon, label = sleeper
+
+    async def stop_in_the_middle():
+        task = asyncio.create_task(daemon._freeze(watching._Checkout("p", "/p")))
+        while not processes_of(label):  # noqa: ASYNC110 - the kernel sets no event
+            await asyncio.sleep(0)
+        assert daemon.status()["freezing"]
+        group = processes_of(label)[0]
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return group
+
+    group = asyncio.run(stop_in_the_middle())
+    assert processes_of(label) == []
+    assert not daemon.status()["freezing"]
+    # The program that it had started is in its group, and killed with it.
+    wait_for(lambda: is_gone(group), what="the end of its programs")
+
+
+def test_freeze_that_fails_is_not_repeated_before_the_next_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "_command", lambda *_: ["false"])
+    one = watching._Checkout("p", "/p")
+    assert watching._is_due(one)
+    asyncio.run(watching.Watching(SimpleNamespace(home=tmp_path))._freeze(one))
+    assert not one.is_stale
