@@ -115,6 +115,7 @@ class Person:
             "ATOLL_HOME": str(self.home),
             "ATOLL_LEVEL": "sandbox",
             "ATOLL_DAEMON": "off",
+            "ATOLL_WATCH": "off",
             "XDG_CONFIG_HOME": str(place / "config"),
             "GIT_CONFIG_GLOBAL": str(place / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",

@@ -18,6 +18,7 @@ from atoll.daemon.memory import MemoryTrimmer
 from atoll.daemon.ports.admission import ADMISSION
 from atoll.daemon.ports.publishing import Publisher
 from atoll.daemon.ports.router import Router
+from atoll.daemon.watching import Watching
 from atoll.engine.session import open_session
 
 IDLE_S = 300.0
@@ -41,6 +42,7 @@ class Worker:
         self._publisher = Publisher(self._session)
         self._router = Router(self._publisher)
         self._capsules = Capsules(self._session, self._publisher)
+        self._watching = Watching(self._session)
         self._ending = asyncio.Event()
         self._began_at = time.time()
         self._control = Control(
@@ -51,6 +53,7 @@ class Worker:
                 **self._capsules.handlers(),
                 **self._publisher.handlers(),
                 **self._router.handlers(),
+                **self._watching.handlers(),
             },
         )
 
@@ -69,6 +72,7 @@ class Worker:
                     self._publisher,
                     self._router,
                     self._capsules,
+                    self._watching,
                     MemoryTrimmer(),
                 )
             ]
@@ -85,7 +89,12 @@ class Worker:
                     return
             if not self._has_home():
                 return
-            if self._capsules.are_needed or self._publisher.is_needed:
+            needed = (
+                self._capsules.are_needed,
+                self._publisher.is_needed,
+                self._watching.is_needed,
+            )
+            if any(needed):
                 needed_at = time.monotonic()
 
     def _has_home(self) -> bool:
@@ -104,6 +113,7 @@ class Worker:
             "pid": os.getpid(),
             "since": self._began_at,
             **self._capsules.status(),
+            **self._watching.status(),
         }
 
     async def _stop(self, request: dict[str, object]) -> dict[str, object]:

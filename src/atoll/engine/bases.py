@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.layers import probes
-from atoll.drivers.layers.carried import Carried, find_fresh
+from atoll.drivers.layers.carried import Carried, Watched, find_fresh, load_carried
 from atoll.drivers.layers.commit import Builder, Committed, find_committed, freeze_commit
 from atoll.drivers.layers.pool import Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer
+from atoll.engine import watches
 from atoll.engine.session import Session
 from atoll.host import git
 from atoll.model import state
@@ -70,6 +71,7 @@ def grounded(
             session, project, first.workspace.base_commit, first.ground,
             refs=first.refs, tell=tell, extra=extra,
         )  # fmt: skip
+        watches.note_use(session, project)
         yield [_on(driver.on(plan.workspace, base.layers), plan) for plan in plans]
 
 
@@ -103,22 +105,58 @@ def ensure_base(  # noqa: PLR0913 - what, of what, for what, and how it is told
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
     builder = _builder(session, pool, tell)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
-    fresh = None if thorough else find_fresh(pool, project.root, ground, commit)
-    base = Base(commit=commit_layers, git=git_layer, carried=fresh or Carried())
-    if fresh is not None and not ground.dirty:
-        return base
-    from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
-
-    if fresh is None:
-        deltas = builder.way is not None
-        made = freezing.freeze_carried(
-            pool, project.root, ground,
-            commit=commit, deltas=deltas, tell=tell, thorough=thorough,
-        )  # fmt: skip
-        base = base._replace(carried=made)
+    carried = _ensure_carried(session, source, ground, builder, project, thorough=thorough)
+    base = Base(commit=commit_layers, git=git_layer, carried=carried)
     if ground.dirty:
         base = base._replace(dirty=_freeze_dirty(session, pool, source, ground, base))
     return base
+
+
+def _ensure_carried(
+    session: Session,
+    source: Source,
+    ground: Ground,
+    builder: Builder,
+    project: state.Project,
+    *,
+    thorough: bool,
+) -> Carried:
+    """The dependency layers, brought up to date by the cheapest way that is safe."""
+    pool = builder.pool
+    # Asked before anything is looked at: what changes from now on is reported the next time.
+    watched = watches.ask_changes(session, project, load_carried(pool))
+    fresh = None if thorough else _find_current(builder, source, ground, watched)
+    if fresh is not None:
+        return fresh
+    from atoll.drivers.layers import freezing  # noqa: PLC0415 - copies with threads: not for all
+
+    order = freezing.Order(
+        commit=source.commit,
+        deltas=builder.way is not None,
+        thorough=thorough or watched.is_continued,
+        tell=builder.tell,
+        watched=watched,
+    )
+    return freezing.freeze_carried(pool, source.checkout, ground, order)
+
+
+def _find_current(
+    builder: Builder, source: Source, ground: Ground, watched: Watched
+) -> Carried | None:
+    """The dependency layers, if no walk is needed to know that they are up to date."""
+    pool = builder.pool
+    known = load_carried(pool)
+    is_listed = known is not None and watched.is_continued and watched.paths is not None
+    if not is_listed or watched.paths == ():
+        # Also if nothing has changed: the stamps may show what no watch reports.
+        fresh = find_fresh(pool, source.checkout, ground, source.commit)
+        if fresh is not None or not is_listed:
+            return fresh
+    if builder.way is None or known is None:
+        return None
+    from atoll.drivers.layers import refresh  # noqa: PLC0415 - copies with threads: not for all
+
+    return refresh.refresh_carried(pool, source, ground, known, watched)
 
 
 def _freeze_dirty(

@@ -76,7 +76,7 @@ def ask(session: Session, request: dict[str, object], *, start: bool = True) -> 
                 )
             if not start or not is_wanted(session):
                 raise StateError("the daemon is not running", hint="it starts when it is needed")
-            _start(session)
+            begin(session)
             return False
         with sock:
             reply = _find_reply(sock, request)
@@ -165,7 +165,7 @@ def mention(session: Session, capsule: Capsule) -> None:
         return
     sock = find(session.home)
     if sock is None:
-        _start(session)
+        begin(session)
         return
     with sock:
         _find_reply(sock, {"do": "attach", "capsule": capsule.id})
@@ -188,7 +188,27 @@ def find(home: Path) -> socket.socket | None:
     return sock
 
 
-def _start(session: Session) -> None:
+def find_answer(
+    home: Path, request: dict[str, object], *, timeout_s: float
+) -> dict[str, object] | None:
+    """What the daemon answers; None without one of this user and version that answers in time."""
+    try:
+        sock = find(home)
+    except OSError:
+        return None
+    if sock is None:
+        return None
+    with sock:
+        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        if _PEER.unpack(peer)[1] != os.geteuid():
+            return None
+        sock.settimeout(timeout_s)
+        reply = _find_reply(sock, request)
+    return reply if reply is not None and _is_current(reply) and "error" not in reply else None
+
+
+def begin(session: Session) -> None:
+    """Starts a daemon, unless there is one. It is not waited for."""
     lock = lock_of(session.home)
     if locks.is_locked(lock.path) or not lock.acquire():
         return

@@ -253,7 +253,12 @@ class Project:
         if os.path.lexists(path):
             raise StateError(f"`{path}` exists already", hint="edit it, then: atoll trust")
         files.write_new(path, text.encode())
-        return self.trust()
+        config = self.trust()
+        from atoll.engine import watches  # noqa: PLC0415 - for one verb
+
+        watches.note_use(self.session, self.record)
+        watches.start_daemon(self.session)
+        return config
 
     def trust(self) -> Config:
         """Approves the project file as it is now. Raises StateError when there is none."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from atoll.host.process import pause
 from atoll.host.trees import Root, is_gone, unreadable
@@ -63,21 +63,32 @@ class Mover:
         """What moved the most files."""
         return max(self._used, key=self._used.__getitem__, default="read-write")
 
-    def move(self, source: int, target: int, tick: Tick, *, origin: str) -> os.stat_result:
-        """Fills the empty `target` with `source`, and returns the status that fits the bytes.
+    def move(
+        self,
+        source: int,
+        target: int,
+        tick: Tick,
+        *,
+        origin: str,
+        status: os.stat_result | None = None,
+        wants_digest: bool = False,
+    ) -> Moved:
+        """Fills the empty `target` with `source`; returns the status that fits the bytes.
 
-        Raises OSError as it comes, and StateError when `origin` does not hold still.
+        `status` is what a recent `fstat` of `source` returned. Raises OSError as it comes, and
+        StateError when `origin` does not hold still.
         """
         for _ in range(_ATTEMPTS):
-            status = os.fstat(source)
+            status = status or os.fstat(source)
             age_ns = time.time_ns() - status.st_mtime_ns
             if 0 <= age_ns < _TICK_NS:
                 pause((_TICK_NS - age_ns) / 1e9)
-            self._move_once(source, target, status, tick)
+            content = self._move_once(source, target, status, tick)
             after = os.fstat(source)
             if (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size):
-                return status
+                return Moved(status, _digest_moved(content, target, tick) if wants_digest else "")
             os.ftruncate(target, 0)
+            status = None
         raise StateError(
             f"`{printable(origin)}` changes while it is being frozen",
             hint="stop what writes there, or leave it out: `project.never` in atoll.toml",
@@ -93,9 +104,15 @@ class Mover:
         is_same = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
         return status, not is_same
 
-    def _move_once(self, source: int, target: int, status: os.stat_result, tick: Tick) -> None:
+    def _move_once(
+        self, source: int, target: int, status: os.stat_result, tick: Tick
+    ) -> bytes | None:
+        """Returns the content if it went through memory as a whole."""
         if status.st_size == 0:
-            return
+            return b""
+        if status.st_size < _PIECE_BYTES and self._ways[0][0] != "reflink":
+            # Cheaper than a copy in the kernel, for it need not be read again for its digest.
+            return self._move_small(source, target, status, tick)
         for method, way in self._ways:
             try:
                 way(source, target, status, tick)
@@ -108,7 +125,37 @@ class Mover:
                 os.ftruncate(target, 0)
             else:
                 self._used[method] = self._used.get(method, 0) + 1
-                return
+                return None
+        return None
+
+    def _move_small(
+        self, source: int, target: int, status: os.stat_result, tick: Tick
+    ) -> bytes | None:
+        if _is_sparse(status):
+            _read_and_write(source, target, status, tick)
+            content = None
+        else:
+            content = os.pread(source, status.st_size, 0)
+            written = 0
+            while written < len(content):
+                written += os.pwrite(target, content[written:] if written else content, written)
+            tick(written)
+        self._used["read-write"] = self._used.get("read-write", 0) + 1
+        return content
+
+
+class Moved(NamedTuple):
+    """What was copied of a file."""
+
+    status: os.stat_result
+    digest: str
+    """Empty when none was asked for."""
+
+
+def _digest_moved(content: bytes | None, target: int, tick: Tick) -> str:
+    if content is None:
+        return digest(target, tick)
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 _Way = Callable[[int, int, os.stat_result, Tick], None]
@@ -276,7 +323,7 @@ def give_owner(place: int | str, status: os.stat_result, *, within: int | None =
             return
 
 
-def find_file(name: str, *, within: int, origin: str) -> int | None:
+def find_file(name: str, *, within: int, origin: str) -> tuple[int, os.stat_result] | None:
     """Opens a regular file, None when there is none by now; `origin` is its name in errors."""
     try:
         handle = os.open(name, _READ, dir_fd=within)
@@ -284,8 +331,9 @@ def find_file(name: str, *, within: int, origin: str) -> int | None:
         if is_gone(error):
             return None
         raise unreadable(origin, error) from error
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return handle
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode):
+        return handle, status
     os.close(handle)
     return None
 
@@ -305,7 +353,9 @@ class Opened:
         os.close(self._handle)
 
 
-def digest_entries(root: Path, paths: Iterable[str], *, threads: int = 4) -> dict[str, str]:
+def digest_entries(
+    root: Path, paths: Iterable[str], *, threads: int | None = None
+) -> dict[str, str]:
     """The digests of regular files, as copying reports them; what is none is absent."""
     digests: dict[str, str] = {}
     by_directory: dict[str, list[str]] = {}
@@ -322,7 +372,7 @@ def digest_entries(root: Path, paths: Iterable[str], *, threads: int = 4) -> dic
                 path = f"{task[0]}/{name}".lstrip("/")
                 found = find_file(name, within=directory, origin=f"{root}/{path}")
                 if found is not None:
-                    with Opened(found) as file:
+                    with Opened(found[0]) as file:
                         digests[path] = _digest_of(file, worker, f"{root}/{path}")
 
     with Root(root) as tree:

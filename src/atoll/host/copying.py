@@ -23,7 +23,6 @@ from atoll.host.contents import (
     Mover,
     Opened,
     attributes,
-    digest,
     find_file,
     give_owner,
     settle,
@@ -79,7 +78,7 @@ def copy_entries(
     target: Path,
     entries: Manifest,
     *,
-    threads: int = 4,
+    threads: int | None = None,
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
@@ -102,7 +101,7 @@ def copy_changes(
     changes: Difference,
     manifest: Manifest,
     *,
-    threads: int = 4,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> CopyReport:
     """Makes the layer that turns the old tree into that of `manifest`; raises as copy_entries.
@@ -136,7 +135,7 @@ def copy_parts(
     target: Path,
     marks: Marks | None = None,
     *,
-    threads: int = 4,
+    threads: int | None = None,
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
@@ -295,18 +294,21 @@ class _Copy:
 
     def _copy_file(self, place: _Place, name: str, path: str, worker: Worker) -> Stamp | None:
         origin = f"{self._roots[place.part].path}/{path}"
-        handle = find_file(name, within=place.source, origin=origin)
-        if handle is None:
+        found = find_file(name, within=place.source, origin=origin)
+        if found is None:
             return None
+        handle, status = found
         with Opened(handle) as source:
-            status = os.fstat(source)
             identity = (place.part, status.st_dev, status.st_ino)
             if status.st_nlink > 1 and self._link(identity, place, name, path):
                 return self.manifest[self._links[identity]]
             with Opened(os.open(name, _WRITE, 0o600, dir_fd=place.target)) as target:
-                status = self.mover.move(source, target, worker.tick, origin=origin)
-                if self._wants_digests:
-                    self.digests[path] = digest(target, worker.tick)
+                status, content = self.mover.move(
+                    source, target, worker.tick,
+                    origin=origin, status=status, wants_digest=self._wants_digests,
+                )  # fmt: skip
+                if content:
+                    self.digests[path] = content
                 settle(target, status, attributes(source), self._owner)
         if status.st_nlink > 1:
             self._links[identity] = path

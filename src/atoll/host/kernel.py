@@ -23,6 +23,10 @@ _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 # What a kernel says that has no such call, and what a filter of system calls says for it.
 _NO_CALL = frozenset({errno.ENOSYS, errno.EPERM})
 
+_IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
+_IOPRIO_IDLE = 3 << 13
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 __all__ = [
@@ -31,10 +35,13 @@ __all__ = [
     "CLONE_NEWUSER",
     "can_let_out",
     "can_unshare",
+    "idle_priority",
+    "new_inotify",
     "open_beneath",
     "release_free_memory",
     "sync_filesystem",
     "unshare",
+    "watch_directory",
 ]
 
 
@@ -77,6 +84,37 @@ def _has_openat2() -> bool:
     finally:
         os.close(root)
     return True
+
+
+def new_inotify() -> int:
+    """A descriptor that file system events are read from, without blocking. Raises OSError."""
+    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def watch_directory(inotify: int, path: str, mask: int) -> int:
+    """Has events in a directory reported, links not followed; returns the watch's number.
+
+    Raises OSError, with ENOSPC when the user has no watches left.
+    """
+    place = os.fsencode(path)
+    flags = ctypes.c_uint32(mask | _IN_ONLYDIR | _IN_DONT_FOLLOW)
+    return _checked(_libc.inotify_add_watch(inotify, ctypes.c_char_p(place), flags))
+
+
+def idle_priority() -> None:
+    """Lets this process use processors and disks only when nothing else does."""
+    os.nice(19)
+    # Where the scheduler of the disk knows no classes, nothing is lost.
+    number = _IOPRIO_SET.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(ctypes.c_long(number), 1, 0, ctypes.c_int(_IOPRIO_IDLE))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def release_free_memory() -> None:

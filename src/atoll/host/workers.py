@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ Progress = Callable[[int, int], None]
 """Hears the files and the bytes that are done, in the caller's thread."""
 
 _PROGRESS_S = 0.1
+_MOST_THREADS = 4
 
 
 class Worker:
@@ -39,10 +41,14 @@ def run_crew(
     tasks: Iterable[_Task],
     work: Callable[[_Task, Worker], None],
     *,
-    threads: int,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Worker]:
-    """Works through `tasks` in several threads; none is left when this returns or raises."""
+    """Works through `tasks` in several threads; none is left when this returns or raises.
+
+    By default there are as many threads as processors, up to four: with more, they spend their
+    time waiting for the interpreter.
+    """
     from concurrent.futures import (  # noqa: PLC0415 - costs as much as a clone
         FIRST_EXCEPTION,
         ThreadPoolExecutor,
@@ -51,6 +57,7 @@ def run_crew(
 
     waiting = deque(tasks)
     stop = threading.Event()
+    threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     workers = [Worker(stop) for _ in range(threads)]
 
     def labour(worker: Worker) -> None:

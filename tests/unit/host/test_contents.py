@@ -33,7 +33,7 @@ def digest_of(path):
 
 def move(mover, source, target, tick=ignore):
     with open(source, "rb") as before, open(target, "w+b") as after:
-        return mover.move(before.fileno(), after.fileno(), tick, origin="the file")
+        return mover.move(before.fileno(), after.fileno(), tick, origin="the file").status
 
 
 def can_reflink(place):
@@ -51,7 +51,7 @@ def can_reflink(place):
 
 def test_cheapest_way_is_taken(tmp_path):
     mover = Mover()
-    data = os.urandom(100_000)
+    data = os.urandom(2 * PIECE)
     (tmp_path / "source").write_bytes(data)
     status = move(mover, tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == data
@@ -73,19 +73,40 @@ def test_next_way_where_one_is_refused(tmp_path, monkeypatch, number, code):
     def refuse(source, target, status, tick):
         tried.append(code)
         # Half of it is there already: the next way has to begin anew.
-        os.pwrite(target, b"?" * 200_000, 0)
+        os.pwrite(target, b"?" * 3 * PIECE, 0)
         raise OSError(code, "refused")
 
     for way in WAYS[: number + 1]:
         monkeypatch.setattr(contents, way, refuse)
     mover = Mover()
-    data = os.urandom(100_000)
+    data = os.urandom(2 * PIECE)
     (tmp_path / "source").write_bytes(data)
     for _ in range(3):
         move(mover, tmp_path / "source", tmp_path / "target")
         assert (tmp_path / "target").read_bytes() == data
     assert mover.method == METHODS[number + 1]
     assert len(tried) == number + 1, "asked once, not for every file"
+
+
+@pytest.mark.parametrize("size", [1, 4096, PIECE - 1])
+def test_small_file_without_reflinks_is_read_once(tmp_path, monkeypatch, size):
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "refused")
+
+    monkeypatch.setattr(contents, "_clone", refuse)
+    mover = Mover()
+    # The first one shows that there are no reflinks.
+    (tmp_path / "first").write_bytes(b"first")
+    move(mover, tmp_path / "first", tmp_path / "copy")
+    data = os.urandom(size)
+    (tmp_path / "source").write_bytes(data)
+    monkeypatch.setattr(contents, "digest", refuse)
+    with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "w+b") as target:
+        moved = mover.move(
+            source.fileno(), target.fileno(), ignore, origin="the file", wants_digest=True
+        )
+    assert (tmp_path / "target").read_bytes() == data
+    assert moved.digest == b2sum(data)
 
 
 def test_way_that_has_worked_stays(tmp_path, monkeypatch):

@@ -30,6 +30,22 @@ class Part(NamedTuple):
     """What the deltas among the layers hide of those below; None when that is not known."""
 
 
+class Watched(NamedTuple):
+    """What the daemon's watch on the checkout says."""
+
+    watch: str = ""
+    """Which watch it is; empty when there is none."""
+    position: int = 0
+    """The moment of the answer."""
+    paths: tuple[str, ...] | None = None
+    """What changed after the layers were frozen; None when that is not known."""
+    is_continued: bool = False
+    """Whether it is the same watch as when the layers were frozen."""
+
+
+NOT_WATCHED = Watched()
+
+
 class Carried(NamedTuple):
     ground: str = ""
     """Which settings it was chosen by."""
@@ -41,10 +57,18 @@ class Carried(NamedTuple):
     """The stamp of what decides which entries are ignored, and of the commit."""
     watched: tuple[str, ...] = ()
     """What that stamp is made of."""
+    settings: str = ""
+    """The part of that stamp that no directory of the checkout changes."""
+    commit: str = ""
+    """The commit whose base they were frozen for."""
     unignored: tuple[str, ...] = ()
     """Dependency directories that no rule of the project ignores."""
     own_rules: str | None = None
     """The layer that lets git inside ignore them."""
+    watch: str = ""
+    """The daemon's watch on the checkout at that time; empty when there was none."""
+    position: int = 0
+    """Where that watch was before the checkout was looked at."""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -78,8 +102,12 @@ def load_carried(pool: Pool) -> Carried | None:
             # Files of earlier versions lack these: their stamp fits nothing.
             rules=raw.get("rules", ""),
             watched=tuple(raw.get("watched", ())),
+            settings=str(raw.get("settings", "")),
+            commit=str(raw.get("commit", "")),
             unignored=tuple(raw.get("unignored", ())),
             own_rules=raw.get("own_rules"),
+            watch=str(raw.get("watch", "")),
+            position=int(raw.get("position", 0)),
         )
     except (ValueError, KeyError, TypeError):
         # Torn, or from before: what it named is frozen again, and found to be there already.

@@ -41,6 +41,16 @@ def stamp_rules(checkout: str, watched: Sequence[str], commit: str) -> str:
     return digest_stats(commit, (os.path.join(checkout, path) for path in watched))
 
 
+def stamp_settings(checkout: str, watched: Sequence[str]) -> str:
+    """The same without the commit and the directories: of the rules and git's settings only."""
+    chosen = (path for path in watched if os.path.isabs(path) or _is_rules(path))
+    return digest_stats("", (os.path.join(checkout, path) for path in chosen))
+
+
+def _is_rules(path: str) -> bool:
+    return os.path.basename(path) == _RULES or path.startswith(f".git{os.sep}")
+
+
 def _setting_files(checkout: str) -> list[str]:
     """Git's settings and excludes outside of the tree, also where there is no such file yet."""
     listed = git.git("config", "--list", "--show-origin", "-z", cwd=checkout).text.split("\0")

@@ -29,6 +29,7 @@ from atoll.model.names import numbered
 from atoll.model.plan import WorkspacePlan
 
 SPEC = CapsuleSpec(level="clone", network="open")
+FIRST = "first clone of all, which freezes the base"
 MANY = 100
 CHANGES = (1, 100, 10_000)
 _FEW = 5
@@ -73,6 +74,8 @@ class Subject:
         self.lowest: tuple[float, ...] = ()
         """The floor with vfork."""
         self.few = min(repeat, _FEW)
+        self.frozen: tuple[float, ...] = ()
+        """What the first freeze took."""
         self.skipped: list[str] = []
         self._made = 0
 
@@ -362,16 +365,5 @@ def others(subject: Subject) -> Iterator[Row]:
         samples = tuple(peer(generated, place) for _ in range(1 if is_slow else subject.few))
         clones = tuple(subject.clones.whole)
         yield Row(size, "clone + first command", clones, what, samples, aim)
-
-
-GROUPS: dict[str, Callable[[Subject], Iterator[Row]]] = {
-    "clone": clone,
-    "removal": removal,
-    "many": many,
-    "snapshot": snapshot,
-    "status": status,
-    "shell": shell,
-    "refresh": refresh,
-    "peers": others,
-}
-"""In the order in which they are measured: what leaves caches or the disk changed comes late."""
+        if peer is peers.copy:
+            yield Row(size, FIRST, subject.frozen, what, samples)

@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.engine.bench.measures import GROUPS, SPEC, Subject
+from atoll.engine.bench.groups import GROUPS
+from atoll.engine.bench.measures import FIRST, SPEC, Subject
 from atoll.engine.bench.place import open_for, require_room, settle_disk, throwaway
 from atoll.engine.bench.projects import SHAPES, Generated, Shape, generate, reuse
 from atoll.engine.bench.table import Machine, Report, Row, at_most_times, render_value
@@ -100,7 +101,8 @@ def _measure_size(order: Order, shape: Shape, parent: Path, tell: Tell) -> _Meas
         project.make([project.plan("first", SPEC)])[0].remove()
         frozen = time.perf_counter() - started
         settle_disk(place)
-        rows = [Row(shape.name, "first clone of all, which freezes the base", (frozen,))]
+        subject.frozen = (frozen,)
+        rows = [Row(shape.name, FIRST, subject.frozen)]
         for name in GROUPS:
             if name in order.only:
                 tell(f"{shape.name}: measuring {name}")

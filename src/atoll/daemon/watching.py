@@ -1,0 +1,217 @@
+"""Watches the checkouts of projects in use, and freezes them in the background after changes.
+
+What is frozen ahead of time need not be frozen while somebody waits. It is done by one process at
+a time, of the lowest priority, when a checkout has been quiet for a moment, and not when the disk
+is nearly full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from atoll.daemon.control import Handler
+from atoll.engine import watches
+from atoll.engine.session import Session
+from atoll.host.process import Companion, launch, own_environment
+from atoll.host.tree_watch import Changes, TreeWatch, WatchLost, watch_limit
+from atoll.model.errors import AtollError
+
+_LOOK_S = 1.0
+_QUIET_S = 3.0
+"""A checkout that was not changed for so long is frozen."""
+_USED_S = 1800.0
+"""For so long after its last use a project is watched."""
+_RETRY_S = 30.0
+_REST = 10
+"""After a freeze, as many times its duration pass before the next one of the same project."""
+_MOST_PROJECTS = 8
+_REPLY_BYTES = 64 << 10
+_LONGEST_S = 1800.0
+
+
+class _Checkout:
+    """One project's checkout."""
+
+    def __init__(self, project: str, root: str) -> None:
+        self.project = project
+        self.root = root
+        self.turn = asyncio.Lock()
+        self.watch: TreeWatch | None = None
+        self.name = ""
+        """Of the watch; another one for each."""
+        self.watch_at = 0.0
+        """When it is next tried to watch it."""
+        self.freeze_at = 0.0
+        """When it may next be frozen."""
+        self.changed_at = 0.0
+        self.is_stale = True
+
+    def start(self, limit: int, skipped: tuple[str, ...]) -> None:
+        """Raises WatchLost."""
+        self.watch = TreeWatch(self.root, limit=limit, skipped=skipped)
+        self.name = os.urandom(8).hex()
+        # What changed before is unknown.
+        self.is_stale = True
+
+    def stop(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        self.watch = None
+        self.watch_at = time.monotonic() + _RETRY_S
+
+
+class Watching:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._checkouts: dict[str, _Checkout] = {}
+        self._is_freezing = False
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._checkouts)
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"changes": self._on_changes}
+
+    def status(self) -> dict[str, object]:
+        return {
+            "watched": {
+                one.project: 0 if one.watch is None else len(one.watch)
+                for one in self._checkouts.values()
+            },
+            "freezing": self._is_freezing,
+        }
+
+    async def serve(self) -> None:
+        freezing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await asyncio.to_thread(self._choose)
+                for one in list(self._checkouts.values()):
+                    await self._look(one)
+                if freezing is None or freezing.done():
+                    due = next(filter(_is_due, self._checkouts.values()), None)
+                    freezing = None if due is None else asyncio.create_task(self._freeze(due))
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            if freezing is not None:
+                freezing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await freezing
+            for one in self._checkouts.values():
+                one.stop()
+
+    def _choose(self) -> None:
+        """The projects that were used last, as long as that is not long ago."""
+        noted = watches.noted(self._session.home)
+        if not noted and not self._checkouts:
+            return
+        since = time.time() - _USED_S
+        recent = sorted((n for n, at in noted.items() if at > since), key=lambda n: -noted[n])
+        chosen = set(recent[:_MOST_PROJECTS])
+        roots = {}
+        if chosen:
+            with suppress(AtollError):
+                roots = {p.id: p.root for p in self._session.store.projects() if p.id in chosen}
+        for project, one in list(self._checkouts.items()):
+            if roots.get(project) != one.root or not os.path.isdir(one.root):
+                one.stop()
+                del self._checkouts[project]
+        for project, root in roots.items():
+            if project not in self._checkouts and os.path.isdir(root):
+                self._checkouts[project] = _Checkout(project, root)
+
+    async def _look(self, one: _Checkout) -> None:
+        async with one.turn:
+            try:
+                if one.watch is None and time.monotonic() >= one.watch_at:
+                    used = sum(len(c.watch) for c in self._checkouts.values() if c.watch)
+                    home = (str(self._session.home),)
+                    await asyncio.to_thread(one.start, watch_limit() - used, home)
+                if one.watch is None or not select.select([one.watch.fd], [], [], 0)[0]:
+                    return
+                has_changed = await asyncio.to_thread(one.watch.drain)
+            except WatchLost:
+                one.stop()
+                has_changed = True
+            if has_changed:
+                one.changed_at = time.monotonic()
+                one.is_stale = True
+
+    async def _on_changes(self, request: dict[str, object]) -> dict[str, object]:
+        one = self._checkouts.get(str(request.get("project")))
+        if one is None or one.root != request.get("root"):
+            return {}
+        since = request.get("position")
+        async with one.turn:
+            if one.watch is None:
+                return {}
+            is_same = request.get("watch") == one.name
+            known = since if is_same and isinstance(since, int) else -1
+            try:
+                found = await asyncio.to_thread(one.watch.changes, known)
+            except WatchLost:
+                one.stop()
+                one.is_stale = True
+                return {}
+            return {"watch": one.name, **_shape(found)}
+
+    async def _freeze(self, one: _Checkout) -> None:
+        self._is_freezing = True
+        one.is_stale = False
+        began = time.monotonic()
+        child: Companion | None = None
+        try:
+            # In the loop's own thread: the child ends with the thread that started it.
+            child = launch(_command(self._session.home, one.root), keep_fds=(), env=_environment())
+            while child.poll() is None and time.monotonic() < began + _LONGEST_S:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S / 4)
+        except (AtollError, OSError):
+            # It is tried again after the next change.
+            return
+        finally:
+            if child is not None:
+                _end(child)
+            self._is_freezing = False
+            ended = time.monotonic()
+            one.freeze_at = ended + _REST * (ended - began)
+
+
+def _shape(found: Changes) -> dict[str, object]:
+    paths = found.paths
+    if paths is not None and sum(map(len, paths)) * 6 > _REPLY_BYTES:
+        paths = None
+    return {"position": found.position, "paths": None if paths is None else list(paths)}
+
+
+def _is_due(one: _Checkout) -> bool:
+    now = time.monotonic()
+    return one.is_stale and now >= max(one.changed_at + _QUIET_S, one.freeze_at)
+
+
+def _command(home: Path, root: str) -> list[str]:
+    package = str(Path(__file__).parents[2])
+    program = (
+        f"import sys; sys.path.append({package!r}); "
+        "from atoll.daemon.background_freeze import main; main()"
+    )
+    return [sys.executable, "-I", "-c", program, str(home), root, str(os.getpid())]
+
+
+def _environment() -> dict[str, str]:
+    return dict(own_environment())
+
+
+def _end(child: Companion) -> None:
+    """Ends the child and the programs that it has started, which are in its group."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

@@ -1,0 +1,233 @@
+"""Brings dependency layers up to date without a walk, from the list of files that have changed.
+
+The list comes from the daemon's watch on the checkout. Only changes of single files are made here,
+where nothing but these files has to be looked at. Everything else is left to a walk: changed
+directories, ignore rules, newly ignored files, whatever may be a secret.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from atoll.drivers.layers.carried import Carried, Part, Watched, ground_key, is_whole, save_carried
+from atoll.drivers.layers.carry import skipper
+from atoll.drivers.layers.deltas import CHANGES, DEEPEST, describe, lies, make_room, name_content
+from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
+from atoll.drivers.layers.ignore_rules import stamp_rules, stamp_settings
+from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.drivers.layers.repository import Source
+from atoll.drivers.layers.whiteouts import Occupied
+from atoll.host import copying, git, manifests, trees
+from atoll.host.trees import Manifest, Stamp
+from atoll.model import secretfiles
+from atoll.model.errors import AtollError
+from atoll.model.plan import Ground
+
+_FEW = 256
+"""With more changed files than this, a walk is not much slower."""
+_QUIET = 64
+"""As many changes of files that are not carried are told again rather than written down."""
+_MOST_MOVED = 20_000
+"""Between two commits with more changed paths than this, a walk is not much slower."""
+_RULES = frozenset({".gitignore", "atoll.toml"})
+_REMOVED = Stamp(0, 0, 0, 0, 0)
+
+
+def refresh_carried(
+    pool: Pool, source: Source, ground: Ground, known: Carried, watched: Watched
+) -> Carried | None:
+    """The layers with the changes that `watched` lists; None when a walk is needed."""
+    checkout, paths = source.checkout, watched.paths
+    if paths is None or len(paths) > _FEW or known.ground != ground_key(ground):
+        return None
+    by_part = _sort(known, paths) if _are_rules_kept(source, known, paths) else None
+    if by_part is None or _may_be_carried(checkout, known, by_part.pop(ROOT, [])):
+        return None
+    # Before anything is copied: what changes meanwhile has another stamp.
+    stamps = fingerprint(checkout, known.directories, known.rest)
+    rules = stamp_rules(checkout, known.watched, source.commit)
+    skip = skipper(checkout, carry=ground.carry, never=ground.never, home=str(pool.root.parents[1]))
+    occupied = Occupied(checkout, source.commit, known.directories)
+    job = _Job(pool, checkout, skip, known.rest, occupied)
+    parts = []
+    for part in known.parts:
+        is_explained = stamps[part.name] == part.stamp or _is_explained(part, known, paths)
+        fresh = _renew(job, part, by_part.get(part.name), is_explained=is_explained)
+        if fresh is None:
+            return None
+        parts.append(fresh._replace(stamp=stamps[part.name]))
+    is_quiet = not by_part and len(paths) <= _QUIET and known.commit == source.commit
+    if is_quiet and tuple(parts) == known.parts:
+        return known
+    made = known._replace(
+        root=stamps[ROOT], parts=tuple(parts), rules=rules, commit=source.commit,
+        watch=watched.watch, position=watched.position,
+    )  # fmt: skip
+    save_carried(pool, made)
+    return made
+
+
+def _renew(job: _Job, part: Part, paths: list[str] | None, *, is_explained: bool) -> Part | None:
+    """The part with these changes; None when a walk is needed."""
+    if not is_whole(job.pool, part):
+        return None
+    if paths is not None:
+        return _freeze_files(job, part, paths)
+    # Else something has changed that the watch does not know of.
+    return part if is_explained else None
+
+
+def _are_rules_kept(source: Source, known: Carried, paths: Sequence[str]) -> bool:
+    """Whether the same entries are ignored as before, and none that is carried is now tracked."""
+    if known.settings != stamp_settings(source.checkout, known.watched):
+        return False
+    if known.commit == source.commit:
+        # Without a reported change, a changed stamp is one that the watch does not know of.
+        now = stamp_rules(source.checkout, known.watched, source.commit)
+        return bool(paths) or known.rules == now
+    # A layer of rules of our own has to fit what is tracked: rare, and left to a walk.
+    return bool(known.commit) and known.own_rules is None and _is_apart(source, known)
+
+
+def _is_apart(source: Source, known: Carried) -> bool:
+    """Whether what differs between the commit of before and this one touches nothing carried."""
+    try:
+        listed = git.git(
+            "diff", "--no-ext-diff", "--no-renames", "--name-only", "-z",
+            known.commit, source.commit, cwd=source.checkout,
+        )  # fmt: skip
+    except AtollError:
+        # The commit of before is gone.
+        return False
+    moved = [path for path in listed.text.split("\0") if path]
+    carried = (*known.directories, *known.rest, *(entry.path for entry in known.left_out))
+    if len(moved) > _MOST_MOVED or any(
+        os.path.basename(path) in _RULES or lies(path, carried) for path in moved
+    ):
+        return False
+    occupied = Occupied(source.checkout, source.commit, known.directories)
+    return not any(occupied.is_hidden_by(part) for part in known.parts)
+
+
+def _is_explained(part: Part, known: Carried, paths: Sequence[str]) -> bool:
+    """Whether the stamp has changed because of other files in the same directories."""
+    if part.name != REST:
+        return False
+    beside = {os.path.dirname(path) for path in known.rest}
+    return any(os.path.dirname(path.rstrip("/")) in beside for path in paths)
+
+
+def _sort(known: Carried, paths: Sequence[str]) -> dict[str, list[str]] | None:
+    """The paths by part, those outside of all parts as `ROOT`; None when a walk is needed."""
+    found: dict[str, list[str]] = {}
+    left_out = [entry.path for entry in known.left_out]
+    for path in paths:
+        *above, name = path.rstrip("/").split("/")
+        if name in _RULES or any(place.startswith(f"{path.rstrip('/')}/") for place in known.rest):
+            return None
+        if any(part == ".git" or secretfiles.find_directory_rule(part) for part in (*above, name)):
+            return None
+        if path in left_out:
+            return None
+        is_directory = path.endswith("/")
+        if lies(path, left_out):
+            continue
+        if path.split("/")[0] in known.directories or lies(path, known.rest):
+            if is_directory:
+                return None
+            part = above[0] if above and above[0] in known.directories else REST
+            found.setdefault(part, []).append(path)
+        else:
+            found.setdefault(ROOT, []).append(path)
+    return found
+
+
+def _may_be_carried(checkout: str, known: Carried, paths: list[str]) -> bool:
+    """Whether one of the paths is for capsules, or makes something be, though no part has it yet:
+    a new directory, a file in a directory without tracked files, an ignored file.
+    """
+    there = [path for path in paths if os.path.lexists(f"{checkout}/{path}")]
+    if not there:
+        return False
+    tracked = {"", *known.watched}
+    if any(path.endswith("/") or os.path.dirname(path) not in tracked for path in there):
+        return True
+    answer = git.git(
+        "--literal-pathspecs", "ls-files", "--others", "--ignored", "--exclude-standard",
+        "--directory", "-z", "--", *there, cwd=checkout,
+    )  # fmt: skip
+    return bool(answer.text)
+
+
+class _Job(NamedTuple):
+    pool: Pool
+    checkout: str
+    skip: trees.Skip
+    rest: tuple[str, ...]
+    occupied: Occupied
+
+
+class _Entry(NamedTuple):
+    """As much of a directory entry as rules ask for."""
+
+    name: str
+    status: os.stat_result
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        del follow_symlinks
+        return self.status
+
+
+def _freeze_files(job: _Job, part: Part, paths: list[str]) -> Part | None:
+    """The part with one more layer, which holds these files; None when a walk is needed."""
+    pool, checkout = job.pool, job.checkout
+    if len(part.layers) > DEEPEST:
+        return None
+    entries = trees.scan(Path(checkout), below=_with_parents(paths), skip=_nothing).entries
+    changed = [path for path in paths if path in entries]
+    removed = [path for path in paths if path not in entries]
+    if any(p in job.rest or p.rpartition("/")[0] not in entries for p in removed):
+        return None
+    if part.hidden is None or job.occupied.meets(removed, part.name):
+        return None
+    if any(_needs_walk(job, path, entries[path]) for path in changed):
+        return None
+    changes = trees.Difference(changed, removed)
+    with pool.building() as place:
+        make_room(place)
+        target = place / "tree" / WORKSPACE
+        report = copying.copy_changes(Path(checkout), target, changes, entries)
+        if report.vanished:
+            return None
+        said: Manifest = {**report.manifest, **dict.fromkeys(removed, _REMOVED)}
+        manifests.save_manifest(place / CHANGES, said)
+        digest = name_content(report, changes, part.layers)
+        about = "other ignored files" if part.name == REST else part.name
+        layer = describe(f"d{digest}", "dependencies", report, about=about, below=part.layers)
+        made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
+    return part._replace(layers=made.stack, hidden=(*part.hidden, *removed))
+
+
+def _with_parents(paths: list[str]) -> list[str]:
+    """The paths, and the directories that held those of them that may be gone."""
+    return [*paths, *sorted({path.rpartition("/")[0] for path in paths} - {""})]
+
+
+def _nothing(path: str, entry: os.DirEntry[str]) -> str:
+    del path, entry
+    return "unwanted"
+
+
+def _needs_walk(job: _Job, path: str, stamp: Stamp) -> bool:
+    if stamp.is_directory or (stamp.is_file and stamp.links > 1):
+        # A hard link has changed under its other names, too, and the watch does not say which.
+        return True
+    try:
+        status = os.lstat(f"{job.checkout}/{path}")
+    except OSError:
+        return True
+    entry = cast("os.DirEntry[str]", _Entry(path.rpartition("/")[2], status))
+    return trees.special_kind(status.st_mode) is not None or job.skip(path, entry) is not None

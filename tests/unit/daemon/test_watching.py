@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from atoll.daemon import background_freeze, watching
+from atoll.host import procfs
+from atoll.host.tree_watch import Changes
+
+
+def test_answer_that_is_too_long_lists_nothing():
+    short, long = ("a", "b"), tuple(f"{n}{'x' * 100}" for n in range(1_000))
+    assert watching._shape(Changes(3, short)) == {"position": 3, "paths": ["a", "b"]}
+    assert watching._shape(Changes(3, long)) == {"position": 3, "paths": None}
+    assert watching._shape(Changes(3, None)) == {"position": 3, "paths": None}
+
+
+def due(*, stale=True, changed_ago_s=60.0, freeze_in_s=0.0):
+    one = watching._Checkout("p", "/p")
+    now = time.monotonic()
+    one.is_stale, one.changed_at, one.freeze_at = stale, now - changed_ago_s, now + freeze_in_s
+    return watching._is_due(one)
+
+
+def test_a_checkout_is_frozen_when_it_has_changed_and_is_quiet():
+    assert due()
+    assert not due(stale=False)
+    assert not due(changed_ago_s=0.0)
+    assert not due(freeze_in_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "has_room"),
+    [(0.5, 0.5, True), (0.05, 0.5, False), (0.5, 0.05, False)],
+    ids=["room", "full", "no inodes"],
+)
+def test_no_freeze_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch, free, inodes, has_room):
+    real = os.statvfs(tmp_path)
+    blocks = (1 << 40) // real.f_frsize
+    fields = (real.f_bsize, real.f_frsize, blocks, 0, int(blocks * free), 1000, 0,
+              int(1000 * inodes), 0, 255)  # fmt: skip
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    assert background_freeze.has_room(tmp_path) is has_room
+
+
+@pytest.fixture
+def sleeper(tmp_path, monkeypatch):
+    """A daemon whose freeze in the background takes for ever, and how to find that process."""
+    label = f"{tmp_path}/sleeper"
+    argv = ["sh", "-c", "sleep 1000 & wait", label]
+    monkeypatch.setattr(watching, "_command", lambda *_: argv)
+    return watching.Watching(SimpleNamespace(home=tmp_path)), label
+
+
+def is_gone(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def processes_of(label):
+    return [p.pid for p in procfs.processes().values() if label in p.command]
+
+
+def test_freeze_in_the_background_ends_with_the_daemon(sleeper, wait_for):
+    daemon, label = sleeper
+
+    async def stop_in_the_middle():
+        task = asyncio.create_task(daemon._freeze(watching._Checkout("p", "/p")))
+        while not processes_of(label):  # noqa: ASYNC110 - the kernel sets no event
+            await asyncio.sleep(0)
+        assert daemon.status()["freezing"]
+        group = processes_of(label)[0]
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return group
+
+    group = asyncio.run(stop_in_the_middle())
+    assert processes_of(label) == []
+    assert not daemon.status()["freezing"]
+    # The program that it had started is in its group, and killed with it.
+    wait_for(lambda: is_gone(group), what="the end of its programs")
+
+
+def test_freeze_that_fails_is_not_repeated_before_the_next_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "_command", lambda *_: ["false"])
+    one = watching._Checkout("p", "/p")
+    assert watching._is_due(one)
+    asyncio.run(watching.Watching(SimpleNamespace(home=tmp_path))._freeze(one))
+    assert not one.is_stale
