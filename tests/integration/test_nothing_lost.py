@@ -228,8 +228,8 @@ LEAVINGS = {
     "conflict": (leave_conflict, "uncommitted"),
     "nested": (leave_nested_repository, "nested"),
     "nested-empty": (leave_empty_nested_repository, "nested"),
-    "broken-link": (leave_broken_link, "`.`"),
-    "foreign-link": (leave_foreign_link, "`.`"),
+    "broken-link": (leave_broken_link, "cannot be compared"),
+    "foreign-link": (leave_foreign_link, "cannot be compared"),
     "garbage-index": (leave_garbage_index, "`new.txt`"),
     "unreadable": (leave_unreadable, "untracked"),
 }
