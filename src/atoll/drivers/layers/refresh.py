@@ -37,10 +37,13 @@ def refresh_carried(
     if watched.paths is None or len(watched.paths) > _FEW or known.ground != ground_key(ground):
         return None
     by_part = _sort(known, watched.paths)
-    if by_part is None or _any_ignored(checkout, by_part.pop(ROOT, [])):
-        return None
     # Before anything is copied: what changes meanwhile has another stamp.
     stamps = fingerprint(checkout, known.directories, known.rest)
+    in_root = any("/" not in path.rstrip("/") for path in watched.paths)
+    # A stamp of the root that changes without a reported change there needs a walk, too.
+    is_unexplained = stamps[ROOT] != known.root and not in_root
+    if by_part is None or is_unexplained or _any_ignored(checkout, by_part.pop(ROOT, [])):
+        return None
     skip = skipper(checkout, carry=ground.carry, never=ground.never, home=str(pool.root.parents[1]))
     parts = []
     for part in known.parts:
