@@ -412,3 +412,14 @@ def test_store_of_before_narrowings_is_brought_up_to_date(home):
     assert store.narrowings(y) == [(None, ("a", "b"))]
     store.inherit_narrowings(y, x)
     assert store.narrowings(y) == [(None, ("a", "b")), ("none", ())]
+
+
+def test_no_description_is_written_outside_of_the_home(store, home, tmp_path):
+    store.remember_project(PROJECT)
+    outside = tmp_path / "outside"
+    for name, directory in (("x", outside), ("y", home / "projects" / PROJECT.id)):
+        plan = plan_of(name, str(directory))
+        [made] = store.lease_capsules(PROJECT, [(plan, {})])
+        store.set_ready([made])
+    assert not outside.exists()
+    assert (home / "projects" / PROJECT.id / "y" / "capsule.json").is_file()
