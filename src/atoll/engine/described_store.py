@@ -21,9 +21,14 @@ class DescribedStore(Database):
     def describe(self, capsules: Sequence[Capsule], *, make: bool = False) -> None:
         """Writes down beside the files of capsules what the database knows about them."""
         for capsule in capsules:
-            rows = self._description(capsule.id)
-            if rows["capsules"]:
-                descriptions.save(Path(capsule.directory), rows, make=make)
+            place = Path(capsule.directory)
+            # Nothing is written outside of the home, whatever a record says.
+            rows = self._description(capsule.id) if self._owns(place) else {}
+            if rows.get("capsules"):
+                descriptions.save(place, rows, make=make)
+
+    def _owns(self, place: Path) -> bool:
+        return place.is_absolute() and place.is_relative_to(self.home / "projects")
 
     def _back_up(self) -> None:
         """Also describes capsules that have no description, such as those of an older Atoll."""
@@ -31,7 +36,11 @@ class DescribedStore(Database):
         ready = self._rows("SELECT * FROM capsules WHERE state = ?", CapsuleState.READY)
         for row in ready:
             place = Path(row["directory"])
-            if place.is_dir() and not os.path.lexists(place / descriptions.NAME):
+            if (
+                self._owns(place)
+                and place.is_dir()
+                and not os.path.lexists(place / descriptions.NAME)
+            ):
                 descriptions.save(place, self._description(row["id"]))
 
     def _description(self, capsule_id: int) -> Rows:

@@ -439,3 +439,14 @@ def test_the_stamp_changes_with_every_write_of_anybody(store, open_store):
     assert theirs != before
     store.remember_project(PROJECT._replace(name="ours"))
     assert store.stamp() != theirs
+
+
+def test_no_description_is_written_outside_of_the_home(store, home, tmp_path):
+    store.remember_project(PROJECT)
+    outside = tmp_path / "outside"
+    for name, directory in (("x", outside), ("y", home / "projects" / PROJECT.id)):
+        plan = plan_of(name, str(directory))
+        [made] = store.lease_capsules(PROJECT, [(plan, {})])
+        store.set_ready([made])
+    assert not outside.exists()
+    assert (home / "projects" / PROJECT.id / "y" / "capsule.json").is_file()

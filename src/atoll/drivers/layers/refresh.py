@@ -44,10 +44,15 @@ def refresh_carried(
     if paths is None or len(paths) > _FEW or known.ground != ground_key(ground):
         return None
     by_part = _sort(known, paths) if _are_rules_kept(source, known, paths) else None
-    if by_part is None or _may_be_carried(checkout, known, by_part.pop(ROOT, [])):
-        return None
     # Before anything is copied: what changes meanwhile has another stamp.
     stamps = fingerprint(checkout, known.directories, known.rest)
+    in_root = any("/" not in path.rstrip("/") for path in paths)
+    # A stamp of the root that changes without a reported change there needs a walk, too.
+    is_unexplained = stamps[ROOT] != known.root and not in_root
+    if by_part is None or is_unexplained:
+        return None
+    if _may_be_carried(checkout, known, by_part.pop(ROOT, [])):
+        return None
     rules = stamp_rules(checkout, known.watched, source.commit)
     skip = skipper(checkout, carry=ground.carry, never=ground.never, home=str(pool.root.parents[1]))
     occupied = Occupied(checkout, source.commit, known.directories)
