@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from atoll.cli.frame import Frame, verb
-from atoll.cli.output import render_columns
+from atoll.cli.tables import render_columns
 from atoll.engine.bench import table
 from atoll.engine.bench.idle import measure as measure_idle
 from atoll.engine.bench.network import measure as measure_network

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from atoll.cli.frame import Frame, verb
-from atoll.cli.output import Output, render_columns
+from atoll.cli.output import Output
+from atoll.cli.tables import render_columns
 from atoll.engine import demo, work
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import Project, open_project

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from atoll.cli import status
+from atoll.cli.tables import clip_cells, render_columns, style_of
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
 
@@ -35,9 +36,6 @@ _BAR_WIDTH = 20
 _TELLING = 0.02
 """Of a share that is smaller, nothing can be foretold."""
 _PATIENCE_S = 1.0
-_GAP = 3
-"""Between two columns of a table on a terminal."""
-_LEAST_WIDTH = 8
 _COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
@@ -277,13 +275,6 @@ def paint(text: str, color: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
 
 
-def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    table = [[name.upper() for name in columns], *rows]
-    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def _print_rich_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str]
 ) -> None:
@@ -300,39 +291,8 @@ def _print_rich_table(
     for name in columns:
         table.add_column(name.upper(), overflow="fold", no_wrap=bool(clip))
     for row in rows:
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        table.add_row(*(Text(cell, style=style_of(cell)) for cell in row))
     console.print(table)
-
-
-def clip_cells(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str], width: int
-) -> list[list[str]]:
-    """The rows with cells of the columns in `clip` cut short, the widest first, so that a row fits
-    into `width`; each keeps a few characters, whatever the width.
-    """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    clipped = [index for index, name in enumerate(columns) if name in clip]
-    excess = sum(widths) + _GAP * len(columns) - width
-    while excess > 0 and clipped:
-        widest = max(clipped, key=lambda index: widths[index])
-        if widths[widest] <= _LEAST_WIDTH:
-            break
-        widths[widest] -= 1
-        excess -= 1
-    return [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "…"
-
-
-def _style(cell: str) -> str:
-    word = cell.split(" ", maxsplit=1)[0]
-    if word in ("ready", "running", "yes", "ok", "exited(0)"):
-        return "green"
-    if word in ("no", "lost", "failed", "missing") or word.startswith("exited("):
-        return "red"
-    return "yellow" if word in ("creating", "removing", "starting", "timeout", "stopped") else ""
 
 
 def stdout_is_terminal() -> bool:

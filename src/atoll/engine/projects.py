@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.engine import gone, networks, reaper, trust
 from atoll.engine.capsules import Capsule
+from atoll.engine.project_places import nearest_checkout, require_owners, require_text
 from atoll.engine.session import Listener, Session, Warn, open_session
 from atoll.host import files, git, points, programs, restored
 from atoll.model import state
-from atoll.model.errors import SpecError, StateError
+from atoll.model.errors import StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
@@ -311,21 +312,21 @@ def _report_lost(session: Session) -> None:
 
 
 def project_at(session: Session, path: str) -> Project:
-    _require_owners(session, path)
+    require_owners(session, path)
     # Before git is looked for, by a guess, and then by what git says.
-    programs.distrust(_nearest_checkout(path))
+    programs.distrust(nearest_checkout(path))
     try:
         checkout = git.find_checkout(path)
     except StateError as error:
         raise _explained(session, path, error) from error
     programs.distrust([checkout.root])
-    _require_text(checkout.repository)
+    require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
     root = checkout.root
     if known is not None and Path(root).is_relative_to(session.home):
         # Asked from inside a capsule: the owner's checkout stays the one that counts.
         root = known.root
-    _require_text(root)
+    require_text(root)
     if known is not None and known.root == root:
         return Project(session=session, record=known)
     # The project file is not read here: a mistake in it must not keep anyone from `ls` and `rm`.
@@ -350,58 +351,3 @@ def _explained(session: Session, path: str, error: StateError) -> StateError:
         f"{shown}",
         hint="atoll gc --gone stores their work and removes them",
     )
-
-
-def _require_owners(session: Session, path: str) -> None:
-    """Refuses what an agent can write, before any git looks at it: a repository in there would be
-    the agent's, with its settings and programs.
-    """
-    real = os.path.realpath(path)
-    try:
-        is_here = os.path.samestat(os.stat(path), os.stat(real))
-    except OSError:
-        # What is not there at all is told by whoever looks for the checkout.
-        is_here = not os.path.exists(path)
-    homes = [place for place in (Path(real), *Path(real).parents) if _is_home(session, place)]
-    if is_here and (not homes or _is_worktree(session, Path(real), homes[0])):
-        return
-    raise StateError(
-        f"`{printable(path)}` is the workspace of a capsule and no project",
-        hint="cd to the project itself",
-    )
-
-
-def _is_home(session: Session, place: Path) -> bool:
-    if place == Path(os.path.realpath(session.home)):
-        return True
-    return (place / "state.db").is_file() and (place / "pools").is_dir()
-
-
-def _is_worktree(session: Session, path: Path, home: Path) -> bool:
-    """Whether a path in an Atoll home is in a worktree of a project's own repository."""
-    repositories = [os.path.realpath(project.git_dir) for project in session.store.projects()]
-    for place in (path, *path.parents):
-        if place == home:
-            return False
-        if not os.path.lexists(place / ".git"):
-            continue
-        pointer = files.read_beneath(place, ".git", limit_bytes=1 << 16) or b""
-        named = Path(os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n")))
-        owner = os.path.realpath(named.parent.parent)
-        return named.parent.name == "worktrees" and owner in repositories
-    return False
-
-
-def _nearest_checkout(path: str) -> list[Path]:
-    real = Path(os.path.realpath(path))
-    return [place for place in (real, *real.parents) if os.path.lexists(place / ".git")][:1]
-
-
-def _require_text(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise SpecError(
-            f"the path `{os.fsencode(path).decode('ascii', 'backslashreplace')}` is not UTF-8",
-            hint="rename the directory",
-        ) from error

@@ -33,7 +33,6 @@ _TAIL_BYTES = 2000
 _COMPLAINTS_BYTES = 1 << 20
 _HOST_OUTPUT_BYTES = 256 << 20
 _INSIDE_OUTPUT_BYTES = 64 << 20
-_NO_SPACE = ("No space left on device", "Disk quota exceeded", "Out of diskspace")
 _CHUNK_BYTES = 1 << 16
 
 on_command: Callable[[str], None] | None = None
@@ -237,11 +236,6 @@ def failure(completed: Completed) -> DriverError:
     said = os.fsdecode(completed.stderr[-_TAIL_BYTES:]).strip() or "it said nothing"
     line = replayable(completed.argv)
     return DriverError(f"`{line}` failed with exit code {completed.code}: {said}")
-
-
-def tells_of_no_space(said: str) -> bool:
-    """Whether a tool failed because the disk is full: it has only words for that."""
-    return any(words in said for words in _NO_SPACE)
 
 
 def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:

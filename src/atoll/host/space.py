@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHORTAGE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_WORDS = ("no space left", "disk quota exceeded", "disk is full")
+_WORDS = ("no space left", "disk quota exceeded", "disk is full", "out of diskspace")
 """Of the kernel, as git and SQLite repeat them."""
 _LEAST_BYTES = 1 << 20
 _LEAST_INODES = 32

@@ -236,14 +236,8 @@ def _scan(root: Path) -> Manifest:
 
 
 def _explained(error: OSError | DriverError, place: Path) -> Exception:
-    import errno  # noqa: PLC0415 - only when something is wrong
+    from atoll.host import space  # noqa: PLC0415 - only when something is wrong
 
-    from atoll.host.process import tells_of_no_space  # noqa: PLC0415
-
-    if isinstance(error, DriverError):
-        is_full = tells_of_no_space(error.message)
-    else:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full:
+    if space.is_shortage(error):
         return PrerequisiteError(f"no space left in `{place}`", hint=f"df -h '{place}'; atoll gc")
     return error
