@@ -37,10 +37,13 @@ FILTERS: tuple[tuple[str, str], ...] = (
     (r"\b[0-9a-f]{10}\b", "[HASH]"),
     (r"\b2\d{4}\b", "[PORT]"),
     (r"\bin \d+\.\d\d s\b", "in [SECONDS] s"),
-    (r"(?m)^(\S+ +(?:worktree|clone|sandbox) +.* {2})\d+[smhd]$", r"\1[AGE]"),
+    (
+        r"(?m)^(\S+ +(?:worktree|clone|sandbox) +.* {2})[\d.]+[BKMG]? +\d+[smhd]$",
+        r"\1[SIZE]  [AGE]",
+    ),
     # A column is as wide as what stood in it, so widths differ by machine too.
     (r"(?m)(?<=[A-Z]\]) {2,}(?=\S)", "  "),
-    (r"(?m) {2,}(?=(?:STORED|COMMIT|PORTS|AGE)\b)", "  "),
+    (r"(?m) {2,}(?=(?:STORED|COMMIT|PORTS|DISK|AGE)\b)", "  "),
 )
 
 

@@ -346,7 +346,7 @@ def test_phases_are_not_stored(helper):
     [
         ("/a/home/projects/repo-40036c10/x", "[HOME]/projects/repo-[ID]/x"),
         ("/a/b and /a", "[TMP]/b and [TMP]"),
-        ("x  sandbox  ready  0  +1  -  12s", "x  sandbox  ready  0  +1  -  [AGE]"),
+        ("x  sandbox  ready  0  +1  -  5.2M  12s", "x  sandbox  ready  0  +1  -  [SIZE]  [AGE]"),
         ("main@c78fe1a  24491", "main@[HASH]  [PORT]"),
         ("at c78fe1a5f8 in 0.02 s", "at [HASH] in [SECONDS] s"),
         ('"created_at": 1794735268.447287,', '"created_at": [TIME],'),

@@ -80,9 +80,14 @@ class Database:
         """Opens the file again that is there now: another command may have restored it, and what
         is written to a removed file is lost.
         """
-        if not self.read_only and self._identity() != self._opened and not self._db.in_transaction:
-            self.close()
-            self._connect()
+        found = self._identity()
+        if self.read_only or found == self._opened or self._db.in_transaction:
+            return
+        if found is None:
+            # Also when the whole home was removed: nobody wants a new one.
+            raise DamagedError(f"the database `{self.path}` was removed")
+        self.close()
+        self._connect()
 
     def _migrate(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")

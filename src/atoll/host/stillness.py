@@ -19,7 +19,7 @@ _UTIME, _STIME = 11, 12
 
 
 class Stillness:
-    """Of what runs below a process, from now on."""
+    """Of a process and of what runs below it, from now on."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -38,9 +38,12 @@ class Stillness:
     def lasts(self) -> bool:
         """Whether nothing has moved for `STILL_S`, as far as it was looked at meanwhile."""
         now = time.monotonic()
-        below = tree.processes_under(self._pid)
-        seen = {process.identity: _used(process.pid) for process in below}
-        if seen != self._seen or any(process.state in _BUSY for process in below):
+        # The first one, too: before it has started anything it builds walls, which may take long
+        # on a busy machine.
+        first = tree.find_process(self._pid)
+        found = [*([] if first is None else [first]), *tree.processes_under(self._pid)]
+        seen = {process.identity: _used(process.pid) for process in found}
+        if seen != self._seen or any(process.state in _BUSY for process in found):
             self._seen, self._since = seen, now
         return now - self._since >= STILL_S
 

@@ -450,3 +450,14 @@ def test_no_description_is_written_outside_of_the_home(store, home, tmp_path):
         store.set_ready([made])
     assert not outside.exists()
     assert (home / "projects" / PROJECT.id / "y" / "capsule.json").is_file()
+
+
+def test_no_database_is_made_where_one_was_removed(home, store):
+    """A daemon that outlives a home which is being removed must not make it anew."""
+    for path in home.glob("state.db*"):
+        path.unlink()
+    with pytest.raises(StateError, match="was removed"):
+        store.projects()
+    with pytest.raises(StateError, match="was removed"):
+        store.remember_project(PROJECT)
+    assert not list(home.glob("state.db*"))
