@@ -299,8 +299,9 @@ def current_branch(*, cwd: str) -> str | None:
     return answer.text.strip() or None
 
 
-def setting(key: str, *, cwd: str) -> str:
-    return git("config", "--get", key, cwd=cwd, allowed=(0, 1)).text.removesuffix("\n")
+def setting(key: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> str:
+    answer = git("config", "--get", key, cwd=cwd, allowed=(0, 1), keep_fds=keep_fds)
+    return answer.text.removesuffix("\n")
 
 
 def identity(*, cwd: str) -> tuple[str, str]:

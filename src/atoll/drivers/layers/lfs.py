@@ -10,7 +10,6 @@ checked out again inside, without a network and without a copy of the owner's wh
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -34,18 +33,18 @@ _COPIED_BYTES = 1 << 30
 _FOR_OTHERS = stat.S_IROTH
 
 
-def owner_store(repository: str) -> LfsStore:
-    return LfsStore.of(repository, git.setting("lfs.storage", cwd=repository))
+def owner_store(repository: str, keep_fds: Sequence[int] = ()) -> LfsStore:
+    chosen = git.setting("lfs.storage", cwd=repository, keep_fds=keep_fds)
+    return LfsStore.of(repository, chosen)
 
 
-@functools.lru_cache(maxsize=16)
-def build_options(repository: str) -> tuple[str, ...]:
+def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, ...]:
     """Options for a git that makes files of a commit: git-lfs reads the owner's store, writes
     nothing to layers and uses no network. Without git-lfs its files stay pointers.
     """
     if programs.find_program("git-lfs") is None:
         return WITHOUT
-    storage = os.path.realpath(owner_store(repository).objects.parent)
+    storage = os.path.realpath(owner_store(repository, keep_fds).objects.parent)
     return ("-c", f"lfs.storage={storage}", *_OFFLINE)
 
 

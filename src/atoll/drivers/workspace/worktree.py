@@ -58,7 +58,7 @@ class WorktreeWorkspace:
                 cwd=plan.repository, keep_fds=held,
             )  # fmt: skip
         # The long part, outside of the turn: it touches this worktree only.
-        options = lfs.build_options(plan.repository)
+        options = lfs.build_options(plan.repository, (lock,))
         git.git(*options, "reset", "--quiet", "--hard", cwd=plan.path, keep_fds=(lock,))
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
@@ -105,7 +105,7 @@ class WorktreeWorkspace:
     def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
         """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
         start = recovered_tree(point)
-        options = lfs.build_options(plan.repository)
+        options = lfs.build_options(plan.repository, (lock,))
         git.git(*options, "read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
         if point.files is not None:
             from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
