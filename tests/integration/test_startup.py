@@ -112,6 +112,7 @@ def test_version_and_help_load_no_engine(loaded):
             "atoll.cli.output",
             "atoll.cli.status",
             "atoll.cli.streams",
+            "atoll.cli.tables",
             "atoll.model",
             "atoll.model.errors",
             "atoll.model.names",

@@ -204,7 +204,7 @@ class Capsules:
         the whole home.
         """
         error, attached = look.exception(), self._attached.get(capsule_id)
-        if isinstance(error, StateError):
+        if isinstance(error, StateError) and not isinstance(error, SETBACKS):
             raise error
         if attached is None:
             return

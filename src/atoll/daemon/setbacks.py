@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 
+from atoll.engine.database import DamagedError
 from atoll.model.errors import PrerequisiteError
 
-SETBACKS = (OSError, PrerequisiteError, MemoryError, RuntimeError)
+SETBACKS = (OSError, PrerequisiteError, DamagedError, MemoryError, RuntimeError)
 """What is raised then: by files, /proc and sockets; by the store, which explains what SQLite says;
-by allocations; and by the start of a thread.
+by allocations; and by the start of a thread. A damaged database is one, too: `atoll gc` restores
+it, and the daemon goes on with what it knows until then.
 """
 SCARCE = frozenset(
     {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import upkeep
+from atoll.engine import layer_use
 from atoll.engine.session import Session
 from atoll.host import files, trees
 from atoll.model.state import Capsule, Project
@@ -72,7 +72,7 @@ def _of_layer(pool: Pool, name: str) -> DiskUse:
 def of_capsule(session: Session, capsule: Capsule) -> DiskUse:
     """What the capsule has written: its layers, those of its snapshots, and its own files."""
     pool = Pool(session.pool(capsule.project_id))
-    own = [name for name in upkeep.layers_of(session, capsule) if name[0] in _OWN]
+    own = [name for name in layer_use.layers_of(session, capsule) if name[0] in _OWN]
     return total([of_layers(pool, own), measure(Path(capsule.directory))])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from atoll.drivers.layers import standins
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.engine.session import Session
-from atoll.host import files, git, points, restored
+from atoll.host import files, git, points
 from atoll.host.points import Shelf
 from atoll.model.errors import StateError
 from atoll.model.names import branch_of, printable
@@ -101,5 +101,7 @@ def _fill(point: RecoveryPoint, place: str) -> None:
     start = points.recovered_tree(point)
     git.git("read-tree", "-u", "--reset", start, cwd=place, env=_ALONE)
     if point.files is not None:
+        from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
         restored.put_back(Path(point.files), Path(place), at=WORKSPACE)
     git.git("read-tree", point.index_commit or point.head_commit, cwd=place, env=_ALONE)

@@ -12,7 +12,7 @@ from atoll.drivers.layers.carry import tracked_secrets
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.completeness import Gaps
 from atoll.drivers.layers.pool import Layer, Pool
-from atoll.engine import upkeep
+from atoll.engine import layer_use
 from atoll.engine.session import Session
 from atoll.host import files, locks
 from atoll.host.layer_stack import Namespace
@@ -109,7 +109,7 @@ def _checked_store(session: Session, project: Project, store: history.StoreState
         users = [
             capsule.name
             for capsule in session.store.capsules(project.id)
-            if not upkeep.layers_of(session, capsule).isdisjoint(store.layers)
+            if not layer_use.layers_of(session, capsule).isdisjoint(store.layers)
             and locks.is_locked(session.view_lock(capsule).path)
         ]
         if not users:
@@ -130,5 +130,5 @@ def _users(session: Session, project: Project, layer: str) -> list[str]:
     return [
         capsule.name
         for capsule in session.store.capsules(project.id)
-        if layer in upkeep.layers_of(session, capsule)
+        if layer in layer_use.layers_of(session, capsule)
     ]

@@ -107,6 +107,8 @@ def _changed(session: Session, capsule: Capsule) -> Changed | None:
         plan = workspace_plan(session, capsule.record)
         if plan.pool and plan.driver == "overlay":
             return _changed_in_layers(plan)
+        if not plan.pool:
+            return Changed(git.count_changed(cwd=plan.path), is_complete=True)
         work = capsule.work()
     except (AtollError, OSError):
         return None

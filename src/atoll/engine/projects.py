@@ -12,7 +12,7 @@ from atoll.engine import gone, networks, reaper, trust
 from atoll.engine.capsules import Capsule
 from atoll.engine.project_places import nearest_checkout, require_owners, require_text
 from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git, points, programs, restored
+from atoll.host import files, git, points, programs
 from atoll.model import state
 from atoll.model.errors import StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
@@ -226,9 +226,10 @@ class Project:
         """Whether `recover` puts back what is kept beside a point: not if its layers could not be
         merged.
         """
-        return (
-            point.files is not None and restored.find_kept(Path(point.files), WORKSPACE) is not None
-        )
+        from atoll.host import restored  # noqa: PLC0415 - copies: for one verb
+
+        files_at = point.files
+        return files_at is not None and restored.find_kept(Path(files_at), WORKSPACE) is not None
 
     def drop(self, point: RecoveryPoint) -> None:
         if point.repository:

@@ -18,7 +18,8 @@ from atoll.drivers.layers import history, repository
 from atoll.drivers.layers.carried import load_carried
 from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
-from atoll.engine.leases import find_note, note_plan, workspace_plan
+from atoll.engine.layer_use import HELD_LAYERS, held_layers, layers_of, plan_of
+from atoll.engine.leases import find_note, note_plan
 from atoll.engine.session import Session, open_session
 from atoll.engine.views import own_layers
 from atoll.host import files, kernel, overlays
@@ -30,8 +31,6 @@ DEEP = 48
 """A workspace on more layers of its own than this is flattened."""
 KEEP_BASES_S = 7 * 86_400.0
 """How long the base of a project stays after its last capsule has gone."""
-_HELD = "held-layers"
-"""A file in a capsule's directory: layers that its view may still be mounted on."""
 
 
 class Reclaimed(NamedTuple):
@@ -100,40 +99,6 @@ def _sync(session: Session) -> None:
     if unsynced:
         kernel.sync_filesystem(session.home)
         session.store.set_synced(unsynced)
-
-
-def plan_of(session: Session, capsule: Capsule) -> WorkspacePlan | None:
-    """What the capsule's workspace is made of, if that are layers."""
-    try:
-        plan = workspace_plan(session, capsule)
-    except StateError:
-        return None
-    return plan if plan.pool else None
-
-
-def layers_of(session: Session, capsule: Capsule) -> set[str]:
-    """What a capsule and its snapshots lie on."""
-    plan = plan_of(session, capsule)
-    if plan is None:
-        return set()
-    points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
-    held = _held_layers(session, capsule)
-    return {*plan.layers, plan.upper, history.layer_of(plan), *points, *held}
-
-
-def _held_layers(session: Session, capsule: Capsule) -> set[str]:
-    """The layers that a view which is still held was opened with, before it was flattened."""
-    path = Path(capsule.directory, _HELD)
-    if not path.exists():
-        return set()
-    lock = session.view_lock(capsule)
-    if lock.acquire():
-        # The next view is opened on what the plan says.
-        path.unlink(missing_ok=True)
-        lock.release()
-        return set()
-    content = files.read_regular(path, limit_bytes=1 << 20)
-    return set((content or b"").decode(errors="replace").split())
 
 
 def used_layers(
@@ -233,8 +198,8 @@ def _replace(session: Session, capsule: Capsule, own: list[str], flat: list[str]
         at = plan.layers.index(own[0])
         layers = (*plan.layers[:at], *flat, *plan.layers[at + len(own) :])
         after = plan._replace(layers=layers)
-        held = sorted({*own, *_held_layers(session, capsule)})
-        files.write_atomic(Path(capsule.directory, _HELD), "\n".join(held).encode())
+        held = sorted({*own, *held_layers(session, capsule)})
+        files.write_atomic(Path(capsule.directory, HELD_LAYERS), "\n".join(held).encode())
         session.store.set_plan(capsule, after)
         note_plan(capsule, after)
     return True

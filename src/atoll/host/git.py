@@ -240,6 +240,12 @@ def distance(one: str, other: str, *, cwd: str) -> tuple[int, int]:
     return int(counts[0]), int(counts[1])
 
 
+def count_changed(*, cwd: str) -> int:
+    """How many entries of a worktree differ from HEAD; an untracked directory counts once."""
+    told = git("status", "--porcelain", "-z", "--no-renames", cwd=cwd).text
+    return sum(1 for entry in told.split("\0") if entry)
+
+
 def make_store(path: str, *, like: str, objects: str) -> str:
     """A bare repository in the format of another one that sees the object directory `objects`, has
     no settings of the other's and can be thrown away.

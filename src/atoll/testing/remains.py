@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.repository import PIN_PREFIX
-from atoll.engine import upkeep
+from atoll.engine import layer_use, upkeep
 from atoll.engine.capsules import Capsule
 from atoll.engine.session import Session, open_session
 from atoll.host import git, locks, views
@@ -233,7 +233,7 @@ def _stray_layers(session: Session, project: Project) -> list[str]:
     problems += [f"in pool: {p.name}" for p in pool.layers.iterdir() if p.name.startswith(".")]
     problems += [f"in pool: {p.name}" for p in pool.root.glob("commits/.*")]
     found = set(pool.all())
-    needed = {x for c in session.store.capsules() for x in upkeep.layers_of(session, c)}
+    needed = {x for c in session.store.capsules() for x in layer_use.layers_of(session, c)}
     used = upkeep.used_layers(session, project)
     problems += [f"layer {name} is not used" for name in sorted(found - used)]
     problems += [f"layer {name} is missing" for name in sorted(needed - found)]

@@ -19,6 +19,7 @@ from atoll.daemon.memory import MemoryTrimmer
 from atoll.daemon.ports import census
 from atoll.daemon.ports.doors import Reception, listen
 from atoll.engine import urls
+from atoll.engine.database import DamagedError
 from atoll.keeper import asking
 from atoll.model.errors import PrerequisiteError, StateError
 from worlds import Played, ask, free_port, until
@@ -86,7 +87,7 @@ def test_store_that_cannot_be_read_keeps_what_is_known(play, logged):
         with contextlib.closing(sqlite3.connect(world.session.store.path)) as other:
             other.execute("ALTER TABLE capsules RENAME TO elsewhere")
         # The control.
-        with pytest.raises(PrerequisiteError):
+        with pytest.raises(DamagedError):
             census.take(world.session)
         await publisher.look()
         await publisher.look()

@@ -26,7 +26,7 @@ from atoll.drivers.workspace.examination import (
     staged_only,
 )
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
-from atoll.host import files, git, points, restored, space
+from atoll.host import files, git, points, space
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import tracked_below
 from atoll.host.intake.store import Store, open_store
@@ -282,6 +282,8 @@ def _note(
 
 def _files_base(site: Site, shelf: Shelf, kept: _Kept) -> str | None:
     """What the kept files differ from; None when they are all files of the workspace."""
+    from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
     is_all = not site.plan.pool or restored.is_whole(shelf.files_of(kept.point))
     return None if is_all else site.plan.base_commit
 
