@@ -306,10 +306,10 @@ def test_the_cli_without_git_says_so(repo, tmp_path):
     tools.mkdir()
     (tools / "sh").symlink_to(shutil.which("sh") or "/bin/sh")
     done = subprocess.run(
-        [sys.executable, "-c", ONLY, tools, "ls"], cwd=repo, env={**os.environ, "PATH": str(tools)},
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-c", ONLY, tools, "new", "x"], cwd=repo,
+        env={**os.environ, "PATH": str(tools)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    fails(done, 3, "`git` is not installed")
+    fails(done, 6, "git is not installed")
 
 
 @pytest.mark.parametrize(

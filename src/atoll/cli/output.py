@@ -24,7 +24,7 @@ JSON_VERSION = 1
 _PHASES = {
     "new.leased": "making the workspace",
     "new.workspace": "making private places",
-    "new.isolation": "running the set-up",
+    "new.isolation": "setting up",
     "new.ready": "",
     "rm.announced": "stopping what runs",
     "rm.stopped": "storing work",

@@ -86,8 +86,10 @@ class Database:
         if found is None:
             # Also when the whole home was removed: nobody wants a new one.
             raise DamagedError(f"the database `{self.path}` was removed")
-        self.close()
+        # The old file stays open until the new one is: its inode number is not given again.
+        close, self._opened = self.close, None
         self._connect()
+        close()
 
     def _migrate(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")

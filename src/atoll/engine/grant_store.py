@@ -38,6 +38,7 @@ class GrantStore(RunStore):
                 "INSERT OR IGNORE INTO project_grants VALUES (?, ?, ?)",
                 (project_id, rule, time.time()),
             )
+        self.back_up()
 
     def drop_project_grant(self, project_id: str, rule: str) -> bool:
         with self._write() as db:

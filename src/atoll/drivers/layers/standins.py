@@ -28,7 +28,8 @@ _REFS_BYTES = 1 << 28
 
 def has_repository(plan: WorkspacePlan) -> bool:
     """Whether the repository that a workspace was made of is still where it was: not when it was
-    removed, moved, or replaced by another one.
+    removed, moved, or replaced by another one. Raises DriverError or StateError when there is one
+    that git cannot read, which says nothing about that.
     """
     if not os.path.isdir(plan.repository):
         return False
@@ -38,9 +39,22 @@ def has_repository(plan: WorkspacePlan) -> bool:
     ):
         return True
     try:
-        return git.find_commit(plan.base_commit, cwd=plan.repository) is not None
-    except (DriverError, StateError):
+        if git.find_commit(plan.base_commit, cwd=plan.repository) is not None:
+            return True
+        # It has no such commit, or git cannot read it at all.
+        git.git("rev-parse", "--git-dir", cwd=plan.repository)
         return False
+    except (DriverError, StateError):
+        if _is_repository(plan.repository):
+            raise
+        return False
+
+
+def _is_repository(place: str) -> bool:
+    """Whether a directory looks like a repository, whatever is wrong with it."""
+    return os.path.lexists(os.path.join(place, "HEAD")) and os.path.isdir(
+        os.path.join(place, "objects")
+    )
 
 
 def stored_in(plan: WorkspacePlan, home: Path) -> WorkspacePlan:

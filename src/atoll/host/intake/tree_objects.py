@@ -18,6 +18,8 @@ from atoll.model.untrusted import ObjectId
 _LISTED_BYTES = 256 << 20
 _ENTRY_BYTES = 50
 """What an entry costs besides its path."""
+_CHANGE_BYTES = 500
+"""What a difference costs besides its path: about half a million of them may be listed."""
 _PATH_BYTES = 4096
 _GITLINK = 0o160000
 
@@ -33,11 +35,11 @@ Sides = tuple[TreeEntry | None, TreeEntry | None]
 class _Count:
     """How much a walk may list."""
 
-    def __init__(self, name: str, limit_bytes: int) -> None:
-        self._name, self._left_bytes = name, limit_bytes
+    def __init__(self, name: str, limit_bytes: int, each_bytes: int = _ENTRY_BYTES) -> None:
+        self._name, self._left_bytes, self._each_bytes = name, limit_bytes, each_bytes
 
     def add(self, path: bytes) -> None:
-        self._left_bytes -= len(path) + _ENTRY_BYTES
+        self._left_bytes -= len(path) + self._each_bytes
         if self._left_bytes < 0:
             raise StateError(f"commit `{self._name}` unfolds to too many files")
         if len(path) > _PATH_BYTES:
@@ -101,7 +103,7 @@ def compared(
     objects: ObjectDatabase, old: str, new: str, *, limit_bytes: int = _LISTED_BYTES
 ) -> dict[bytes, Sides]:
     """Where two commits or trees differ: what each has there, None for nothing."""
-    count = _Count(new, limit_bytes)
+    count = _Count(new, limit_bytes, _CHANGE_BYTES)
     found: dict[bytes, Sides] = {}
     level: list[tuple[bytes, ObjectId | None, ObjectId | None]] = [
         (b"", objects.tree_of(old), objects.tree_of(new))
