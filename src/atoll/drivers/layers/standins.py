@@ -43,11 +43,10 @@ def has_repository(plan: WorkspacePlan) -> bool:
             return True
         # It has no such commit, or git cannot read it at all.
         git.git("rev-parse", "--git-dir", cwd=plan.repository)
-        return False
     except (DriverError, StateError):
         if _is_repository(plan.repository):
             raise
-        return False
+    return False
 
 
 def _is_repository(place: str) -> bool:
