@@ -35,7 +35,9 @@ def carried(person):
 
 def watch_of(person):
     """The watch under which the project was frozen last, if it is the daemon's and all is done."""
-    status = person.answer("daemon", "status")
+    # It fails while the daemon is being started, for which nothing waits.
+    shown = person.atoll("daemon", "status", "--json", check=False)
+    status = json.loads(shown.stdout)["data"]
     last = carried(person)
     is_done = status.get("watched") and not status.get("freezing")
     return last["watch"] if is_done and last is not None else None
@@ -62,6 +64,27 @@ def test_project_is_frozen_after_init_and_new_needs_no_walk(watched, wait_for):
     watched.atoll("new", "y")
     assert watched.sh("y", f"cat {FILE}") == "one\ntwo\n"
     assert made_without_walk(watched) == 1
+
+
+@as_both
+def test_edit_in_place_after_a_directory_was_moved(watched, wait_for):
+    watched.atoll("init")
+    wait_for(lambda: watch_of(watched), what="the freeze in the background", timeout_s=60)
+    (watched.repo / "node_modules/pkg/lib").rename(watched.repo / "node_modules/pkg/moved")
+    (watched.repo / "node_modules/pkg/moved").rename(watched.repo / "node_modules/pkg/lib")
+    watched.atoll("new", "x")
+    append(watched, "two\n")
+    watched.atoll("new", "y")
+    assert watched.sh("y", f"cat {FILE}") == "one\ntwo\n"
+
+
+def test_edit_in_place_before_the_watch_was_lost(watched, wait_for):
+    watched.atoll("init")
+    wait_for(lambda: watch_of(watched), what="the freeze in the background", timeout_s=60)
+    append(watched, "two\n")
+    watched.atoll("daemon", "stop")
+    watched.atoll("new", "x")
+    assert watched.sh("x", f"cat {FILE}") == "one\ntwo\n"
 
 
 def test_change_while_there_was_no_daemon_is_found_by_the_next_one(watched, wait_for):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.layers import freezing, refresh
+from atoll.drivers.layers import completeness, freezing, refresh
 from atoll.drivers.layers.carried import Watched, load_carried
 from atoll.drivers.layers.deltas import DEEPEST, find_manifest
 from atoll.drivers.layers.pool import WORKSPACE, Pool
@@ -133,7 +133,7 @@ def require_equal(checkout, made):
         # What the next walk compares with is as a walk would have found it now.
         entries = trees.scan(checkout.root, below=[part.name] if part.name != "/" else made.rest)
         known = find_manifest(checkout.pool, part.layers)
-        assert trees.difference(known, entries.entries) == ([], [])
+        assert trees.difference(known, entries.entries, strict=True) == ([], [])
 
 
 # One change each
@@ -279,3 +279,64 @@ def test_any_changes_give_what_a_walk_gives(checkout, seed):
         ways.add(how)
         require_equal(checkout, made)
     assert "list" in ways
+
+
+# Contents that change while size and mtime stay, as with installers that set constant mtimes
+
+
+def replace_same_stamp(path, text, *, in_place=True):
+    """Gives a file another content of the same length and the mtime of before."""
+    status = os.stat(path)
+    assert len(text) == status.st_size
+    if not in_place:
+        path.unlink()
+    path.write_text(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "replaced"])
+def test_walk_finds_a_change_of_the_same_size_and_mtime(checkout, in_place):
+    replace_same_stamp(checkout.root / "node_modules/a/lib/f1.js", "a 9\n", in_place=in_place)
+    made = checkout.walk()
+    require_equal(checkout, made)
+    # Nothing has changed since: no further layer.
+    assert checkout.walk().layers == made.layers
+
+
+def test_package_laid_down_anew_with_the_same_stamps_is_copied(checkout):
+    package = checkout.root / "node_modules/a"
+    times = {path: os.stat(path) for path in [package, *package.rglob("*")]}
+    shutil.rmtree(package)
+    (package / "lib").mkdir(parents=True)
+    for number in range(4):
+        (package / f"lib/f{number}.js").write_text(f"A {number}\n")
+    for path, status in times.items():
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    require_equal(checkout, checkout.walk())
+
+
+def test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout):
+    replace_same_stamp(checkout.root / "node_modules/a/lib/f1.js", "a 9\n")
+    for number in range(DEEPEST + 3):
+        (checkout.root / "node_modules/b/lib/f1.js").write_text(f"b {number}\n")
+        _, made = checkout.refresh()
+        require_equal(checkout, made)
+
+
+def test_collapse_takes_what_a_dropped_delta_holds(checkout, monkeypatch):
+    """Also where no stamp tells: the watch reports what is written within a tick of the clock."""
+    same = trees.difference
+    monkeypatch.setattr(trees, "difference", lambda old, new, **_: same(old, new))
+    test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout)
+
+
+def test_check_reports_a_change_of_the_same_size_and_mtime(checkout):
+    made = load_carried(checkout.pool)
+    frozen = completeness.Frozen(checkout.pool, (), made, None)
+
+    def outdated():
+        return completeness.find_gaps(frozen, str(checkout.root), GROUND, is_fresh=True).outdated
+
+    assert outdated() == []
+    replace_same_stamp(checkout.root / "node_modules/a/lib/f1.js", "a 9\n")
+    assert outdated() == ["node_modules/a/lib/f1.js"]

@@ -47,7 +47,7 @@ class _Checkout:
         self.name = ""
         """Of the watch; another one for each."""
         self.watch_at = 0.0
-        """When it is next tried to watch it."""
+        """When it may next be started: soon if it worked before, as a moved directory ends it."""
         self.freeze_at = 0.0
         """When it may next be frozen."""
         self.changed_at = 0.0
@@ -55,7 +55,11 @@ class _Checkout:
 
     def start(self, limit: int, skipped: tuple[str, ...]) -> None:
         """Raises WatchLost."""
+        began = time.monotonic()
+        self.watch_at = began + _RETRY_S
         self.watch = TreeWatch(self.root, limit=limit, skipped=skipped)
+        ended = time.monotonic()
+        self.watch_at = ended + _REST * (ended - began)
         self.name = os.urandom(8).hex()
         # What changed before is unknown.
         self.is_stale = True
@@ -64,7 +68,6 @@ class _Checkout:
         if self.watch is not None:
             self.watch.close()
         self.watch = None
-        self.watch_at = time.monotonic() + _RETRY_S
 
 
 class Watching:
@@ -131,10 +134,7 @@ class Watching:
     async def _look(self, one: _Checkout) -> None:
         async with one.turn:
             try:
-                if one.watch is None and time.monotonic() >= one.watch_at:
-                    used = sum(len(c.watch) for c in self._checkouts.values() if c.watch)
-                    home = (str(self._session.home),)
-                    await asyncio.to_thread(one.start, watch_limit() - used, home)
+                await self._start(one)
                 if one.watch is None or not select.select([one.watch.fd], [], [], 0)[0]:
                     return
                 has_changed = await asyncio.to_thread(one.watch.drain)
@@ -145,23 +145,31 @@ class Watching:
                 one.changed_at = time.monotonic()
                 one.is_stale = True
 
+    async def _start(self, one: _Checkout) -> None:
+        """Watches a checkout, unless that is done or was tried a moment ago; raises WatchLost."""
+        if one.watch is None and time.monotonic() >= one.watch_at:
+            used = sum(len(c.watch) for c in self._checkouts.values() if c.watch)
+            home = (str(self._session.home),)
+            await asyncio.to_thread(one.start, watch_limit() - used, home)
+
     async def _on_changes(self, request: dict[str, object]) -> dict[str, object]:
         one = self._checkouts.get(str(request.get("project")))
         if one is None or one.root != request.get("root"):
             return {}
-        since = request.get("position")
         async with one.turn:
-            if one.watch is None:
-                return {}
-            is_same = request.get("watch") == one.name
-            known = since if is_same and isinstance(since, int) else -1
-            try:
-                found = await asyncio.to_thread(one.watch.changes, known)
-            except WatchLost:
-                one.stop()
-                one.is_stale = True
-                return {}
-            return {"watch": one.name, **_shape(found)}
+            # A watch that is lost is followed by the next one at once: what is walked after this
+            # answer is then covered by it.
+            for _ in range(2):
+                with suppress(WatchLost):
+                    await self._start(one)
+                if one.watch is None:
+                    break
+                try:
+                    return await asyncio.to_thread(_answer, one, one.watch, request)
+                except WatchLost:
+                    one.stop()
+                    one.is_stale = True
+            return {}
 
     async def _freeze(self, one: _Checkout) -> None:
         self._is_freezing = True
@@ -182,6 +190,14 @@ class Watching:
             self._is_freezing = False
             ended = time.monotonic()
             one.freeze_at = ended + _REST * (ended - began)
+
+
+def _answer(one: _Checkout, watch: TreeWatch, request: dict[str, object]) -> dict[str, object]:
+    """What has changed since the position of the request, if it is one of this watch's."""
+    since = request.get("position")
+    is_same = request.get("watch") == one.name
+    found = watch.changes(since if is_same and isinstance(since, int) else -1)
+    return {"watch": one.name, **_shape(found)}
 
 
 def _shape(found: Changes) -> dict[str, object]:

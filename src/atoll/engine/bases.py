@@ -124,7 +124,11 @@ def _ensure_carried(
     """The dependency layers, brought up to date by the cheapest way that is safe."""
     pool = builder.pool
     # Asked before anything is looked at: what changes from now on is reported the next time.
-    watched = watches.ask_changes(session, project, load_carried(pool))
+    known = load_carried(pool)
+    watched = watches.ask_changes(session, project, known)
+    # What was changed while another watch, or none, was on the checkout was not reported.
+    is_lost = known is not None and known.watch != watched.watch
+    thorough = thorough or is_lost
     fresh = None if thorough else _find_current(builder, source, ground, watched)
     if fresh is not None:
         return fresh

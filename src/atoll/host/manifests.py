@@ -11,7 +11,8 @@ from atoll.host.files import write_atomic
 from atoll.host.trees import Manifest, Stamp, without_collector
 from atoll.model.errors import StateError
 
-_HEADER = b"atoll manifest 1\n"
+# Version 1 had no ctimes: what it describes may have changed unseen, so it is copied anew.
+_HEADER = b"atoll manifest 2\n"
 _DIGEST_BYTES = 16
 
 

@@ -40,6 +40,7 @@ class Stamp(NamedTuple):
     links: int
     target: str | None = None
     """Where a symbolic link points to."""
+    ctime_ns: int = 0
 
     @property
     def is_directory(self) -> bool:
@@ -151,8 +152,9 @@ def _add_start(root: Path, start: str, found: Scan) -> None:
 
 def stamp_of(status: os.stat_result, target: str | None = None) -> Stamp:
     return Stamp(
-        status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target
-    )
+        status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target,
+        status.st_ctime_ns,
+    )  # fmt: skip
 
 
 def special_kind(mode: int) -> str | None:
@@ -214,6 +216,7 @@ def _scan_directory(handle: int, directory: str, look: _Look, found: Scan) -> li
                 raise
             stamp = (
                 mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, target,
+                status.st_ctime_ns,
             )  # fmt: skip
             before = known(path)
             if before != stamp:
@@ -297,23 +300,29 @@ class Root:
         os.close(self.handle)
 
 
-def difference(old: Manifest, new: Manifest) -> Difference:
-    """What makes `new` of `old`. Inodes do not count, and of a directory only its mode."""
+def difference(old: Manifest, new: Manifest, *, strict: bool = False) -> Difference:
+    """What makes `new` of `old`. Of a directory only the mode counts.
+
+    With `strict`, for two walks of the same place, the inodes and ctimes of files count, too: many
+    installers set constant mtimes. A copy has others than its source.
+    """
     changed = [
         path
         for path, stamp in new.items()
-        if (before := old.get(path)) != stamp and not _is_same(before, stamp)
+        if (before := old.get(path)) != stamp and not _is_same(before, stamp, strict=strict)
     ]
     removed = [path for path in old if path not in new and _holds_directory(new, path)]
     return Difference(changed, removed)
 
 
-def _is_same(old: Stamp | None, new: Stamp) -> bool:
+def _is_same(old: Stamp | None, new: Stamp, *, strict: bool) -> bool:
     if old is None or old.mode != new.mode:
         return False
-    return new.is_directory or (
-        old.mtime_ns == new.mtime_ns and old.size == new.size and old.target == new.target
-    )
+    if new.is_directory:
+        return True
+    if strict and (old.ctime_ns != new.ctime_ns or old.inode != new.inode):
+        return False
+    return old.mtime_ns == new.mtime_ns and old.size == new.size and old.target == new.target
 
 
 def _holds_directory(manifest: Manifest, path: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from atoll.daemon import background_freeze, watching
 from atoll.host import procfs
-from atoll.host.tree_watch import Changes
+from atoll.host.tree_watch import Changes, WatchLost, require_local
 
 
 def test_answer_that_is_too_long_lists_nothing():
@@ -96,3 +96,43 @@ def test_freeze_that_fails_is_not_repeated_before_the_next_change(tmp_path, monk
     assert watching._is_due(one)
     asyncio.run(watching.Watching(SimpleNamespace(home=tmp_path))._freeze(one))
     assert not one.is_stale
+
+
+def test_watch_that_a_moved_directory_ends_is_followed_by_another_at_once(tmp_path):
+    root = tmp_path / "checkout"
+    (root / "a").mkdir(parents=True)
+    try:
+        require_local(str(root))
+    except WatchLost as reason:
+        pytest.skip(f"the directory for tests cannot be watched: {reason}")
+    daemon = watching.Watching(SimpleNamespace(home=tmp_path / "home"))
+    one = daemon._checkouts["p"] = watching._Checkout("p", str(root))
+
+    def ask(before):
+        request = {"project": "p", "root": str(root), **before}
+        return asyncio.run(daemon._on_changes(request))
+
+    try:
+        first = ask({})
+        (root / "a").rename(root / "b")
+        one.watch_at = time.monotonic() + 60
+        assert ask(first) == {}, "not more often than the rate allows"
+        one.watch_at = 0.0
+        first = ask({})
+        (root / "b").rename(root / "c")
+        one.watch_at = 0.0
+        second = ask(first)
+        assert second["watch"] not in ("", first["watch"])
+        assert second["paths"] is None
+        (root / "c" / "file").touch()
+        assert ask(second)["paths"] == ["c/file"]
+    finally:
+        one.stop()
+
+
+def test_checkout_that_cannot_be_watched_is_not_tried_again_soon(tmp_path):
+    one = watching._Checkout("p", str(tmp_path))
+    with pytest.raises(WatchLost):
+        one.start(0, ())
+    assert one.watch is None
+    assert one.watch_at > time.monotonic()

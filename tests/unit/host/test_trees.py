@@ -61,6 +61,7 @@ def test_every_entry_with_its_stamp(tree):
             status.st_ino,
             status.st_nlink,
             target,
+            status.st_ctime_ns,
         )
 
 
@@ -289,7 +290,7 @@ def test_damaged_manifest_is_refused(tree, tmp_path):
         whole[:-1],
         whole + b"x",
         whole[:60] + bytes([whole[60] ^ 1]) + whole[61:],
-        whole.replace(b"manifest 1", b"manifest 2"),
+        whole.replace(b"manifest 2", b"manifest 1"),
     ):
         place.write_bytes(damaged)
         with pytest.raises(StateError, match=r"damaged|no manifest"):
@@ -338,6 +339,14 @@ def test_what_is_a_change(old, new):
 )
 def test_what_is_none(old, new):
     assert difference({"a": old}, {"a": new}) == Difference([], [])
+
+
+@pytest.mark.parametrize("new", [file(inode=2), file()._replace(ctime_ns=2)])
+def test_what_is_a_change_only_between_walks_of_one_place(new):
+    assert difference({"a": file()}, {"a": new}) == Difference([], [])
+    assert difference({"a": file()}, {"a": new}, strict=True) == Difference(["a"], [])
+    moved = directory()._replace(inode=2, ctime_ns=2)
+    assert difference({"a": directory()}, {"a": moved}, strict=True) == Difference([], [])
 
 
 def test_only_the_topmost_is_removed():

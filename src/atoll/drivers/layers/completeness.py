@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from atoll.drivers.layers.carried import Carried
 from atoll.drivers.layers.carry import skipper
+from atoll.drivers.layers.deltas import find_manifest
 from atoll.drivers.layers.fingerprint import RESTLESS
 from atoll.drivers.layers.pool import Pool
-from atoll.host import manifests, trees
+from atoll.host import trees
 from atoll.host.layer_stack import Namespace
 from atoll.host.merged import Entry, MergedTree
 from atoll.host.trees import Manifest
@@ -50,17 +51,23 @@ def find_gaps(base: Frozen, checkout: str, ground: Ground, *, is_fresh: bool) ->
     """
     shown = _merged(base, (*base.commit, *base.carried.layers))
     tracked = _merged(base, base.commit)
-    expected = _scanned(base, checkout, ground) if is_fresh else _recorded(base)
+    recorded = _recorded(base)
+    expected = _scanned(base, checkout, ground) if is_fresh else recorded
     files = {
         path: stamp
         for path, stamp in expected.items()
         if not stamp.is_directory and RESTLESS.isdisjoint(path.split("/"))
     }
     missing = {*tracked, *files} - shown.keys()
+    # As a walk compares: a file of the same size and mtime may have another content.
+    changed = set(trees.difference(recorded, files, strict=True).changed) & recorded.keys()
     outdated = (
         path
         for path, stamp in files.items()
-        if is_fresh and path in shown and stamp.is_file and _differs(stamp, shown[path])
+        if is_fresh
+        and path in shown
+        and stamp.is_file
+        and (path in changed or _differs(stamp, shown[path]))
     )
     return Gaps(sorted(missing), sorted(outdated))
 
@@ -93,7 +100,9 @@ def _recorded(base: Frozen) -> Manifest:
 def _manifests(base: Frozen) -> Iterator[Manifest]:
     for part in base.carried.parts:
         try:
-            yield manifests.load_manifest(base.pool.layers / part.layers[-1] / "manifest")
+            found = find_manifest(base.pool, part.layers)
         except StateError:
-            # Without it the part is frozen anew before it is used.
             continue
+        # Without it the part is frozen anew before it is used.
+        if found is not None:
+            yield found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from atoll.drivers.layers.pool import Layer, Pool
+from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.host import copying, manifests, trees
 from atoll.host.trees import Manifest
 from atoll.model.errors import StateError
@@ -51,21 +52,43 @@ def find_manifest(pool: Pool, layers: tuple[str, ...]) -> Manifest | None:
     return whole
 
 
+def find_lowest(pool: Pool, layers: tuple[str, ...], entries: Manifest) -> Manifest | None:
+    """What the lowest layer of a stack holds, without those of `entries` that a layer above it
+    holds: compared with this, they have changed, whatever their stamps say.
+    """
+    found = find_manifest(pool, layers[:1])
+    if found is None:
+        return None
+    for layer in layers[1:]:
+        for path, status in trees.walk(pool.tree(layer) / WORKSPACE):
+            if path in entries and not stat.S_ISDIR(status.st_mode):
+                found.pop(path, None)
+    return found
+
+
 def make_room(place: Path) -> None:
     """Copying makes its target itself, so that it gets the mode and times of the source."""
     (place / "tree").mkdir(exist_ok=True)
 
 
 def name_content(
-    report: copying.CopyReport, changes: trees.Difference | None, below: tuple[str, ...]
+    report: copying.CopyReport,
+    changes: trees.Difference | None,
+    below: tuple[str, ...],
+    *,
+    strict: bool = False,
 ) -> str:
-    """A name that says what the layer holds."""
+    """A name that says what the layer holds; with `strict` also which files it was copied from, so
+    that layers of the same name have the same manifest.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for path, stamp in sorted(report.manifest.items()):
         said = report.digests.get(path) or stamp.target or ""
         digest.update(
             f"{path}\0{stamp.mode}\0{stamp.mtime_ns}\0{said}\n".encode(errors="surrogateescape")
         )
+        if strict and not stamp.is_directory:
+            digest.update(f"{stamp.inode}\0{stamp.ctime_ns}\n".encode())
     for path in changes.removed if changes is not None else ():
         digest.update(f"-{path}\n".encode(errors="surrogateescape"))
     digest.update(" ".join(below).encode())

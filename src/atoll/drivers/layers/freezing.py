@@ -20,6 +20,7 @@ from atoll.drivers.layers.carrylist import topmost
 from atoll.drivers.layers.deltas import (
     DEEPEST,
     describe,
+    find_lowest,
     find_manifest,
     lies,
     make_room,
@@ -190,14 +191,14 @@ def _freeze_part(
     about = "other ignored files" if name == REST else name
     changes = None
     if former.entries is not None:
-        changes = trees.difference(former.entries, entries)
+        changes = trees.difference(former.entries, entries, strict=True)
         is_same = not changes.changed and not changes.removed
         if is_same and not (job.thorough and job.deltas and len(former.layers) > DEEPEST // 2):
             return former.layers, former.hidden
         if is_same or len(former.layers) > DEEPEST:
             # One delta takes the place of all: what changed since the directory was copied whole.
-            lowest = former.layers[:1]
-            former = _Former(lowest, find_manifest(pool, lowest))
+            lowest = find_lowest(pool, former.layers, entries)
+            former = _Former(former.layers[:1], lowest)
             return _freeze_part(job, name, entries, former)
         many = len(changes.changed) > _WHOLE * len(entries)
         if many or not job.deltas or job.occupied.meets(topmost(changes.removed), name):
@@ -224,7 +225,7 @@ def _freeze_part(
             vanished = set(report.vanished)
             whole = {p: s for p, s in whole.items() if p not in vanished}
         manifests.save_manifest(place / "manifest", whole)
-        digest = name_content(report, changes, below)
+        digest = name_content(report, changes, below, strict=True)
         layer = describe(f"d{digest}", "dependencies", report, about=about, below=below)
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
     return made.stack, hidden

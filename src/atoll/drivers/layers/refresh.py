@@ -209,7 +209,7 @@ def _freeze_files(job: _Job, part: Part, paths: list[str]) -> Part | None:
             return None
         said: Manifest = {**report.manifest, **dict.fromkeys(removed, _REMOVED)}
         manifests.save_manifest(place / CHANGES, said)
-        digest = name_content(report, changes, part.layers)
+        digest = name_content(report, changes, part.layers, strict=True)
         about = "other ignored files" if part.name == REST else part.name
         layer = describe(f"d{digest}", "dependencies", report, about=about, below=part.layers)
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
