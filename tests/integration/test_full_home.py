@@ -182,7 +182,9 @@ def test_a_command_on_a_full_disk_stores_no_work_of_another_capsule(on_small_dis
     assert [p["capsule"] for p in json.loads(points["out"])["data"]] == ["large"]
 
 
-@pytest.mark.parametrize("lose", ["true", 'echo junk >"$ATOLL_HOME/state.db"'])
+@pytest.mark.parametrize(
+    "lose", ["true", 'rm -r "$ATOLL_HOME/backups"', 'echo junk >"$ATOLL_HOME/state.db"']
+)
 def test_a_database_that_cannot_be_restored_on_a_full_disk_is_no_bug(on_small_disk, lose):
     refused, repaired, seen = on_small_disk(LOST.replace("LOSE", lose))
     assert refused["code"] == 3, refused
