@@ -18,7 +18,7 @@ PREPARE = """
 set -e
 mount -t tmpfs -o "size=48m,nr_inodes=2500" tmpfs "$PLACE"
 export ATOLL_HOME="$PLACE/home"
-git clone -q . "$PLACE/repo"; cd "$PLACE/repo"
+git clone -q . "$REPO"; cd "$REPO"
 atoll() { "$PYTHON" -m atoll "$@"; }
 try() { set +e; atoll "$@" >"$OUT/out" 2>"$OUT/err"; code=$?; set -e; record "$code" "$@"; }
 record() { "$PYTHON" - "$OUT" "$@" <<'END'
@@ -49,6 +49,49 @@ try ls --json
 test -n "$(ls "$ATOLL_HOME/reserve")"
 atoll -q rm filler --force
 """
+NESTED = "atoll run large -- sh -c 'git init -q inner; echo kept >inner/file'\n"
+"""A repository inside is not stored in git but copied."""
+RETRY = """
+try rm large --force
+test -z "$(find "$ATOLL_HOME" -name '*.partial')"
+test -n "$(ls "$ATOLL_HOME/reserve")"
+try ls --json
+try run filler -- rm fill
+try rm large --force
+try recover --json
+"""
+DEAD = """
+"$PYTHON" - "$PLACE" <<'END' || test $? = 9
+import os, sys
+import atoll
+from atoll.engine.session import make_room
+def die(step, subject):
+    if step == "rm.announced":
+        os._exit(9)
+make_room(everything=False)
+project = atoll.open_project(listen=die, background=False)
+project.capsule("large").remove(force=True)
+END
+"$PYTHON" - "$PLACE" <<'END'
+import os, sys
+found = os.statvfs(sys.argv[1])
+with open(f"{sys.argv[1]}/other", "wb") as file:
+    os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - 700_000)
+END
+try run filler -- rm fill
+try ls --json
+try recover --json
+"""
+LOST = """
+rm -r "$ATOLL_HOME/reserve"
+cat /dev/zero >"$PLACE/other" || true
+rm "$ATOLL_HOME"/state.db*; LOSE
+cat /dev/zero >>"$PLACE/other" || true
+try gc
+rm "$PLACE/other"
+try gc
+try ls --json
+"""
 READ_ONLY = """
 atoll -q rm small --force
 mount --bind "$PLACE" "$PLACE"
@@ -66,12 +109,14 @@ def on_small_disk(repo, tmp_path, require_tool, atoll_home):
     place.mkdir()
     out.mkdir()
 
-    def run(script: str, *, level: str = "worktree") -> list[dict[str, object]]:
+    def run(
+        script: str, *, level: str = "worktree", repository: str = "small/repo"
+    ) -> list[dict[str, object]]:
         namespace = [require_tool("unshare"), "--mount"]
         if os.geteuid() != 0:
             namespace += ["--user", "--map-root-user"]
         env = {**os.environ, "PLACE": str(place), "OUT": str(out), "PYTHON": sys.executable}
-        env["ATOLL_LEVEL"] = level
+        env |= {"ATOLL_LEVEL": level, "REPO": str(tmp_path / repository)}
         done = subprocess.run(
             [*namespace, "bash", "-c", PREPARE + script],
             cwd=repo, env=env, capture_output=True, text=True, timeout=300, check=False,
@@ -113,6 +158,40 @@ def test_verbs_that_make_room_work_without_room(on_small_disk, kind, cure):
     capsules = {p["capsule"] for p in json.loads(final_points["out"])["data"]}
     assert "large" in capsules
     assert "more" not in {c["name"] for c in json.loads(left["out"])["data"]}
+
+
+@pytest.mark.parametrize("before", ["", NESTED])
+def test_a_removal_without_room_leaves_the_capsule_and_the_database_usable(on_small_disk, before):
+    steps = on_small_disk(before + BLOCKS + RETRY, level="clone", repository="elsewhere")
+    refused, seen, freed, removed, points = steps
+    assert refused["code"] == 3, refused
+    assert "the work of `large` cannot be stored" in refused["err"]
+    assert {c["state"] for c in json.loads(seen["out"])["data"]} == {"ready"}
+    assert "still removing" not in seen["err"]
+    assert freed["code"] == 0, freed
+    assert removed["code"] == 0, removed
+    assert [p["capsule"] for p in json.loads(points["out"])["data"]] == ["large"]
+
+
+def test_a_command_on_a_full_disk_stores_no_work_of_another_capsule(on_small_disk):
+    freed, seen, points = on_small_disk(BLOCKS + DEAD, level="clone", repository="elsewhere")
+    assert freed["code"] == 0, freed
+    assert "`large` is still removing: the filesystem at" in freed["err"]
+    # Once there is room, the next command does.
+    assert {c["name"] for c in json.loads(seen["out"])["data"]} == {"small", "filler"}
+    assert [p["capsule"] for p in json.loads(points["out"])["data"]] == ["large"]
+
+
+@pytest.mark.parametrize(
+    "lose", ["true", 'rm -r "$ATOLL_HOME/backups"', 'echo junk >"$ATOLL_HOME/state.db"']
+)
+def test_a_database_that_cannot_be_restored_on_a_full_disk_is_no_bug(on_small_disk, lose):
+    refused, repaired, seen = on_small_disk(LOST.replace("LOSE", lose))
+    assert refused["code"] == 3, refused
+    assert "hint: df -h" in refused["err"], refused
+    assert repaired["code"] == 0, repaired
+    names = {c["name"] for c in json.loads(seen["out"])["data"]}
+    assert names == {"large", "small", "filler"}
 
 
 def test_a_read_only_home_can_be_read(on_small_disk):

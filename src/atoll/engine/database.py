@@ -138,16 +138,7 @@ class Database:
             raise self._unusable(str(error)) from error
 
     def _unusable(self, reason: str) -> PrerequisiteError:
-        short = space.find_shortage(self.home)
-        if short is not None:
-            return PrerequisiteError(
-                f"the state in `{self.path}` cannot be used: {reason}; {short.message}",
-                hint=short.hint,
-            )
-        return PrerequisiteError(
-            f"the state in `{self.path}` cannot be used: {reason}",
-            hint=f"df -h '{self.home}'; ls -ld '{self.home}' '{self.path}'",
-        )
+        return _unusable(self.path, f"the state in `{self.path}` cannot be used: {reason}")
 
     @contextmanager
     def _write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -200,6 +191,14 @@ class Database:
         """Changes with every write to the database, ours or another process's."""
         [row] = self._rows("PRAGMA data_version")
         return self._opened, int(row[0]), self._db.total_changes
+
+
+def _unusable(path: Path, message: str) -> PrerequisiteError:
+    short = space.find_shortage(path.parent)
+    if short is not None:
+        return PrerequisiteError(f"{message}; {short.message}", hint=short.hint)
+    look = f"df -h '{path.parent}'; ls -ld '{path.parent}' '{path}'"
+    return PrerequisiteError(message, hint=look)
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
@@ -263,9 +262,16 @@ def is_sound(path: Path) -> bool:
 
 
 def prepare(path: Path) -> None:
-    """Makes a copy of a backup, or an empty file, ready to be put in the place of the database."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        found = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if found < SCHEMA_VERSION:
-            db.executescript(schema.migration(found))
+    """Makes a copy of a backup, or an empty file, ready to be put in the place of the database.
+
+    Raises PrerequisiteError when it cannot be written.
+    """
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            found = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if found < SCHEMA_VERSION:
+                db.executescript(schema.migration(found))
+    except sqlite3.OperationalError as error:
+        message = f"the database `{path.with_name(NAME)}` cannot be restored: {error}"
+        raise _unusable(path.with_name(NAME), message) from error

@@ -18,11 +18,11 @@ from atoll.drivers import registry
 from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
-from atoll.host import files, git, locks, views
+from atoll.host import files, git, locks, space, views
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
-from atoll.model.state import Capsule, RecoveryPoint, RunState
+from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, RunState
 
 _FAILED = "unsettled"
 """A file in a capsule's directory: when it was last tried in vain to put it right."""
@@ -57,6 +57,9 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
         if not patient and _has_just_failed(capsule):
             session.warn(f"`{capsule.name}` is still {capsule.state}\nhint: atoll gc")
             continue
+        if not patient and (reason := _find_obstacle(session, capsule)) is not None:
+            session.warn(f"`{capsule.name}` is still {capsule.state}: {reason}\nhint: atoll gc")
+            continue
         started = time.monotonic()
         try:
             done, point = _finish(session, capsule)
@@ -65,7 +68,9 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
                 _note_failure(capsule)
             # One that cannot be put right (its disk is away, its repository is broken) must not
             # keep anyone from the others; it stays as it is, and the next command tries again.
-            session.warn(f"`{capsule.name}` is still {capsule.state}: {error}")
+            is_left = any(left.id == capsule.id for left in session.store.unsettled())
+            still = f"`{capsule.name}` is still {capsule.state}: " if is_left else ""
+            session.warn(f"{still}{error}")
             continue
         finished += [capsule.name] if done else []
         saved += [point.id] if point is not None else []
@@ -81,6 +86,16 @@ def _unsettled_here(session: Session, *, patient: bool) -> list[Capsule]:
         return found
     there = {p.id for p in session.store.projects() if os.path.isdir(p.git_dir)}
     return [capsule for capsule in found if capsule.project_id in there]
+
+
+def _find_obstacle(session: Session, capsule: Capsule) -> str | None:
+    """Why the work of a capsule is not stored now: on a full disk that would use up the room that
+    a command about another capsule may be about to work with.
+    """
+    if capsule.state is not CapsuleState.REMOVING or not removal.is_intact(capsule):
+        return None
+    short = space.find_shortage(session.home)
+    return None if short is None else short.message
 
 
 def _note_failure(capsule: Capsule) -> None:

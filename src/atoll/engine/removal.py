@@ -123,15 +123,17 @@ def _taken_back(session: Session, capsule: Capsule, plan: WorkspacePlan) -> Iter
     except (AtollError, OSError) as error:
         is_full = space.is_shortage(error)
         is_own = capsule.state is CapsuleState.READY
-        if isinstance(error, Interrupted) or not (is_own or (is_full and _is_intact(capsule))):
+        if isinstance(error, Interrupted) or not (is_own or (is_full and is_intact(capsule))):
             raise
+        # Other programs may have used up the first half of the reserve meanwhile.
+        space.Reserve(session.home).release(everything=True)
         session.store.cancel_removal(capsule)
         if not is_full:
             raise
         raise _no_room(session, capsule, plan, error) from error
 
 
-def _is_intact(capsule: Capsule) -> bool:
+def is_intact(capsule: Capsule) -> bool:
     """Whether nothing of it has been removed yet."""
     return Path(capsule.directory, descriptions.NAME).is_file()
 

@@ -20,7 +20,7 @@ from atoll.engine import backups, database, descriptions
 from atoll.engine.leases import workspace_plan
 from atoll.engine.session import Session
 from atoll.engine.store import Store
-from atoll.host import files, locks
+from atoll.host import files, locks, space
 from atoll.host.space import is_read_only
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
@@ -30,6 +30,8 @@ __all__ = ["Restored", "adopt", "is_read_only", "lost", "refresh", "repair"]
 
 _SPEC_BYTES = 4 << 20
 _DAMAGED = "damaged"
+_ROOM_BYTES = 1 << 20
+"""Needed for a new database besides its content: the journal and the index of it."""
 
 
 class Restored(NamedTuple):
@@ -70,6 +72,8 @@ def _find_damage(home: Path) -> str | None:
 
 def _replace(home: Path, reason: str) -> Restored:
     chosen = next((path for path in backups.found(home) if database.is_sound(path)), None)
+    size_bytes = 0 if chosen is None else chosen.stat().st_size
+    space.Reserve(home).release(everything=True, needed_bytes=size_bytes + _ROOM_BYTES)
     fresh = home / f".{database.NAME}.{os.urandom(6).hex()}"
     os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:

@@ -128,7 +128,8 @@ def find_shortage(path: object = None) -> space.Shortage | None:
 def make_room(*, everything: bool) -> None:
     """Releases the reserve on a full disk, for a command that frees room or may do so.
 
-    Everything is for commands that only remove; what runs in a capsule could use up all of it.
+    With `everything` also the second half, where the first one does not suffice to change the
+    database: for commands that only remove. What runs in a capsule could use up all of it.
     """
     space.Reserve(home_path(os.environ)).release(everything=everything)
 

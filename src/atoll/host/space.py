@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -46,14 +47,23 @@ def is_read_only(path: Path) -> bool:
 
 def is_shortage(error: BaseException) -> bool:
     """Whether an error, or one that led to it, says that there is no room."""
+    return has_shortage_code(error) or any(
+        words in str(seen).lower() for seen in _causes(error) for words in _WORDS
+    )
+
+
+def has_shortage_code(error: BaseException) -> bool:
+    """As `is_shortage`, by the kernel's error codes alone: a file name in a message may hold any
+    words.
+    """
+    return any(isinstance(seen, OSError) and seen.errno in SHORTAGE for seen in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in SHORTAGE:
-            return True
-        if any(words in str(seen).lower() for words in _WORDS):
-            return True
+        yield seen
         seen = seen.__cause__ or seen.__context__
-    return False
 
 
 def find_shortage(path: Path) -> Shortage | None:
@@ -99,7 +109,8 @@ def _try_file(place: Path) -> int | None:
 class Reserve:
     """Files that hold room for the commands that make room: two halves of blocks and inodes.
 
-    A command that only may need a little releases the first half; one that removes things both.
+    A command that frees room, or may, releases the first half. The second one is for the database
+    alone: it is released when a change there needs it and the first one did not suffice.
     """
 
     SIZE_BYTES = 2 << 20
@@ -111,17 +122,25 @@ class Reserve:
     def __init__(self, home: Path) -> None:
         self._place = home / "reserve"
 
-    def release(self, *, everything: bool) -> bool:
-        """Gives the room back, if that is needed; returns whether there was something to give."""
-        if not self._place.is_dir() or find_shortage(self._place) is None:
-            return False
+    def release(self, *, everything: bool, needed_bytes: int = 0) -> bool:
+        """Gives room back, one half at a time and only while there is a shortage or less than
+        `needed_bytes`; returns whether there was something to give.
+        """
         released = False
         for half in self.HALVES if everything else self.HALVES[:1]:
+            if not self._place.is_dir() or not self._is_short(needed_bytes):
+                break
             for path in self._place.glob(f"{half}-*"):
                 with suppress(OSError):
                     path.unlink()
                     released = True
         return released
+
+    def _is_short(self, needed_bytes: int) -> bool:
+        if find_shortage(self._place) is not None:
+            return True
+        found = os.statvfs(self._place)
+        return found.f_bavail * found.f_frsize < needed_bytes
 
     def ensure(self) -> None:
         """Makes what is missing, where there is plenty of room. Cheap when nothing is missing."""

@@ -20,6 +20,26 @@ def test_a_shortage_is_known_by_its_cause():
     assert not space.is_shortage(OSError(errno.EACCES, "no"))
 
 
+def test_a_file_name_does_not_make_a_shortage_by_code():
+    named = OSError(errno.EACCES, "Permission denied", "no space left")
+    assert space.is_shortage(named)
+    assert not space.has_shortage_code(named)
+    translated = StateError("cannot be copied")
+    translated.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert space.has_shortage_code(translated)
+
+
+def test_the_reserve_gives_what_a_change_needs(tmp_path):
+    reserve = space.Reserve(tmp_path)
+    reserve.ensure()
+    assert not reserve.release(everything=True, needed_bytes=1)
+    assert reserve.release(everything=False, needed_bytes=1 << 62)
+    left = {path.name.partition("-")[0] for path in (tmp_path / "reserve").iterdir()}
+    assert left == {"second"}
+    assert reserve.release(everything=True, needed_bytes=1 << 62)
+    assert list((tmp_path / "reserve").iterdir()) == []
+
+
 def test_a_filesystem_with_room_has_no_shortage(tmp_path):
     assert space.find_shortage(tmp_path / "not" / "there") is None
 

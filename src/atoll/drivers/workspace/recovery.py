@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +59,10 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
         except _AnotherAttemptError:
             continue
         except UNREADABLE as error:
+            if plan.pool and space.has_shortage_code(error):
+                # A copy of the files would need as much room.
+                _remove_partial(shelf.files_of(point))
+                raise
             trouble = error
             if not isinstance(error, (DriverError, OSError)):
                 break
@@ -131,12 +135,13 @@ def _find_tree(it: Examined, *, is_copied: bool) -> tuple[ObjectId | None, Excep
     are.
     """
     if it.survey is None:
+        if is_copied and it.trouble is not None and space.has_shortage_code(it.trouble):
+            raise it.trouble
         return None, it.trouble
     try:
         return write_files(it), None
     except (StateError, DriverError, PrerequisiteError, OSError) as error:
         if is_copied and space.is_shortage(error):
-            # A copy of the files would need as much room.
             raise
         return None, error
 
@@ -240,16 +245,26 @@ def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | N
 
 def _copy_aside(site: Site, place: Path) -> None:
     """Copies the files whole or not at all."""
-    partial = place.with_name(f"{place.name}.partial")
-    files.remove_tree(partial, within=place.parent)
+    partial = _remove_partial(place)
     try:
         site.set_aside(partial)
     except BaseException:
-        files.remove_tree(partial, within=place.parent)
+        _remove_partial(place)
         raise
     # Of an earlier attempt; the capsule still has it all.
     files.remove_tree(place, within=place.parent)
     os.rename(partial, place)
+
+
+def _remove_partial(place: Path) -> Path:
+    """Removes what an attempt that failed has copied; returns where the next one copies to."""
+    partial = place.with_name(f"{place.name}.partial")
+    # A driver that copies gives a copy its name when it is complete.
+    for left in (partial, partial.with_name(f".{partial.name}")):
+        files.remove_tree(left, within=place.parent)
+    with suppress(OSError):
+        place.parent.rmdir()
+    return partial
 
 
 def _note(
