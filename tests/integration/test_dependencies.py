@@ -264,6 +264,7 @@ def test_what_was_left_out_is_said_in_one_line(shop, atoll):
     told = json.loads(atoll("new", "c", "--json", cwd=shop).stdout)["data"][0]["left_out"]
     assert told == {
         "uncommitted": ["src/app.py", "README", "keys/"], "secrets": [".env"], "unreadable": [],
+        "submodules": [],
     }  # fmt: skip
     assert atoll("new", "d", "-q", cwd=shop).stderr == ""
     plant(shop, "atoll.toml", content='[project]\ncarry = ["**", ".env", "keys/id_ed25519"]\n')
@@ -273,7 +274,41 @@ def test_what_was_left_out_is_said_in_one_line(shop, atoll):
     atoll("rm", "a", "b", "c", "d", "e", "--force", cwd=shop)
 
 
-def test_nothing_left_out_is_not_mentioned(shop, atoll):
+def change_a_file(git, shop):
+    plant(shop, "sub/app.py", content="changed\n")
+
+
+def stage_a_file(git, shop):
+    change_a_file(git, shop)
+    git("add", "app.py", cwd=shop / "sub")
+
+
+def stage_a_commit(git, shop):
+    stage_a_file(git, shop)
+    git("commit", "-qm", "changed", cwd=shop / "sub")
+    git("add", "sub", cwd=shop)
+
+
+@pytest.mark.parametrize("change", [change_a_file, stage_a_file, stage_a_commit])
+@pytest.mark.parametrize("options", [(), ("--dirty",)], ids=["committed", "dirty"])
+def test_changes_in_a_submodule_are_mentioned(change, options, shop, atoll, make_repo, git):
+    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add")
+    git(*add, make_repo(name="inner"), "sub", cwd=shop)
+    git("commit", "-qm", "submodule", cwd=shop)
+    assert "left out" not in atoll("new", "a", *options, cwd=shop).stderr
+    change(git, shop)
+    done = atoll("new", "b", *options, "--json", cwd=shop)
+    line = "left out: changes in 1 submodule (sub), which --dirty does not include"
+    assert line in done.stderr.splitlines()
+    told = json.loads(done.stdout)["data"][0]["left_out"]
+    assert (told["submodules"], told["uncommitted"]) == (["sub"], [])
+    atoll("rm", "a", "b", "--force", cwd=shop)
+
+
+def test_nothing_left_out_is_not_mentioned(shop, atoll, git):
+    git("config", "status.showStash", "true", cwd=shop)
+    plant(shop, "src/app.py", content="stashed\n")
+    git("stash", "-q", cwd=shop)
     plant(shop, ".venv/pyvenv.cfg", "src/x.bin")
     assert "left out" not in atoll("new", "a", cwd=shop).stderr
     atoll("rm", "a", cwd=shop)

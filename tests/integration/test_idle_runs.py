@@ -12,6 +12,8 @@ import time
 import pytest
 
 from atoll.keeper import asking, lookout, tree
+from atoll.keeper.looks import RARE_S
+from persons import as_both
 
 # Each process stays below what the kernel allows a single one: only together they are too much.
 EATS_TOGETHER = """
@@ -20,6 +22,15 @@ for _ in range(12):
     if os.fork() == 0:
         b = bytearray(b'x') * (16 << 20)
         time.sleep(600)
+time.sleep(600)
+"""
+# One call each, and hardly any processor time.
+TAKES_SPACE = """
+import os, time
+for number in range(4):
+    fd = os.open(f'f{number}', os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(fd, 0, 19 << 20)
+    os.close(fd)
 time.sleep(600)
 """
 WAITS = 'mkfifo go; read line < go; exec python3 -c "$1"'
@@ -73,6 +84,22 @@ def test_a_run_that_wakes_up_is_held_to_its_limits(person):
     person.sh("x", "echo go > go")
     person.atoll("wait", "x", "2", check=False)
     assert person.outcome("x", 2)["reason"] == "oom"
+
+
+@as_both
+def test_an_idle_run_is_held_to_its_disk_limit(person):
+    """Python is there before the run is idle: to start it would be a change."""
+    person.atoll("new", "x", "--limit", "disk=20M")
+    script = f"open('go')\n{TAKES_SPACE}"
+    person.atoll(
+        "run", "-d", "x", "--", "sh", "-c", 'mkfifo go; exec python3 -c "$1"', "sh", script
+    )
+    until(lambda: (watcher := lookout_of(person)) and is_watching(watcher), "the run is idle")
+    began = time.monotonic()
+    person.sh("x", "echo > go")
+    person.atoll("wait", "x", "1", check=False)
+    assert person.outcome("x", 1)["reason"] == "disk"
+    assert time.monotonic() < began + RARE_S / 2
 
 
 @as_user

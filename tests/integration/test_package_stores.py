@@ -111,6 +111,43 @@ def test_no_credential_comes_in_with_a_store(person):
     assert (home / "go/pkg/mod/cache/vcs/repo/config").read_text() == SECRET
 
 
+APPEARS_LATER = (
+    ".cache/uv/git-v0/db/1/config", ".cache/uv/git-v7/db/1/config",
+    ".cargo/registry/index/priv/.git/config",
+    ".cargo/registry/index/index.crates.io-1949cf8c6b5b557f/.git/config",
+    ".cache/pypoetry/src/repo/.git/config", ".cache/pypoetry/cache/git/repo/config",
+    "go/pkg/mod/cache/vcs/repo/config", ".local/share/pnpm/store/v10/projects/one",
+    ".local/share/pnpm/store/v11/projects/one", ".cache/ccache/ccache.conf",
+    ".ccache/ccache.conf",
+)  # fmt: skip
+"""In each store that hides something, with and without the directories above it."""
+
+
+@as_both
+def test_what_appears_while_a_view_is_open_stays_hidden(person):
+    home = fill_stores(person)
+    person.write({"v10/files/one": ""}, root=home / ".local/share/pnpm/store")
+    person.write({"held": ""}, root=home / ".cargo/registry/index")
+    person.atoll("new", "x")
+    holding = person.popen("run", "x", "--", "sh", "-c", "echo; cat")
+    try:
+        assert holding.stdout.readline() == b"\n"
+        person.write(dict.fromkeys(APPEARS_LATER, SECRET), root=home)
+        person.write({".cache/uv/later/one": "later\n"}, root=home)
+        places = " ".join(f"~/{path}" for path in APPEARS_LATER)
+        said = person.sh("x", f"cat {places} 2> /dev/null || true; cat ~/.cache/uv/later/one")
+        assert said == "later\n"
+        assert person.sh("x", f"grep -rsl {SECRET} ~ || true") == ""
+    finally:
+        holding.communicate(timeout=60)
+
+
+def test_each_store_that_hides_something_is_tried():
+    hiding = {store.below_home for store in PACKAGE_STORES if store.hidden}
+    tried = {place for place in hiding if any(p.startswith(f"{place}/") for p in APPEARS_LATER)}
+    assert hiding - tried <= {".cargo/registry/index/index.crates.io-6f17d22bba15001f"}
+
+
 @as_both
 def test_a_lock_inside_is_not_the_owners(person):
     home = fill_stores(person)
@@ -159,13 +196,14 @@ def test_a_store_that_is_gone_leaves_the_changes(person):
 @as_both
 def test_elsewhere_by_variables(person):
     data = person.place / "data"
-    stores = ("uv", "cargo/registry", "cache/pip", "pnpm/store")
+    stores = ("uv", "cargo/registry/cache", "cache/pip", "pnpm/store")
     person.write({f"{name}/one": f"{name}\n" for name in stores}, root=data)
     env = {"UV_CACHE_DIR": f"{data}/uv", "CARGO_HOME": f"{data}/cargo",
            "XDG_CACHE_HOME": f"{data}/cache", "PNPM_HOME": f"{data}/pnpm"}  # fmt: skip
     person.atoll("new", "x", env=env)
     script = (
-        "cat $UV_CACHE_DIR/one ~/.cargo/registry/one ~/.cache/pip/one $npm_config_store_dir/one;"
+        "cat $UV_CACHE_DIR/one ~/.cargo/registry/cache/one ~/.cache/pip/one;"
+        "cat $npm_config_store_dir/one;"
         f"echo $UV_CACHE_DIR $npm_config_store_dir; : > {data}/uv/new"
     )
     done = person.atoll("run", "x", "--", "sh", "-euc", script, env=env)

@@ -30,6 +30,11 @@ def render_excluded(found: Excluded, *, dirty: bool) -> str:
         parts.append(f"{what} ({_names(found.secrets)}), include with {option}")
     if found.unreadable:
         parts.append(f"{len(found.unreadable)} that cannot be read ({_names(found.unreadable)})")
+    if found.submodules:
+        what = units.counted(len(found.submodules), "submodule")
+        parts.append(
+            f"changes in {what} ({_names(found.submodules)}), which --dirty does not include"
+        )
     return f"left out: {'; '.join(parts)}" if parts else ""
 
 

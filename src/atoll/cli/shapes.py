@@ -71,6 +71,7 @@ def excluded(found: Excluded) -> Shape:
         "uncommitted": list(found.uncommitted),
         "secrets": list(found.secrets),
         "unreadable": list(found.unreadable),
+        "submodules": list(found.submodules),
     }
 
 

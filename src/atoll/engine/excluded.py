@@ -7,7 +7,7 @@ import threading
 from typing import NamedTuple
 
 from atoll.drivers.layers.carried import load_carried
-from atoll.drivers.layers.carry import UNREADABLE, dirty_paths
+from atoll.drivers.layers.carry import SUBMODULE, UNREADABLE, dirty_paths
 from atoll.drivers.layers.pool import Pool
 from atoll.engine.session import Session
 from atoll.host import git
@@ -15,6 +15,9 @@ from atoll.model import secretfiles
 from atoll.model.errors import AtollError
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import Project
+
+_FIELDS = {"1": 8, "u": 10}
+"""How many fields are before the path in an entry for a tracked file, by its kind."""
 
 
 class Excluded(NamedTuple):
@@ -27,6 +30,8 @@ class Excluded(NamedTuple):
     untracked_secrets: tuple[str, ...] = ()
     """Those of the secrets that git does not ignore: they need `--dirty` besides."""
     unreadable: tuple[str, ...] = ()
+    submodules: tuple[str, ...] = ()
+    """Submodules with changes, or with another commit than the project records."""
 
 
 class Question:
@@ -68,6 +73,7 @@ class Question:
             secrets=tuple(sorted({*secrets, *loose}, key=_nearest_first)),
             untracked_secrets=tuple(sorted(loose, key=_nearest_first)),
             unreadable=tuple(sorted(set(closed), key=_nearest_first)),
+            submodules=tuple(path for path, reason in self._listed if reason == SUBMODULE),
         )
 
     def _ask(self) -> None:
@@ -77,20 +83,26 @@ class Question:
             self._failure = error
 
     def _changed(self) -> list[tuple[str, str]]:
-        """Paths that differ from HEAD, each with the reason if it looks like a secret."""
+        """Paths that differ from HEAD, each with the reason if `--dirty` may not bring it."""
         answer = git.git(
-            "--no-optional-locks", "status", "--porcelain=v1", "-z", "--no-renames",
-            "--untracked-files=normal", "--ignore-submodules=dirty",
+            "--no-optional-locks", "status", "--porcelain=v2", "-z", "--no-renames",
+            "--untracked-files=normal", "--ignore-submodules=none",
             cwd=self._project.root,
         )  # fmt: skip
         found = []
         for entry in filter(None, answer.text.split("\0")):
-            state, path = entry[:2], entry[3:]
+            kind, path, is_submodule = _parse_status(entry)
+            if kind == "#":
+                # How many stashes there are, for who has set `status.showStash`.
+                continue
+            if is_submodule:
+                found.append((path, SUBMODULE))
+                continue
             if path.endswith("/") and os.path.lexists(f"{self._project.root}/{path}.git"):
                 # A repository of its own, or a worktree: `--dirty` does not bring it either.
                 continue
             name = path.rpartition("/")[2]
-            is_loose = state == "??" and bool(name)
+            is_loose = kind == "?" and bool(name)
             found.append((path, (secretfiles.looks_secret(name) or "") if is_loose else ""))
         return found
 
@@ -105,8 +117,17 @@ class Question:
             never=plan.ground.never,
             home=home,
         )
-        told = {*secretfiles.REASONS, UNREADABLE}
+        told = {*secretfiles.REASONS, UNREADABLE, SUBMODULE}
         return [(entry.path, entry.reason) for entry in found.left_out if entry.reason in told]
+
+
+def _parse_status(entry: str) -> tuple[str, str, bool]:
+    """The kind, the path, and whether it is a submodule, of an entry of `--porcelain=v2`."""
+    kind = entry[:1]
+    if kind not in _FIELDS:
+        return kind, entry[2:], False
+    fields = entry.split(" ", _FIELDS[kind])
+    return kind, fields[-1], fields[2].startswith("S")
 
 
 def _nearest_first(path: str) -> tuple[int, str]:

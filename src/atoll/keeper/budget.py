@@ -31,6 +31,25 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
+class Free:
+    """What is free on a filesystem. One that makes inodes as needed reports no entries."""
+
+    __slots__ = ("entries", "size_bytes")
+
+    def __init__(self, size_bytes: int, entries: int) -> None:
+        self.size_bytes = size_bytes
+        self.entries = entries
+
+    def is_below(self, other: Free) -> bool:
+        return self.size_bytes < other.size_bytes or self.entries < other.entries
+
+
+def find_free(place: str | int) -> Free:
+    """On the filesystem of a path or a descriptor, with what is kept for root."""
+    status = os.statvfs(place)
+    return Free(status.f_bfree * status.f_frsize, status.f_ffree)
+
+
 def free_bytes(path: str) -> int:
     """What is left for an ordinary user on the filesystem of `path`."""
     status = os.statvfs(path)
@@ -76,6 +95,14 @@ class Budget:
     def used_bytes(self) -> int:
         """As of the last walk that came to its end and saw everything."""
         return 0 if self._last is None else self._last.used_bytes
+
+    @property
+    def least_free(self) -> Free | None:
+        """With less than this the directory has to be walked again; None before the first walk."""
+        return None if self._last is None else self._least_free(self._last)
+
+    def open_directory(self) -> int:
+        return os.open(self._directory, _OPEN_DIRECTORY)
 
     @property
     def is_walking(self) -> bool:
@@ -129,12 +156,14 @@ class Budget:
         return None
 
     def _seems_over(self, last: _Walk) -> bool:
-        free_bytes_now, free_entries_now = _free(self._directory)
-        size = last.used_bytes + last.free[0] - free_bytes_now
-        entries = last.entries + last.free[1] - free_entries_now
-        return entries > self._limit_entries or (
-            self._limit_bytes is not None and size > self._limit_bytes
-        )
+        return find_free(self._directory).is_below(self._least_free(last))
+
+    def _least_free(self, last: _Walk) -> Free:
+        size = 0
+        if self._limit_bytes is not None:
+            size = last.used_bytes + last.free.size_bytes - self._limit_bytes
+        entries = last.entries + last.free.entries - self._limit_entries
+        return Free(max(0, size), max(0, entries))
 
 
 class _Walk:
@@ -146,7 +175,7 @@ class _Walk:
     )  # fmt: skip
 
     def __init__(self, directory: str) -> None:
-        self.free = _free(directory)
+        self.free = find_free(directory)
         self._root = os.open(directory, _OPEN_DIRECTORY)
         self._linked: set[int] = set()
         self.used_bytes = self.entries = self.cost = 0
@@ -244,9 +273,3 @@ def _parts(node: _Node | None) -> list[str]:
         parts.append(node.name)
         node = node.parent
     return parts[::-1]
-
-
-def _free(directory: str) -> tuple[int, int]:
-    """Bytes and inodes; a filesystem that makes inodes as needed tells of none."""
-    status = os.statvfs(directory)
-    return status.f_bfree * status.f_frsize, status.f_ffree

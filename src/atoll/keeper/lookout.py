@@ -6,6 +6,9 @@ more than the look. A keeper whose run is idle hands the run over: it sends the 
 pid namespace with what it saw last, and sleeps. The lookout compares all of them at the same short
 interval, and tells the keeper as soon as something has changed. It judges nothing and ends nothing.
 
+Space on disk is taken without processor time, in one call. So a keeper with a disk limit also sends
+a directory and how much must stay free on its filesystem, which is asked once for all runs.
+
 Law: a limit never depends on the lookout being there. Where there is none, or it dies, or it
 refuses, the keeper goes on looking by itself: it learns of a death by the end of the connection.
 """
@@ -19,6 +22,7 @@ import socket
 import time
 
 from atoll.keeper import asking, calls, tree, wire
+from atoll.keeper.budget import Free, find_free
 from atoll.keeper.forking import leave_everything, run_process
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.members import numbers
@@ -83,10 +87,13 @@ class Watched:
     go. OSError if one of the processes has ended since.
     """
 
-    __slots__ = ("_lines", "_pids", "_proc", "_stats", "_tasks", "_ticks", "_top_pages")
+    __slots__ = (
+        "_device", "_disk", "_least_free", "_lines", "_pids", "_proc", "_stats", "_tasks", "_ticks",
+        "_top_pages",
+    )  # fmt: skip
 
-    def __init__(self, proc: int, raw: dict[str, object]) -> None:
-        """`proc` stays the caller's."""
+    def __init__(self, proc: int, raw: dict[str, object], disk: int | None = None) -> None:
+        """`proc` and `disk` stay the caller's."""
         pids = raw.get("pids")
         if not isinstance(pids, list) or not all(type(pid) is int and pid > 0 for pid in pids):
             raise wire.WireError("`pids` is not a list of numbers")
@@ -94,10 +101,14 @@ class Watched:
         self._ticks = wire.whole_number(raw, "ticks") + _SLACK_TICKS
         self._tasks = wire.whole_number(raw, "tasks")
         self._top_pages = wire.whole_number(raw, "resident_pages")
+        self._least_free = _least_free(raw) if disk is not None else Free(0, 0)
+        self._device = 0 if disk is None else os.fstat(disk).st_dev
         self._stats: dict[int, int] = {}
         self._lines: dict[int, bytes] = {}
+        self._disk: int | None = None
         self._proc = os.dup(proc)
         try:
+            self._disk = None if disk is None else os.dup(disk)
             for pid in pids:
                 flags = os.O_RDONLY | os.O_CLOEXEC
                 self._stats[pid] = os.open(f"{pid}/stat", flags, dir_fd=proc)
@@ -129,10 +140,29 @@ class Watched:
             pages += process.resident_pages
         return ticks > self._ticks or tasks > self._tasks or pages > self._top_pages
 
+    def is_short_of_disk(self, known: dict[int, Free]) -> bool:
+        """Whether less is free than the keeper has asked for. `known` has what was found in this
+        turn, by device, and takes what is found here.
+        """
+        if self._disk is None:
+            return False
+        try:
+            free = known.get(self._device) or find_free(self._disk)
+        except OSError:
+            return True
+        known[self._device] = free
+        return free.is_below(self._least_free)
+
     def close(self) -> None:
         os.close(self._proc)
+        if self._disk is not None:
+            os.close(self._disk)
         for stat in self._stats.values():
             os.close(stat)
+
+
+def _least_free(raw: dict[str, object]) -> Free:
+    return Free(wire.whole_number(raw, "free_bytes"), wire.whole_number(raw, "free_entries"))
 
 
 class Lookout:
@@ -184,8 +214,10 @@ class Lookout:
 
     def _look(self) -> None:
         may_have_forked = self._has_forked()
+        free: dict[int, Free] = {}
         for client, watched in list(self._watched.items()):
-            if watched.has_changed(may_have_forked=may_have_forked):
+            is_short = watched.is_short_of_disk(free)
+            if is_short or watched.has_changed(may_have_forked=may_have_forked):
                 self._release(client)
                 self._send(client, {"changed": True})
 
@@ -219,8 +251,8 @@ class Lookout:
             request, fds = asking.receive(self._clients[client])
             self._release(client)
             marks = request.get("watch")
-            if isinstance(marks, dict) and len(fds) == 1:
-                self._take(client, fds[0], marks)
+            if isinstance(marks, dict) and 1 <= len(fds) <= 2:
+                self._take(client, Watched(fds[0], marks, *fds[1:]))
             elif "ping" in request:
                 self._send(client, {"pid": os.getpid()})
         except BlockingIOError:
@@ -231,10 +263,9 @@ class Lookout:
             for fd in fds:
                 os.close(fd)
 
-    def _take(self, client: int, proc: int, marks: dict[str, object]) -> None:
-        watched = Watched(proc, marks)
+    def _take(self, client: int, watched: Watched) -> None:
         # It may have changed on the way here.
-        if watched.has_changed(may_have_forked=True):
+        if watched.has_changed(may_have_forked=True) or watched.is_short_of_disk({}):
             watched.close()
             self._send(client, {"changed": True})
             return

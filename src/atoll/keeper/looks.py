@@ -85,14 +85,25 @@ class Looks:
             "tasks": tasks,
             "resident_pages": pages,
         }
+        budget = self.limits.budget
+        free = None if budget is None else budget.least_free
+        if free is not None:
+            marks |= {"free_bytes": free.size_bytes, "free_entries": free.entries}
+        elif budget is not None:
+            return
+        fds = [proc]
         try:
             if self._socket is None:
                 self._connect(now)
             if self._socket is not None:
-                asking.send(self._socket, {"watch": marks}, (proc,))
+                fds += [] if budget is None else [budget.open_directory()]
+                asking.send(self._socket, {"watch": marks}, tuple(fds))
                 self._is_asked = True
         except (OSError, WireError):
             self._hang_up()
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
 
     def _connect(self, now: float) -> None:
         if self._directory is None or now < self._connect_at:

@@ -24,12 +24,16 @@ class PackageStore(NamedTuple):
     """Variables that name a directory around it, with the path of the store from there. A capsule
     does not get these variables, and sees the store at the default place."""
     hidden: tuple[str, ...] = ()
-    """Patterns of paths in it that no capsule sees."""
+    """Paths in it that no capsule sees, also when they appear while a view is open. A pattern
+    hides only what is there when the view is opened, so it never stands alone."""
     settings: tuple[tuple[str, str], ...] = ()
     """Variables that tell its tool how to use it across filesystems."""
     is_path_recorded: bool = False
     """Projects record its path and refuse another one: a capsule sees it where the owner does."""
 
+
+_SPARSE_INDEXES = ("1949cf8c6b5b557f", "6f17d22bba15001f")
+"""What cargo appends to the name of crates.io, from version 1.85 on and before."""
 
 PACKAGE_STORES = (
     PackageStore(
@@ -40,7 +44,7 @@ PACKAGE_STORES = (
         "pnpm", ".local/share/pnpm/store", "npm_config_store_dir",
         roots=(("PNPM_HOME", "store"),),
         # Links to the projects that use the store.
-        hidden=("*/projects",),
+        hidden=("*/projects", *(f"v{number}/projects" for number in range(40))),
         is_path_recorded=True,
     ),
     PackageStore("pnpm-metadata", ".cache/pnpm"),
@@ -53,15 +57,23 @@ PACKAGE_STORES = (
     PackageStore("pip", ".cache/pip", "PIP_CACHE_DIR"),
     PackageStore(
         "uv", ".cache/uv", "UV_CACHE_DIR",
-        hidden=("git-v*",),
+        hidden=("git-v*", *(f"git-v{number}" for number in range(20))),
         # It would try hard links first and warn that they fail.
         settings=(("UV_LINK_MODE", "copy"),),
     ),
     PackageStore("poetry", ".cache/pypoetry", "POETRY_CACHE_DIR", hidden=("src", "cache/git")),
+    # Not the whole registry: an index of any name may be a git clone.
     PackageStore(
-        "cargo", ".cargo/registry",
-        roots=(("CARGO_HOME", "registry"),),
-        hidden=("index/*/.git",),
+        "cargo-cache", ".cargo/registry/cache", roots=(("CARGO_HOME", "registry/cache"),)
+    ),
+    PackageStore("cargo-src", ".cargo/registry/src", roots=(("CARGO_HOME", "registry/src"),)),
+    *(
+        PackageStore(
+            f"cargo-index-{key}", f".cargo/registry/index/index.crates.io-{key}",
+            roots=(("CARGO_HOME", f"registry/index/index.crates.io-{key}"),),
+            hidden=(".git",),
+        )
+        for key in _SPARSE_INDEXES
     ),
     PackageStore(
         "go-modules", "go/pkg/mod", "GOMODCACHE",

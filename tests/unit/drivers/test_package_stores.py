@@ -94,14 +94,15 @@ def test_a_link_to_a_private_place_shares_nothing(home):
 
 def test_elsewhere(home, tmp_path):
     data = tmp_path / "data"
-    for name in ("uv", "cargo/registry", "go/pkg/mod", "gradle/caches/modules-2", "xdg/pip"):
+    for name in ("uv", "cargo/registry/cache", "go/pkg/mod", "gradle/caches/modules-2", "xdg/pip"):
         make(data / name)
     stores = found(
         home, UV_CACHE_DIR=data / "uv", CARGO_HOME=data / "cargo", GOPATH=f"{data}/go:/other",
         GRADLE_USER_HOME=data / "gradle", XDG_CACHE_HOME=data / "xdg",
     )  # fmt: skip
     assert stores["uv"] == (f"{data}/uv", f"{data}/uv")
-    assert stores["cargo"] == (f"{home}/.cargo/registry", f"{data}/cargo/registry")
+    place = "registry/cache"
+    assert stores["cargo-cache"] == (f"{home}/.cargo/{place}", f"{data}/cargo/{place}")
     assert stores["go-modules"] == (f"{home}/go/pkg/mod", f"{data}/go/pkg/mod")
     assert stores["gradle"][1] == f"{data}/gradle/caches/modules-2"
     assert stores["pip"] == (f"{home}/.cache/pip", f"{data}/xdg/pip")

@@ -178,6 +178,41 @@ def test_an_end_is_a_change(inside, proc):
     until(lambda: numbers(proc) == [])
 
 
+@pytest.fixture
+def disk(tmp_path):
+    handle = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield handle
+    os.close(handle)
+
+
+@pytest.mark.parametrize("mark", ["free_bytes", "free_entries"])
+def test_too_little_free_space_is_a_change(proc, disk, mark):
+    raw = {**marks(activity(proc)), "free_bytes": 0, "free_entries": 0}
+    watched = Watched(proc, raw, disk)
+    assert not watched.is_short_of_disk({})
+    watched.close()
+    watched = Watched(proc, raw | {mark: 1 << 62}, disk)
+    assert watched.is_short_of_disk({})
+    watched.close()
+
+
+def test_a_filesystem_is_asked_once_for_all_runs(tmp_path, proc, disk, monkeypatch):
+    raw = {**marks(activity(proc)), "free_bytes": 0, "free_entries": 0, "ticks": FAR}
+    asked = []
+    real = os.statvfs
+    with wire.listen(tmp_path, lookout.SOCKET, socket.SOCK_SEQPACKET) as listener:
+        made = Lookout(str(tmp_path), listener)
+        made._watched = {number: Watched(proc, raw, disk) for number in range(50)}
+        monkeypatch.setattr(os, "statvfs", lambda place: asked.append(place) or real(place))
+        made._look()
+        assert len(asked) == 1
+        assert len(made._watched) == 50
+        made._look()
+        assert len(asked) == 2
+        for number in range(50):
+            made._release(number)
+
+
 def test_many_processes_are_never_idle():
     processes = [tree.find_process(os.getpid()) for _ in range(65)]
     for number, process in enumerate(processes):
@@ -236,6 +271,13 @@ def test_what_happened_before_it_was_watched_is_a_change(station, inside, proc):
     with connect(str(station)) as sock:
         asking.send(sock, {"watch": seen}, (proc,))
         assert hear(sock) == {"changed": True}
+
+
+def test_a_disk_without_numbers_is_refused(station, proc, disk):
+    with connect(str(station)) as sock:
+        asking.send(sock, {"watch": marks(activity(proc))}, (proc, disk))
+        sock.settimeout(30)
+        assert sock.recv(100) == b""
 
 
 def test_there_is_one_per_directory(station):
@@ -298,6 +340,28 @@ def test_a_keeper_rests_while_its_idle_run_is_watched(station, inside):
         loop.turn(30)
     assert not rest(looks, loop, turns=20)
     looks.end()
+
+
+def test_a_keeper_wakes_up_when_its_disk_fills_without_processor_time(station, inside, tmp_path):
+    upper = tmp_path / "upper"
+    upper.mkdir()
+    loop = Loop()
+    looks = Looks(Limits({"disk_bytes": 1 << 20, "upper": str(upper)}, {}), loop, str(station))
+    looks.begin(time.monotonic())
+    looks.members.shell = inside.shell.pid
+    assert rest(looks, loop)
+    began = time.monotonic()
+    # Much more than others may free meanwhile.
+    with (upper / "large").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 256 << 20)
+    try:
+        while looks.due_at > time.monotonic():
+            assert time.monotonic() < began + RARE_S / 2
+            loop.turn(1)
+        assert looks.look(time.monotonic()) == "disk"
+    finally:
+        (upper / "large").unlink()
+        looks.end()
 
 
 def test_a_keeper_without_a_lookout_looks_by_itself(tmp_path, inside):

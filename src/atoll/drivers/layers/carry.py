@@ -26,6 +26,7 @@ from atoll.model import secretfiles
 from atoll.model.errors import StateError
 
 UNREADABLE = "it cannot be read"
+SUBMODULE = "a submodule"
 _UNLISTED = "not listed in `project.carry`"
 _UNTRACKED = "not ignored by git, so only `--dirty` brings it"
 _REPOSITORY = "a repository of its own"
@@ -125,7 +126,7 @@ def dirty_paths(
     removed: set[str] = set()
     for path, before, after in _differences(checkout, commit):
         if _SUBMODULE_MODE in {before, after}:
-            left_out[path] = "a submodule"
+            left_out[path] = SUBMODULE
         elif after.strip("0") or judge.is_there(path):
             candidates.add(path)
         else:

@@ -104,12 +104,12 @@ def _hide(mask: Path, source: str, patterns: object) -> bool:
     """Makes a layer of whiteouts for what is private in the store; False if there is nothing."""
     if not isinstance(patterns, list | tuple):
         return False
-    found = [
-        path for pattern in patterns for path in glob.glob(pattern, root_dir=source)
-    ]  # fmt: skip
+    found = {path for pattern in patterns for path in glob.glob(pattern, root_dir=source)}
     # What has no wildcard is hidden also when it appears later.
-    found += [p for p in patterns if not glob.has_magic(p) and _has_parent(source, p)]
-    for path in dict.fromkeys(found):
+    found |= {_topmost_missing(source, path) for path in patterns if not glob.has_magic(path)}
+    for path in found:
+        if not found.isdisjoint(map(str, Path(path).parents)):
+            continue
         _make_directory(mask)
         place = mask / path
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -117,5 +117,11 @@ def _hide(mask: Path, source: str, patterns: object) -> bool:
     return bool(found)
 
 
-def _has_parent(source: str, path: str) -> bool:
-    return os.path.isdir(os.path.join(source, os.path.dirname(path)))
+def _topmost_missing(source: str, path: str) -> str:
+    """The first directory on the way to `path` that is not in the store; else `path` itself.
+
+    Hidden instead of what may appear in it, it leaves no empty directory to be seen.
+    """
+    parents = [str(parent) for parent in Path(path).parents][-2::-1]
+    missing = (parent for parent in parents if not os.path.isdir(os.path.join(source, parent)))
+    return next(missing, path)
