@@ -114,6 +114,19 @@ def test_the_whole_example_file_is_understood_and_refused_as_a_whole(atoll, repo
     atoll("new", "x", "--network", "open", "--limit", "memory=none", cwd=repo)
 
 
+def test_the_path_of_a_project_moves_no_cursor(atoll, make_repo):
+    root = make_repo(name="p\x1b]0;x\x07")
+    (root / "atoll.toml").write_text('[capsule]\nsetup = ["true"]\n')
+    said = [atoll(word, cwd=root) for word in ("trust", "untrust")]
+    (root / "atoll.toml").unlink()
+    said.append(atoll("new", "x", "--level", "none", "--dry-run", cwd=root))
+    atoll("new", "x", "--level", "none", cwd=root)
+    said += [atoll("rm", "x", "--dry-run", cwd=root), atoll("show", "x", cwd=root)]
+    for one in said:
+        assert (one.stdout + one.stderr).replace("\n", "").isprintable(), one
+    assert "\\x1b]0;x\\x07" in said[-1].stdout
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

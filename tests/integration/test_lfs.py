@@ -203,6 +203,48 @@ def test_pointers_that_lead_nowhere_are_told_and_destroy_nothing(project, owner,
     assert lost in sh(again, "cat lost.bin")
 
 
+SPARSE = """\
+for n in 1 2 3 4 5; do
+  truncate -s 20000000 $TMPDIR/t; printf "%s" $n | dd of=$TMPDIR/t conv=notrunc status=none
+  o=$(sha256sum $TMPDIR/t | cut -c 1-64)
+  d=.git/lfs/objects/$(echo $o | cut -c 1-2)/$(echo $o | cut -c 3-4); mkdir -p $d
+  [ $n -gt WRONG ] || printf x | dd of=$TMPDIR/t conv=notrunc status=none
+  mv $TMPDIR/t $d/$o
+  p="version https://git-lfs.github.com/spec/v1\\noid sha256:$o\\nsize 20000000\\n"
+  b=$(printf "$p" | git hash-object -w --stdin)
+  git update-index --add --cacheinfo 100644,$b,s$n.bin
+done
+git commit -qm sparse
+"""
+
+
+@pytest.mark.parametrize(("wrong", "taken", "left"), [(0, 3, 0), (2, 1, 3), (5, 0, 5)])
+def test_the_disk_limit_bounds_what_sparse_objects_cost(
+    wrong, taken, left, project, owner, warnings
+):
+    """Objects that are read and refused count, too."""
+    capsule = project.new("x", limits=("disk=64M",))
+    sh(capsule, SPARSE.replace("WRONG", str(wrong)))
+    objects = [path.stat() for path in (owner / ".git/lfs").rglob("*") if path.is_file()]
+    large = [status for status in objects if status.st_size == 20_000_000]
+    assert len(large) == taken
+    assert sum(status.st_blocks * 512 for status in large) < 1 << 20
+    assert [text for text in warnings if "over a limit" in text]
+    # The next import has a budget of its own.
+    assert len(capsule.work().large) == left
+    capsule.remove(force=True)
+
+
+def test_an_empty_file_needs_no_object(project, warnings):
+    capsule = project.new("x")
+    text = "version https://git-lfs.github.com/spec/v1\\noid sha256:"
+    sh(capsule, f"b=$(printf '{text}{hashlib.sha256().hexdigest()}\\nsize 0\\n' | "
+       "git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$b,empty.bin; "
+       "git commit -qm empty")  # fmt: skip
+    assert warnings == []
+    assert capsule.work().large == ()
+
+
 def test_a_capsule_does_not_make_the_host_ask_a_server(project, owner, git):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)

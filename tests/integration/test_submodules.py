@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import persons
+from atoll.drivers.workspace.owner_modules import find_module
 from atoll.engine import work
+from atoll.engine.leases import workspace_plan
 from atoll.engine.projects import open_project
 from atoll.model.errors import StateError
+from atoll.model.untrusted import InsidePath
 
 ALLOW = ("-c", "protocol.file.allow=always")
 BUMP = "cd lib; echo 2 > g.txt; git rm -q lib.py; git add g.txt; git commit -qm g; cd ..; "
@@ -129,6 +133,33 @@ def test_a_repository_that_is_recorded_and_no_submodule_is_refused(project, owne
         capsule.remove()
     point = capsule.remove(force=True)
     assert [path for path in Path(point.files).rglob("o") if path.is_file()]
+
+
+def test_the_owners_own_repository_that_is_no_submodule_is_not_written(
+    project, owner, git, make_repo, warnings
+):
+    private = make_repo({"p": "p\n"}, name="modules/project/vendor/priv")
+    (owner / ".git/info").mkdir(exist_ok=True)
+    (owner / ".git/info/exclude").write_text("vendor/\n")
+    before = git("for-each-ref", cwd=private), git("count-objects", cwd=private)
+    capsule = project.new("x")
+    sh(capsule, "rm -rf vendor; git init -q vendor/priv; cd vendor/priv; git commit -q "
+       "--allow-empty -m evil; c=$(git rev-parse HEAD); cd ../..; "
+       "git update-index --add --cacheinfo 160000,$c,vendor/priv; git commit -qm evil")  # fmt: skip
+    assert (git("for-each-ref", cwd=private), git("count-objects", cwd=private)) == before
+    assert [text for text in warnings if "not a submodule of the project" in text]
+    capsule.remove(force=True)
+    assert (git("for-each-ref", cwd=private), git("count-objects", cwd=private)) == before
+
+
+@pytest.mark.parametrize("path", ["lib", "lib/deep"])
+def test_a_submodule_whose_repository_lies_in_its_files_is_the_owners(path, project, owner, git):
+    plan = workspace_plan(project.session, project.new("x").record)
+    absorbed = git("rev-parse", "--absolute-git-dir", cwd=owner / path).strip()
+    git("config", "--unset", "core.worktree", cwd=owner / path)
+    (owner / path / ".git").unlink()
+    os.rename(absorbed, owner / path / ".git")
+    assert find_module(plan, InsidePath(path.encode())) == str(owner / path / ".git")
 
 
 def test_names_of_submodules_do_not_lead_out_of_the_owners_repository(project, owner, warnings):

@@ -7,6 +7,7 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.engine import gone as engine_gone
 from atoll.engine import reaper
+from atoll.model.names import printable
 
 
 @click.command("gc")
@@ -37,7 +38,7 @@ def command(frame: Frame, *, dry_run: bool, gone: bool, bases: bool) -> None:
         "restored": list(found.restored),
     }
     lines = [f"{kind}: {item}" for kind, items in data.items() for item in items]
-    frame.output.answer("collected", data, "\n".join(lines))
+    frame.output.answer("collected", data, "\n".join(map(printable, lines)))
     if not lines:
         frame.output.note("nothing to remove")
     if found.recovered and gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.model.names import printable
 
 
 @click.command("init")
@@ -16,6 +17,6 @@ def command(frame: Frame, *, dry_run: bool) -> None:
     text = project.draft()
     if not dry_run:
         project.init(text)
-        frame.output.note(f"wrote and approved {project.root / 'atoll.toml'}")
+        frame.output.note(f"wrote and approved {printable(str(project.root))}/atoll.toml")
     data = {"path": str(project.root / "atoll.toml"), "text": text, "written": not dry_run}
     frame.output.answer("init", data, text.rstrip("\n"))

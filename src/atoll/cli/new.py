@@ -11,7 +11,7 @@ from atoll.cli.excluded import render_excluded
 from atoll.cli.frame import Frame, verb
 from atoll.engine.levels import NAMES
 from atoll.engine.projects import CapsuleSpec
-from atoll.model.names import numbered
+from atoll.model.names import numbered, printable
 
 
 @click.command("new")
@@ -60,7 +60,7 @@ def command(
     plans = project.plan_many(wanted, spec)
     if dry_run:
         lines = [line for plan in plans for line in plan.describe()]
-        frame.output.answer("plan", lines, "\n".join(lines))
+        frame.output.answer("plan", lines, "\n".join(map(printable, lines)))
         return
     started = time.monotonic()
     question = project.ask_excluded(plans[0])

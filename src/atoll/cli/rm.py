@@ -7,6 +7,7 @@ import click
 from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, names_argument, verb
 from atoll.engine.capsules import Capsule
+from atoll.model.names import printable
 
 
 @click.command("rm")
@@ -59,7 +60,7 @@ def _tell_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> N
         lines += [f"{capsule.name}: store {line}, with --force" for line in work.render()]
         if work.ignored:
             lines.append(f"{capsule.name}: ignored entries that go with it: {work.ignored}")
-    frame.output.answer("removal", data, "\n".join(lines))
+    frame.output.answer("removal", data, "\n".join(map(printable, lines)))
 
 
 def _acts(capsule: Capsule, *, keep_branch: bool) -> list[str]:

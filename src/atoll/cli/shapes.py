@@ -130,6 +130,7 @@ def work(record: Work) -> Shape:
         "uncommitted": list(record.uncommitted),
         "untracked": list(record.untracked),
         "nested": list(record.nested),
+        "large": list(record.large),
         "commits": record.commits,
         "ignored": record.ignored,
     }

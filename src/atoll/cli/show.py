@@ -60,7 +60,7 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         for index, run in enumerate(runs)
         if index >= len(runs) - _MOST_ENDED or run.state is not RunState.ENDED
     ]
-    frame.output.answer("capsule", data, "\n".join(lines))
+    frame.output.answer("capsule", data, "\n".join(map(printable, lines)))
 
 
 command.params[0].required = False

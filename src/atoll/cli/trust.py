@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.model.names import printable
 
 
 @click.command("trust")
@@ -18,4 +19,4 @@ def command(frame: Frame) -> None:
     data = {"path": str(config.file.path), "digest": config.file.digest, "claims": claims}
     lines = [f"approved {config.file.path}"]
     lines += [f"  {claim.key} = {claim.text}" for claim in config.file.claims]
-    frame.output.answer("trust", data, "\n".join(lines))
+    frame.output.answer("trust", data, "\n".join(map(printable, lines)))

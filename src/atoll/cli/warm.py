@@ -10,6 +10,7 @@ from atoll.cli import shapes
 from atoll.cli.frame import Frame, verb
 from atoll.engine import layers
 from atoll.model import units
+from atoll.model.names import printable
 
 _MOST = 20
 
@@ -48,7 +49,7 @@ def _check(frame: Frame) -> int:
     if different := [*gaps.missing, *gaps.outdated]:
         base = layers.Layer(id="base", kind="base", about="all layers together")
         data.append({**shapes.layer(base), "damaged": different, "users": []})
-    frame.output.answer("layers", data, "\n".join(lines))
+    frame.output.answer("layers", data, "\n".join(map(printable, lines)))
     if not lines:
         frame.output.note(
             f"{len(found)} layers are as they were frozen, and a new capsule contains all of them"

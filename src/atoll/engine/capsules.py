@@ -385,7 +385,7 @@ class Capsule:
             )
 
     def _way_out(self, work: Work) -> str:
-        if work.nested:
+        if work.needs_files:
             return f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
         if work.uncommitted or work.untracked:
             return (

@@ -15,9 +15,11 @@ _NOTE = "workspace.json"
 
 
 def workspace_plan(session: Session, capsule: Capsule) -> WorkspacePlan:
-    for lease in session.store.leases(capsule):
-        if isinstance(lease.plan, WorkspacePlan):
-            return lease.plan
+    plans = [lease.plan for lease in session.store.leases(capsule)]
+    limits = next((plan.limits for plan in plans if isinstance(plan, IsolationPlan)), {})
+    for plan in plans:
+        if isinstance(plan, WorkspacePlan):
+            return plan._replace(disk_bytes=int(limits.get("disk_bytes", 0)))
     raise _removed(capsule)
 
 

@@ -112,7 +112,7 @@ def _changed(session: Session, capsule: Capsule) -> Changed | None:
         work = capsule.work()
     except (AtollError, OSError):
         return None
-    files = len(work.uncommitted) + len(work.untracked) + len(work.nested)
+    files = sum(map(len, (work.uncommitted, work.untracked, work.nested, work.large)))
     return Changed(files, is_complete=True)
 
 

@@ -2,6 +2,7 @@
 
 An object is written under a temporary name, synced and renamed once its size and SHA-256 are those
 of its pointer. So the store never holds an object that is incomplete or not what its name says.
+Blocks of zeros become holes: a sparse file does not cost more disk here than where it came from.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from atoll.host.transfer import writing
 from atoll.model.lfs import Pointer
 
 _WHAT = "the owner's Git LFS objects"
+_BLOCK = bytes(4096)
 
 
 class LfsStore(NamedTuple):
@@ -79,10 +82,27 @@ def _write(path: Path, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
             if size > pointer.size_bytes:
                 return False
             digest.update(piece)
-            rest = piece
-            while rest:
-                rest = rest[file.write(rest) :]
+            _write_sparse(file, piece)
         if (size, digest.hexdigest()) != (pointer.size_bytes, pointer.oid):
             return False
+        # The file may end with a hole.
+        file.truncate(size)
         os.fsync(file.fileno())
     return True
+
+
+def _write_sparse(file: FileIO, piece: bytes) -> None:
+    """Writes at the file's position, and skips blocks of zeros."""
+    view, start = memoryview(piece), 0
+    for at in range(0, len(piece), len(_BLOCK)):
+        end = min(at + len(_BLOCK), len(piece))
+        if piece.startswith(_BLOCK[: end - at], at):
+            _write_all(file, view[start:at])
+            file.seek(end - at, os.SEEK_CUR)
+            start = end
+    _write_all(file, view[start:])
+
+
+def _write_all(file: FileIO, rest: memoryview) -> None:
+    while rest:
+        rest = rest[file.write(rest) :]

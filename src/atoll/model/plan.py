@@ -32,6 +32,8 @@ class WorkspacePlan(NamedTuple):
     git: str = ""
     """The git layer that it began with, which says what history is visible; not all `layers` of
     a snapshot name it."""
+    disk_bytes: int = 0
+    """The capsule's disk limit, which also bounds what is imported from it; 0 if there is none."""
 
     @property
     def is_dirty(self) -> bool:

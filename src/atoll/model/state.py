@@ -193,29 +193,38 @@ class Work(NamedTuple):
     """Repositories inside the workspace: git cannot store them, so they are kept as files."""
     ignored: int = 0
     """Ignored top-level entries: build products, which no command promises to keep."""
+    large: tuple[str, ...] = ()
+    """Git LFS objects that commits refer to and that were not imported."""
 
     @property
     def any(self) -> bool:
-        return bool(self.uncommitted or self.untracked or self.commits or self.nested)
+        return bool(self.uncommitted or self.untracked or self.commits or self.needs_files)
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether git cannot store some of it, so that files are kept."""
+        return bool(self.nested or self.large)
 
     def render(self) -> list[str]:
         """One phrase per kind of work, as `rm` shows them."""
         lines = []
-        for label, paths in (
-            ("uncommitted", self.uncommitted),
-            ("untracked", self.untracked),
-            ("nested repository", self.nested),
+        for one, several, paths in (
+            ("uncommitted", "uncommitted", self.uncommitted),
+            ("untracked", "untracked", self.untracked),
+            ("nested repository", "nested repositories", self.nested),
+            ("Git LFS object not imported", "Git LFS objects not imported", self.large),
         ):
             if paths == WHOLE:
                 lines.append("its files, which cannot be compared with a commit")
             elif paths:
                 shown = ", ".join(f"`{printable(path)}`" for path in paths[:3])
                 more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+                label = one if len(paths) == 1 else several
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
         if self.commits:
             noun = "commit" if self.commits == 1 else "commits"
             lines.append(f"{self.commits} {noun} that no other branch holds")
-        return lines
+        return list(dict.fromkeys(lines))
 
 
 class Patch(NamedTuple):

@@ -22,6 +22,18 @@ def test_an_object_is_stored_once_it_is_what_its_pointer_says(tmp_path):
     assert (tmp_path / "lfs/objects" / oid[:2] / oid[2:4] / oid).read_bytes() == b"onetwo"
 
 
+@pytest.mark.parametrize("end", [b"", b"end", b"end" + bytes(5000), b"\0"])
+def test_blocks_of_zeros_take_no_disk(end, tmp_path):
+    """Otherwise a sparse file of a capsule costs the owner more than the capsule's limit."""
+    pieces = [bytes(1 << 20)] * 8 + [b"x" * 5000 + bytes(1 << 20) + b"y" + bytes(20_000), end]
+    content = b"".join(pieces)
+    store, pointer = LfsStore.of(str(tmp_path)), pointer_to(content)
+    assert store.take(pointer, pieces)
+    path = store.path_of(pointer)
+    assert path.read_bytes() == content
+    assert path.stat().st_blocks * 512 < 1 << 20
+
+
 @pytest.mark.parametrize("pieces", [[b"one"], [b"onetwo", b"three"], [b"twoone"], []])
 def test_anything_else_leaves_nothing_behind(pieces, tmp_path):
     store, pointer = LfsStore.of(str(tmp_path)), pointer_to(b"onetwo")

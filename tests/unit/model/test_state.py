@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.model.state import Outcome, Reason, Run, RunState, Work
+from atoll.model.state import WHOLE, Outcome, Reason, Run, RunState, Work
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_run_has_a_label():
         (Work(untracked=("a",)), True),
         (Work(nested=("a/",)), True),
         (Work(commits=1), True),
+        (Work(large=("a",)), True),
     ],
 )
 def test_build_products_are_no_work(work, is_any):
@@ -76,6 +77,10 @@ def test_work_in_words():
         "1 untracked: `n`",
         "1 nested repository: `v/`",
         "1 commit that no other branch holds",
+    ]
+    assert Work(large=("a.bin",)).render() == ["1 Git LFS object not imported: `a.bin`"]
+    assert Work(nested=WHOLE, large=WHOLE).render() == [
+        "its files, which cannot be compared with a commit"
     ]
     assert Work(commits=2).render() == ["2 commits that no other branch holds"]
 

@@ -164,8 +164,7 @@ def examined(site: Site) -> Iterator[Examined]:
             return
         if trouble is not None or not taken.is_whole:
             work = work._replace(nested=(*work.nested, *WHOLE))
-        work = work._replace(nested=(*work.nested, *left_behind))
-        work = work._replace(commits=lonely)
+        work = work._replace(commits=lonely, large=left_behind)
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)

@@ -22,7 +22,7 @@ from atoll.host import git
 from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison
 from atoll.host.intake.content import tracked_below
-from atoll.host.intake.large import LargeFiles, bring_large_files
+from atoll.host.intake.large import LargeBudget, LargeFiles, bring_large_files
 from atoll.host.intake.objects import import_objects
 from atoll.host.intake.store import Store, open_store, scratch_directory
 from atoll.host.transfer import IncompleteError
@@ -65,7 +65,13 @@ class Modules(NamedTuple):
 
 
 def bring_modules(
-    plan: WorkspacePlan, tree: TreeReader, store: Store, tips: Sequence[str], *, scratch: Path
+    plan: WorkspacePlan,
+    tree: TreeReader,
+    store: Store,
+    tips: Sequence[str],
+    *,
+    scratch: Path,
+    budget: LargeBudget,
 ) -> Modules:
     """Brings what commits record beyond the base commit. Raises StateError or DriverError for
     what is wrong with the project's own commits; what is wrong with a submodule is returned.
@@ -73,7 +79,7 @@ def bring_modules(
     links = list(dict.fromkeys(_recorded(plan, store, tips)))
     if len(links) > _MOST_LINKS:
         raise StateError(f"the commits record more than {_MOST_LINKS} states of submodules")
-    bringer = _Bringer(plan, tree, scratch)
+    bringer = _Bringer(plan, tree, scratch, budget)
     bringer.bring(links, depth=0)
     return Modules(tuple(bringer.unresolved), _joined(bringer.large))
 
@@ -127,8 +133,10 @@ def _joined(found: Iterable[LargeFiles]) -> LargeFiles:
 
 
 class _Bringer:
-    def __init__(self, plan: WorkspacePlan, tree: TreeReader, scratch: Path) -> None:
-        self._plan, self._tree, self._scratch = plan, tree, scratch
+    def __init__(
+        self, plan: WorkspacePlan, tree: TreeReader, scratch: Path, budget: LargeBudget
+    ) -> None:
+        self._plan, self._tree, self._scratch, self._budget = plan, tree, scratch, budget
         self.unresolved: list[Unresolved] = []
         self.large: list[LargeFiles] = []
         self._seen: set[tuple[InsidePath, ObjectId]] = set()
@@ -202,8 +210,9 @@ class _Bringer:
         with open_store(owner, scratch=self._scratch) as store:
             known = [] if link.before is None else [link.before]
             large = bring_large_files(
-                store, self._tree, [link.commit], known=known, at=inside, root=link.path
-            )
+                store, self._tree, [link.commit], known=known, at=inside, root=link.path,
+                budget=self._budget,
+            )  # fmt: skip
             self.large.append(large)
             self.bring(_below(store, link), depth=depth + 1)
 

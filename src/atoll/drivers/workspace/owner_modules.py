@@ -3,7 +3,8 @@
 It is the one of the owner's submodule at the same path or, where the owner has none there, the one
 of the same name below `.git/modules`: after `git mv` in the capsule, or if the owner's checkout
 does not have the submodule. Names and paths come from a capsule. They are only looked up below the
-owner's checkout and repository, without following a link.
+owner's checkout and repository, without following a link. A repository in the owner's files that
+is no submodule of the owner's is never used, whatever the capsule's commits record.
 """
 
 from __future__ import annotations
@@ -53,13 +54,26 @@ def find_module(plan: WorkspacePlan, path: InsidePath) -> str | None:
         place = os.path.join(plan.checkout, os.fsdecode(link.raw))
         if checkout.kind(link) == "directory":
             # Its repository was never moved below the project's.
-            return place if _is_repository(Path(place)) else None
+            is_module = _is_repository(Path(place)) and _is_submodule(plan, path)
+            return place if is_module else None
         pointer = checkout.read(link, limit_bytes=_POINTER_BYTES)
     if pointer is None or not pointer.startswith(b"gitdir: "):
         return None
     named = os.fsdecode(pointer.removeprefix(b"gitdir: ").rstrip(b"\n"))
     real = os.path.realpath(os.path.join(os.path.dirname(place), named))
     return real if real.startswith(os.path.realpath(plan.repository) + "/modules/") else None
+
+
+def _is_submodule(plan: WorkspacePlan, path: InsidePath) -> bool:
+    """Whether the owner's index has a submodule at a path, which may lie in another submodule."""
+    above = path.parent
+    while above is not None and find_module(plan, above) is None:
+        above = above.parent
+    top = plan.checkout if above is None else os.path.join(plan.checkout, os.fsdecode(above.raw))
+    name = os.fsdecode(path.raw if above is None else path.raw[len(above.raw) + 1 :])
+    words = ("--literal-pathspecs", "ls-files", "--stage", "-z", "--", name)
+    answer = git.git(*words, cwd=top, allowed=(0, *_MISSING))
+    return answer.code == 0 and answer.stdout.startswith(b"160000 ")
 
 
 def make_place(plan: WorkspacePlan, inside: InsidePath) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from atoll.drivers.workspace.module_commits import Modules, Unresolved, bring_modules
 from atoll.drivers.workspace.survey import Workspace
-from atoll.host.intake.large import LargeFiles, bring_large_files
+from atoll.host.intake.large import LargeBudget, LargeFiles, bring_large_files
 from atoll.host.intake.store import Store
 from atoll.model.errors import StateError
 from atoll.model.plan import WorkspacePlan
@@ -57,7 +57,9 @@ def bring_parts(
     objects and submodules behind.
     """
     fresh = [tip for tip in dict.fromkeys(tips) if tip != plan.base_commit]
+    budget = LargeBudget(plan.disk_bytes)
+    known = [plan.base_commit]
     return Parts(
-        bring_large_files(store, workspace.tree, fresh, known=[plan.base_commit]),
-        bring_modules(plan, workspace.tree, store, fresh, scratch=scratch),
+        bring_large_files(store, workspace.tree, fresh, known=known, budget=budget),
+        bring_modules(plan, workspace.tree, store, fresh, scratch=scratch, budget=budget),
     )

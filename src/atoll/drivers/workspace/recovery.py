@@ -91,7 +91,7 @@ def _save_examined(
         is_failed = (tree is None and it.survey is not None) or (is_staged_lost and not is_merging)
         if not is_last and (it.may_pass or is_failed):
             raise _AnotherAttemptError
-        is_lacking = tree is None and bool(changed or it.work.nested)
+        is_lacking = tree is None and bool(changed or it.work.needs_files)
         tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
         kept = _Kept(
             point=point,
@@ -103,7 +103,7 @@ def _save_examined(
             staged=staged,
             lacks=_reason(trouble) if is_lacking else "",
         )
-        if it.work.nested or is_staged_lost or is_lacking:
+        if it.work.needs_files or is_staged_lost or is_lacking:
             return _note_with_files(site, shelf, kept)
         return _note(site, shelf, kept)
 

@@ -29,6 +29,8 @@ SMALLEST_POINTER_BYTES = 80
 _PORTION = 50_000
 """How many blobs are read at once: at most 50 MB."""
 _CHUNK_BYTES = 1 << 20
+MOST_OBJECTS = 100_000
+MOST_BYTES = 32 << 30
 _MISSING = (
     "a Git LFS pointer whose object is neither in the capsule nor in your repository; "
     "`git lfs fetch` may find it on the server"
@@ -39,14 +41,19 @@ _REFUSED = (
 )
 
 
-class LargeLimits(NamedTuple):
-    """What one import may cost the owner's machine."""
+class LargeBudget:
+    """What one import may still cost the owner's machine, submodules included."""
 
-    objects: int = 100_000
-    size_bytes: int = 32 << 30
+    def __init__(self, size_bytes: int = 0) -> None:
+        """`size_bytes` is the capsule's disk limit; 0 if it has none."""
+        self.left_bytes = min(size_bytes or MOST_BYTES, MOST_BYTES)
 
-
-LARGE_LIMITS = LargeLimits()
+    def spend(self, size_bytes: int) -> bool:
+        """Whether so much may be read; it counts whether or not the object is then taken."""
+        if size_bytes > self.left_bytes:
+            return False
+        self.left_bytes -= size_bytes
+        return True
 
 
 class LargeFiles(NamedTuple):
@@ -72,7 +79,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def find_pointers(
-    store: Store, tips: Sequence[str], *, known: Sequence[str], most: int = LARGE_LIMITS.objects
+    store: Store, tips: Sequence[str], *, known: Sequence[str], most: int = MOST_OBJECTS
 ) -> dict[Pointer, InsidePath | None]:
     """The pointers in commits that `known` ones do not have, each with a path that it is at.
 
@@ -135,7 +142,7 @@ def bring_large_files(  # noqa: PLR0913 - two stores, and what may pass between 
     known: Sequence[str],
     at: InsidePath = GIT_DIRECTORY,
     root: InsidePath | None = None,
-    limits: LargeLimits = LARGE_LIMITS,
+    budget: LargeBudget,
 ) -> LargeFiles:
     """Copies the LFS objects that commits refer to and the owner does not have.
 
@@ -146,19 +153,19 @@ def bring_large_files(  # noqa: PLR0913 - two stores, and what may pass between 
     inside = at.child(b"lfs")
     if not tips or (reader.kind(inside) is None and not target.objects.is_dir()):
         return LargeFiles()
-    brought, left_bytes = 0, limits.size_bytes
+    brought = 0
     missing: list[str] = []
     refused: list[str] = []
-    for pointer, path in find_pointers(store, tips, known=known, most=limits.objects).items():
-        if target.has(pointer):
+    for pointer, path in find_pointers(store, tips, known=known).items():
+        # An empty file has no object.
+        if pointer.size_bytes == 0 or target.has(pointer):
             continue
         own = InsidePath(b"/".join((inside.raw, b"objects", pointer.place.encode())))
         shown = own.shown() if path is None else path.shown()
-        if pointer.size_bytes > left_bytes:
+        if pointer.size_bytes > budget.left_bytes:
             refused.append(f"{shown} ({render_size(pointer.size_bytes)})")
-        elif _take(target, reader, pointer, [own, *_in_files(root, path)]):
+        elif _take(target, reader, pointer, [own, *_in_files(root, path)], budget):
             brought += 1
-            left_bytes -= pointer.size_bytes
         elif reader.kind(own) is None:
             missing.append(shown)
         else:
@@ -174,7 +181,11 @@ def _in_files(root: InsidePath | None, path: InsidePath | None) -> list[InsidePa
 
 
 def _take(
-    target: LfsStore, reader: TreeReader, pointer: Pointer, places: Sequence[InsidePath]
+    target: LfsStore,
+    reader: TreeReader,
+    pointer: Pointer,
+    places: Sequence[InsidePath],
+    budget: LargeBudget,
 ) -> bool:
     for place in places:
         handle = reader.find_file(place)
@@ -182,7 +193,9 @@ def _take(
             continue
         with open(handle, "rb", buffering=0) as file:
             is_whole = os.fstat(handle).st_size == pointer.size_bytes
-            if is_whole and target.take(pointer, _pieces(file)):
+            if not is_whole or not budget.spend(pointer.size_bytes):
+                continue
+            if target.take(pointer, _pieces(file)):
                 return True
     return False
 
