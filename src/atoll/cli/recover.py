@@ -48,7 +48,7 @@ def command(
     elif drop:
         _drop(frame, found)
     elif to is not None:
-        place = engine_gone.write_checkout(found, to)
+        place = engine_gone.write_checkout(frame.session(), found, to)
         frame.output.answer("restored", {"path": place}, place)
         frame.output.note(f"restored `{found.id}`\nhint: git -C {to} status")
     else:
