@@ -130,6 +130,7 @@ def work(record: Work) -> Shape:
         "untracked": list(record.untracked),
         "nested": list(record.nested),
         "commits": record.commits,
+        "stashes": record.stashes,
         "ignored": record.ignored,
     }
 

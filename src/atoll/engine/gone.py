@@ -71,9 +71,7 @@ def _copy(point: RecoveryPoint, repository: str) -> None:
     standins.copy_refs(point.repository, repository, [f"{ref}:{ref}" for ref in wanted])
 
 
-def _copy_parts(
-    session: Session, point: RecoveryPoint, git_dir: str, tips: Sequence[str]
-) -> None:
+def _copy_parts(session: Session, point: RecoveryPoint, git_dir: str, tips: Sequence[str]) -> None:
     """What commits refer to without holding it; a warning names what is missing."""
     scratch = session.home / "standins"
     large = standins.copy_large_files(point.repository, git_dir, tips, scratch=scratch)

@@ -62,6 +62,7 @@ def test_run_has_a_label():
         (Work(untracked=("a",)), True),
         (Work(nested=("a/",)), True),
         (Work(commits=1), True),
+        (Work(stashes=1), True),
     ],
 )
 def test_build_products_are_no_work(work, is_any):
@@ -76,6 +77,11 @@ def test_work_in_words():
         "1 untracked: `n`",
         "1 nested repository: `v/`",
         "1 commit that no other branch holds",
+    ]
+    assert Work(commits=3, off_branch=1, stashes=2).render() == [
+        "2 commits that no other branch holds",
+        "1 commit that no other branch holds, outside of the capsule's branch",
+        "2 stash entries",
     ]
     assert Work(commits=2).render() == ["2 commits that no other branch holds"]
 

@@ -58,6 +58,12 @@ def stored_in(plan: WorkspacePlan, home: Path) -> WorkspacePlan:
     return plan._replace(repository=str(place), checkout=str(place / "checkout"))
 
 
+def is_standin(plan: WorkspacePlan) -> bool:
+    """Whether the repository of a plan is one that `stored_in` has named."""
+    place = Path(plan.repository)
+    return place.parent.name == _PLACE and plan.checkout == str(place / "checkout")
+
+
 def all_standins(home: Path) -> list[str]:
     place = home / _PLACE
     found = place.iterdir() if place.is_dir() else ()
