@@ -76,7 +76,7 @@ def test_stash_entries_are_named_and_can_be_applied_again(repo, atoll, monkeypat
 def test_a_commit_on_another_branch_has_a_hint_that_works(project, repo):
     capsule = project.new("x")
     capsule.run(["sh", "-c", HIDDEN["on a branch of its own"]])
-    with pytest.raises(StateError, match="1 commit .* outside of the capsule's branch") as refused:
+    with pytest.raises(StateError, match=r"1 commit .* outside of the capsule's branch") as refused:
         capsule.remove()
     assert refused.value.hint.startswith("atoll rm x --force")
 
