@@ -56,6 +56,31 @@ def test_commits_are_found_and_kept(where, project, repo, git):
         assert held.count("WIP on") == 2
 
 
+def test_stash_entries_are_named_and_can_be_applied_again(repo, atoll, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+    atoll("new", "x", cwd=repo)
+    script = "echo w > README.md; git stash -q; echo v > app.py; git stash -q"
+    atoll("run", "x", "--", "sh", "-ec", script, cwd=repo)
+    for words in ((), ("--keep-branch",)):
+        said = atoll("rm", "x", *words, cwd=repo, check=False).stderr
+        assert "nowhere else: 2 stash entries\n" in said
+        assert "hint: atoll run x -- git stash pop, or atoll rm x --force" in said
+    atoll("rm", "x", "--force", cwd=repo)
+    said = atoll("recover", "x", cwd=repo).stderr
+    hint = said.partition("hint: atoll run x -- ")[2].splitlines()[0]
+    assert "stash entries, newest first: " in said
+    atoll("run", "x", "--", *hint.split(), cwd=repo)
+    assert atoll("run", "x", "--", "cat", "app.py", cwd=repo).stdout == "v\n"
+
+
+def test_a_commit_on_another_branch_has_a_hint_that_works(project, repo):
+    capsule = project.new("x")
+    capsule.run(["sh", "-c", HIDDEN["on a branch of its own"]])
+    with pytest.raises(StateError, match=r"1 commit .* outside of the capsule's branch") as refused:
+        capsule.remove()
+    assert refused.value.hint.startswith("atoll rm x --force")
+
+
 def test_commits_are_found_among_many_branches(project, repo, git):
     head = git("rev-parse", "HEAD", cwd=repo).strip()
     refs = "".join(f"create refs/heads/many/{number} {head}\n" for number in range(1100))

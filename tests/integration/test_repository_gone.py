@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,13 @@ WORK = (
     "git add staged; echo changed > README.md; rm app.py; echo u > untracked"
 )
 LOOK = ("git", "status", "--porcelain", "--untracked-files=all")
+FILTER = """\
+[filter "lfs"]
+    clean = git-lfs clean -- %f
+    smudge = git-lfs smudge -- %f
+    process = git-lfs filter-process
+    required = true
+"""
 STATUS = " M README.md\n D app.py\nA  staged\n?? untracked\n"
 
 
@@ -128,3 +138,65 @@ def test_planted_repositories_do_not_come_out(lost, atoll, repo, git, tmp_path):
     assert planted == []
     assert (back / "untracked").read_text() == "u\n"
     assert git("rev-parse", "--show-toplevel", cwd=back).strip() == str(back)
+
+
+@pytest.fixture
+def large(make_repo, atoll_home):
+    if shutil.which("git-lfs") is None:
+        pytest.skip("git-lfs is not installed")
+    with Path(os.environ["GIT_CONFIG_GLOBAL"]).open("a", encoding="utf-8") as config:
+        config.write(FILTER)
+    content = {".gitattributes": "*.bin filter=lfs\n", "old.bin": b"old\0" * 999}
+    return make_repo(content, name="large")
+
+
+def test_git_lfs_files_come_back_with_their_content(lost, large, atoll, atoll_home, git, tmp_path):
+    atoll("new", "y", cwd=large)
+    script = (
+        "seq 9 > v.bin; git add .; git commit -qm 1; seq 8 > v.bin; git commit -qam 2; echo > w"
+    )
+    atoll("run", "y", "--", "sh", "-ec", script, cwd=large)
+    shutil.rmtree(large)
+    atoll("gc", "--gone", cwd=lost)
+    atoll("gc", "--all", cwd=lost)
+    back = tmp_path / "back"
+    said = atoll("recover", "--gone", "y", "--to", back, cwd=lost).stderr
+    assert "warning" not in said
+    assert (back / "old.bin").read_bytes() == b"old\0" * 999
+    assert git("status", "--porcelain", cwd=back) == "?? w\n"
+    git("checkout", "--quiet", "HEAD~1", "--", "v.bin", cwd=back)
+    assert (back / "v.bin").read_text().endswith("9\n")
+    # Into another project, and with what is missing named.
+    [standin] = atoll_home.glob("standins/large-*.git")
+    oid = hashlib.sha256(b"old\0" * 999).hexdigest()
+    (standin / "lfs/objects" / oid[:2] / oid[2:4] / oid).unlink()
+    said = atoll("recover", "y", cwd=lost).stderr
+    assert "not restored: `old.bin`: Git LFS objects" in said
+    assert atoll("run", "y", "--", "tail", "-n1", "v.bin", cwd=lost).stdout == "8\n"
+    atoll("recover", "--gone", "y", "--drop", cwd=lost)
+    assert not standin.exists()
+
+
+BUMP = "cd lib; echo 2 > lib.py; git commit -qam g; cd ..; git commit -qam bump; echo > w"
+
+
+@pytest.mark.parametrize(("script", "content"), [("echo > w", "1\n"), (BUMP, "2\n")])
+def test_commits_of_submodules_come_back(script, content, lost, make_repo, atoll, git, tmp_path):
+    allow = ("-c", "protocol.file.allow=always")
+    library = make_repo({"lib.py": "1\n"}, name="library")
+    root = make_repo(name="project-with-submodule")
+    git(*allow, "submodule", "--quiet", "add", library, "lib", cwd=root)
+    git("commit", "--quiet", "--message", "submodule", cwd=root)
+    atoll("new", "y", cwd=root)
+    atoll("run", "y", "--", "sh", "-ec", script, cwd=root)
+    shutil.rmtree(root)
+    shutil.rmtree(library)
+    atoll("gc", "--gone", cwd=lost)
+    atoll("gc", "--all", cwd=lost)
+    back = tmp_path / "back"
+    atoll("recover", "--gone", "y", "--to", back, cwd=lost)
+    git(*allow, "submodule", "--quiet", "update", "--init", cwd=back)
+    assert (back / "lib/lib.py").read_text() == content
+    assert git("status", "--porcelain", cwd=back) == "?? w\n"
+    atoll("recover", "y", cwd=lost)
+    assert (lost / ".git/modules/lib/HEAD").is_file()

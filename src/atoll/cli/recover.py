@@ -48,9 +48,10 @@ def command(
     elif drop:
         _drop(frame, found)
     elif to is not None:
-        place = engine_gone.write_checkout(found, to)
+        place = engine_gone.write_checkout(frame.session(), found, to)
         frame.output.answer("restored", {"path": place}, place)
         frame.output.note(f"restored `{found.id}`\nhint: git -C {to} status")
+        _name_stashes(frame, found, f"git -C {to}")
     else:
         _restore(frame, found, name)
 
@@ -68,10 +69,19 @@ def _restore(frame: Frame, found: RecoveryPoint, name: str | None) -> None:
     capsule = project.recover(found, name or found.capsule)
     frame.output.answer("capsules", [shapes.capsule(capsule.record)], capsule.name)
     frame.output.note(f"restored `{found.id}`\nhint: atoll diff {capsule.name}")
+    _name_stashes(frame, found, f"atoll run {capsule.name} -- git")
     if found.files is not None:
         is_back = project.has_restorable_files(found)
         what = "files that git cannot store were restored from" if is_back else "files are kept in"
         frame.output.note(f"{what} {found.files}")
+
+
+def _name_stashes(frame: Frame, found: RecoveryPoint, git: str) -> None:
+    """The commits are there; the list of stash entries, which is a log, is not."""
+    if found.stashes:
+        shown = ", ".join(commit[:12] for commit in found.stashes)
+        hint = f"{git} stash apply {found.stashes[0][:12]}"
+        frame.output.note(f"stash entries, newest first: {shown}\nhint: {hint}")
 
 
 def _list(frame: Frame, *, gone: bool) -> None:

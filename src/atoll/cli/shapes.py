@@ -132,6 +132,7 @@ def work(record: Work) -> Shape:
         "nested": list(record.nested),
         "large": list(record.large),
         "commits": record.commits,
+        "stashes": record.stashes,
         "ignored": record.ignored,
     }
 

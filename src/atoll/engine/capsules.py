@@ -385,13 +385,15 @@ class Capsule:
             )
 
     def _way_out(self, work: Work) -> str:
+        stored = f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
         if work.needs_files:
-            return f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
+            return stored
         if work.uncommitted or work.untracked:
-            return (
-                f'atoll commit {self.name} -m "…", or atoll rm {self.name} --force '
-                "(stores it; atoll recover brings it back)"
-            )
+            return f'atoll commit {self.name} -m "…", or {stored}'
+        if work.stashes:
+            return f"atoll run {self.name} -- git stash pop, or {stored}"
+        if work.off_branch:
+            return stored
         return (
             f"git merge {self.record.branch}, or atoll rm {self.name} --keep-branch, or "
             f"atoll rm {self.name} --force (stores all of them; atoll recover brings them back)"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from atoll.drivers.layers import standins
+from atoll.drivers.layers import lfs, standins
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.engine.session import Session
-from atoll.host import files, git, points
+from atoll.host import files, git, points, programs
 from atoll.host.points import Shelf
-from atoll.model.errors import StateError
+from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of, printable
 from atoll.model.state import Capsule, Project, RecoveryPoint
 
@@ -51,11 +52,13 @@ def require_point(session: Session, text: str) -> RecoveryPoint:
 
 def drop(session: Session, point: RecoveryPoint) -> None:
     points.drop(Shelf(point.repository, session.home), point)
+    standins.remove_unused(point.repository, session.home)
 
 
 def adopt(session: Session, project: Project, point: RecoveryPoint) -> RecoveryPoint:
     """Brings a point of a stand-in into the repository of a project; it stays in the stand-in."""
     _copy(point, project.git_dir)
+    _copy_parts(session, point, project.git_dir, [point.commit])
     own = point._replace(repository="")
     points.describe(Shelf(project.git_dir, session.home), own)
     return own
@@ -68,7 +71,23 @@ def _copy(point: RecoveryPoint, repository: str) -> None:
     standins.copy_refs(point.repository, repository, [f"{ref}:{ref}" for ref in wanted])
 
 
-def write_checkout(point: RecoveryPoint, directory: str) -> str:
+def _copy_parts(session: Session, point: RecoveryPoint, git_dir: str, tips: Sequence[str]) -> None:
+    """What commits refer to without holding it; a warning names what is missing."""
+    scratch = session.home / "standins"
+    large = standins.copy_large_files(point.repository, git_dir, tips, scratch=scratch)
+    if large:
+        session.warn(f"not restored: {_listed(large)}: Git LFS objects that Atoll does not have")
+    modules = standins.copy_modules(point.repository, git_dir, scratch=scratch)
+    if modules:
+        session.warn(f"not restored: {_listed(modules)}: of submodules")
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(f"`{printable(path)}`" for path in paths[:3])
+    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
+
+
+def write_checkout(session: Session, point: RecoveryPoint, directory: str) -> str:
     """Makes a repository with the history and the files of a point; returns where it is.
 
     Raises StateError when there is something already.
@@ -79,7 +98,7 @@ def write_checkout(point: RecoveryPoint, directory: str) -> str:
     is_new = not os.path.lexists(place)
     os.makedirs(place, exist_ok=True)
     try:
-        _fill(point, place)
+        _fill(session, point, place)
     except BaseException:
         for name in os.listdir(place):
             files.remove_tree(Path(place, name), within=Path(place))
@@ -89,19 +108,42 @@ def write_checkout(point: RecoveryPoint, directory: str) -> str:
     return place
 
 
-def _fill(point: RecoveryPoint, place: str) -> None:
+def _fill(session: Session, point: RecoveryPoint, place: str) -> None:
     kind = "sha256" if len(point.commit) > 40 else "sha1"
     git.git("init", "--quiet", f"--object-format={kind}", "--template=", place, cwd=place)
+    git_dir = os.path.join(place, ".git")
     heads = ("refs/heads/*:refs/heads/*", "refs/tags/*:refs/tags/*")
-    standins.copy_refs(point.repository, place, heads)
-    _copy(point, place)
+    standins.copy_refs(point.repository, git_dir, heads)
+    _copy(point, git_dir)
+    tips = [commit for _, commit in git.refs_below("refs/", cwd=place)]
+    _copy_parts(session, point, git_dir, tips)
     branch = f"refs/heads/{branch_of(point.capsule)}"
     git.git("update-ref", branch, point.head_commit, cwd=place)
     git.git("symbolic-ref", "HEAD", branch, cwd=place)
-    start = points.recovered_tree(point)
-    git.git("read-tree", "-u", "--reset", start, cwd=place, env=_ALONE)
+    _write_files(session, points.recovered_tree(point), place)
     if point.files is not None:
         from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
 
         restored.put_back(Path(point.files), Path(place), at=WORKSPACE)
     git.git("read-tree", point.index_commit or point.head_commit, cwd=place, env=_ALONE)
+
+
+def _write_files(session: Session, tree: str, place: str) -> None:
+    """Git LFS files get their content from the new repository; no server is asked."""
+    words = ("read-tree", "-u", "--reset", tree)
+    if not os.path.isdir(os.path.join(place, ".git", "lfs")):
+        git.git(*words, cwd=place, env=_ALONE)
+    elif programs.find_program("git-lfs") is None:
+        git.git(*words, cwd=place, env=_ALONE)
+        session.warn("git-lfs is not installed: its files are pointers\nhint: git lfs checkout")
+    else:
+        if not git.setting("filter.lfs.process", cwd=place):
+            for key, value in lfs.FILTER:
+                git.git("config", key, value, cwd=place)
+        try:
+            git.git(*lfs.filter_options(), *words, cwd=place, env=_ALONE)
+        except DriverError as error:
+            if not lfs.is_at_fault(error.message):
+                raise
+            git.git(*lfs.WITHOUT, *words, cwd=place, env=_ALONE)
+            session.warn("git-lfs failed: its files are pointers\nhint: git lfs checkout")

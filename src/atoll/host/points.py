@@ -109,11 +109,12 @@ def _load(shelf: Shelf, point: str, commit: str) -> RecoveryPoint | None:
         raw = json.loads(content or b"")
         raw.pop("version")
         found = RecoveryPoint(**raw)
+        found = found._replace(stashes=tuple(found.stashes))
     except (ValueError, TypeError, KeyError, AttributeError, StateError):
         return None
     named = (
         *(found.commit, found.base_commit, found.head_commit),
-        *(found.index_commit, found.files_base),
+        *(found.index_commit, found.files_base, *found.stashes),
     )
     is_ours = (found.id, found.ref, found.commit) == (point, PREFIX + point, commit) and all(
         name is None or find_object_id(Untrusted(str(name).encode())) is not None for name in named

@@ -189,16 +189,21 @@ class Work(NamedTuple):
     uncommitted: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     commits: int = 0
+    """Those that are only stashed are not among them."""
     nested: tuple[str, ...] = ()
     """Repositories inside the workspace: git cannot store them, so they are kept as files."""
     ignored: int = 0
     """Ignored top-level entries: build products, which no command promises to keep."""
     large: tuple[str, ...] = ()
     """Git LFS objects that commits refer to and that were not imported."""
+    stashes: int = 0
+    off_branch: int = 0
+    """How many of the commits are not on the capsule's own branch."""
 
     @property
     def any(self) -> bool:
-        return bool(self.uncommitted or self.untracked or self.commits or self.needs_files)
+        held = self.uncommitted or self.untracked or self.commits or self.stashes
+        return bool(held or self.needs_files)
 
     @property
     def needs_files(self) -> bool:
@@ -221,9 +226,16 @@ class Work(NamedTuple):
                 more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
                 label = one if len(paths) == 1 else several
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
-        if self.commits:
-            noun = "commit" if self.commits == 1 else "commits"
-            lines.append(f"{self.commits} {noun} that no other branch holds")
+        for count, where in (
+            (self.commits - self.off_branch, ""),
+            (self.off_branch, ", outside of the capsule's branch"),
+        ):
+            if count:
+                noun = "commit" if count == 1 else "commits"
+                lines.append(f"{count} {noun} that no other branch holds{where}")
+        if self.stashes:
+            noun = "stash entry" if self.stashes == 1 else "stash entries"
+            lines.append(f"{self.stashes} {noun}")
         return list(dict.fromkeys(lines))
 
 
@@ -260,6 +272,8 @@ class RecoveryPoint(NamedTuple):
     """Why the commit does not hold the uncommitted work, which is in `files` then; else empty."""
     repository: str = ""
     """The stand-in that holds it, when the capsule's own repository is gone."""
+    stashes: tuple[str, ...] = ()
+    """Stash entries among the parents of the commit, newest first."""
 
 
 class Problem(NamedTuple):

@@ -63,6 +63,7 @@ def test_run_has_a_label():
         (Work(nested=("a/",)), True),
         (Work(commits=1), True),
         (Work(large=("a",)), True),
+        (Work(stashes=1), True),
     ],
 )
 def test_build_products_are_no_work(work, is_any):
@@ -81,6 +82,11 @@ def test_work_in_words():
     assert Work(large=("a.bin",)).render() == ["1 Git LFS object not imported: `a.bin`"]
     assert Work(nested=WHOLE, large=WHOLE).render() == [
         "its files, which cannot be compared with a commit"
+    ]
+    assert Work(commits=3, off_branch=1, stashes=2).render() == [
+        "2 commits that no other branch holds",
+        "1 commit that no other branch holds, outside of the capsule's branch",
+        "2 stash entries",
     ]
     assert Work(commits=2).render() == ["2 commits that no other branch holds"]
 

@@ -27,6 +27,11 @@ store lacks stays a pointer."""
 WITHOUT = (
     "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
 )  # fmt: skip
+FILTER = (
+    ("filter.lfs.process", "git-lfs filter-process"), ("filter.lfs.smudge", "git-lfs smudge -- %f"),
+    ("filter.lfs.clean", "git-lfs clean -- %f"), ("filter.lfs.required", "true"),
+)  # fmt: skip
+"""What `git lfs install` sets."""
 _PORTION = 50_000
 _COPIED_BYTES = 1 << 30
 """At most this much is copied into a store where it cannot be linked; the rest is left out."""
@@ -46,6 +51,13 @@ def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, .
         return WITHOUT
     storage = os.path.realpath(owner_store(repository, keep_fds).objects.parent)
     return ("-c", f"lfs.storage={storage}", *_OFFLINE)
+
+
+def filter_options() -> tuple[str, ...]:
+    """Options for a git without settings that makes files of a commit in a checkout: of all
+    filters git-lfs alone runs, and uses no network.
+    """
+    return (*(word for key, value in FILTER for word in ("-c", f"{key}={value}")), *_OFFLINE)
 
 
 def is_at_fault(said: str) -> bool:

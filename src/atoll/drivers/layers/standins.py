@@ -8,15 +8,18 @@ does. Nothing but `atoll recover --drop` removes a point from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from atoll.drivers.layers import history
-from atoll.drivers.layers.pool import WORKSPACE, Pool
+from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
 from atoll.drivers.layers.repository import PIN_PREFIX
-from atoll.host import files, git
-from atoll.host.intake.store import OwnerSettings, load_settings, make_repository
+from atoll.host import files, git, points
+from atoll.host.intake.large import find_pointers
+from atoll.host.intake.store import OwnerSettings, load_settings, make_repository, open_store
+from atoll.host.lfs import LfsStore
 from atoll.model.errors import DriverError, StateError
+from atoll.model.lfs import Pointer
 from atoll.model.names import short_hash, slug
 from atoll.model.plan import WorkspacePlan
 
@@ -24,6 +27,9 @@ _PLACE = "standins"
 BASE_PREFIX = "refs/atoll/bases/"
 _BUILDING = ".building-"
 _REFS_BYTES = 1 << 28
+_COPY_BYTES = 1 << 20
+COMMITS = "refs/atoll/commits/"
+"""Commits of submodules, which commits of the project record."""
 
 
 def has_repository(plan: WorkspacePlan) -> bool:
@@ -65,6 +71,12 @@ def stored_in(plan: WorkspacePlan, home: Path) -> WorkspacePlan:
     return plan._replace(repository=str(place), checkout=str(place / "checkout"))
 
 
+def is_standin(plan: WorkspacePlan) -> bool:
+    """Whether the repository of a plan is one that `stored_in` has named."""
+    place = Path(plan.repository)
+    return place.parent.name == _PLACE and plan.checkout == str(place / "checkout")
+
+
 def all_standins(home: Path) -> list[str]:
     place = home / _PLACE
     found = place.iterdir() if place.is_dir() else ()
@@ -90,6 +102,7 @@ def ensure_standin(plan: WorkspacePlan, home: Path) -> Path:
     store = history.find_store(Pool(plan.pool), history.layer_of(plan)) if plan.pool else None
     if store is not None and layer is not None:
         _add_history(place, store, settings.shallow)
+        _add_large_files(place, store.parent / "lfs" / "objects")
         _add_refs(place, layer)
     if git.find_commit(plan.base_commit, cwd=str(place)) is not None:
         git.set_ref(BASE_PREFIX + plan.base_commit, plan.base_commit, cwd=str(place))
@@ -109,6 +122,22 @@ def _add_history(place: Path, store: Path, shallow: bytes) -> None:
         files.write_atomic(place / "shallow", b"\n".join(lines) + b"\n")
 
 
+def _add_large_files(place: Path, source: Path) -> None:
+    """Git LFS objects that the capsule could read, without a second copy where that is possible."""
+    target = LfsStore.of(str(place))
+    for path in sorted(source.glob("*/*/*")) if source.is_dir() else ():
+        pointer = Pointer(path.name, path.stat().st_size)
+        if target.has(pointer):
+            continue
+        try:
+            target.path_of(pointer).parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, target.path_of(pointer))
+        except OSError:
+            target.take(pointer, _pieces(path))
+    if target.objects.is_dir():
+        sync(target.objects)
+
+
 def _add_refs(place: Path, layer: Path) -> None:
     """The branches and tags that the capsule saw, as far as their commits are there."""
     content = files.read_regular(layer / "packed-refs", limit_bytes=_REFS_BYTES) or b""
@@ -122,12 +151,104 @@ def _is_kept(ref: bytes) -> bool:
     return ref.startswith((b"refs/heads/", b"refs/tags/"))
 
 
-def copy_refs(standin: str, repository: str, refs: Sequence[str]) -> None:
+def copy_refs(standin: str, git_dir: str, refs: Sequence[str]) -> None:
     """Brings refs of a stand-in, with all that they need, into a repository of the owner's. Each
     is given as `REF:REF`.
     """
     git.git(
         "-c", "protocol.file.allow=always", "fetch", "--quiet", "--no-tags", "--no-auto-gc",
         "--no-write-fetch-head", "--update-head-ok", "--update-shallow", standin, *refs,
-        cwd=repository, env={"GIT_ALLOW_PROTOCOL": "file"},
+        cwd=git_dir, env={"GIT_ALLOW_PROTOCOL": "file", "GIT_DIR": git_dir},
     )  # fmt: skip
+
+
+def copy_large_files(
+    standin: str, git_dir: str, tips: Sequence[str], *, scratch: Path
+) -> tuple[str, ...]:
+    """Copies the Git LFS objects that commits refer to into a repository of the owner's that has
+    these commits. Returns the paths of those that the stand-in does not have.
+    """
+    source = LfsStore.of(standin)
+    missing: list[str] = []
+    with open_store(git_dir, scratch=scratch) as store:
+        target = LfsStore.of(git_dir, store.settings.lfs_storage)
+        try:
+            found = find_pointers(store, tips, known=())
+        except StateError:
+            # Too many to be listed: all that there are.
+            paths = source.objects.glob("*/*/*")
+            found = {Pointer(path.name, path.stat().st_size): None for path in paths}
+        for pointer, path in found.items():
+            if target.has(pointer):
+                continue
+            own = source.path_of(pointer)
+            if not source.has(pointer) or not target.take(pointer, _pieces(own)):
+                missing.append(pointer.oid if path is None else path.shown())
+    return tuple(dict.fromkeys(missing))
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_COPY_BYTES):
+            yield piece
+
+
+def copy_modules(standin: str, git_dir: str, *, scratch: Path) -> tuple[str, ...]:
+    """Brings the commits of submodules that a stand-in holds to where the owner's git looks for
+    them. Returns the names of submodules, and of Git LFS files in them, that could not be brought.
+    """
+    missing: list[str] = []
+    top = Path(standin, "modules")
+    for source in sorted(top.rglob("HEAD")) if top.is_dir() else ():
+        name = source.parent.relative_to(top)
+        if not _is_repository(source.parent):
+            continue
+        target = Path(os.path.realpath(git_dir), "modules", name)
+        if not _is_usable(target, git_dir):
+            missing.append(str(name))
+            continue
+        if not target.is_dir():
+            make_repository(target, load_settings(str(source.parent)))
+            # It gets a work tree when the owner checks it out.
+            git.git("config", "core.bare", "false", cwd=str(target), env={"GIT_DIR": str(target)})
+        copy_refs(str(source.parent), str(target), [f"+{COMMITS}*:{COMMITS}*"])
+        tips = [commit for _, commit in git.refs_below(COMMITS, cwd=str(source.parent))]
+        lost = copy_large_files(str(source.parent), str(target), tips, scratch=scratch)
+        missing += [f"{name}/{path}" for path in lost]
+    return tuple(missing)
+
+
+def _is_repository(place: Path) -> bool:
+    return (place / "HEAD").is_file() and (place / "objects").is_dir()
+
+
+def _is_usable(target: Path, git_dir: str) -> bool:
+    """Whether a submodule's repository is at `target`, or can be made there: not through a link,
+    and in no other repository but below its `modules`.
+    """
+    if os.path.realpath(target) != str(target):
+        return False
+    below = target
+    for above in target.parents:
+        if str(above) == os.path.join(os.path.realpath(git_dir), "modules"):
+            return _is_repository(target) or not target.exists()
+        if _is_repository(above) and below.name != "modules":
+            return False
+        below = above
+    return False
+
+
+def remove_unused(standin: str, home: Path) -> None:
+    """Removes a stand-in that holds no recovery point any more."""
+    if standin not in all_standins(home):
+        return
+    with git.turn(standin):
+        if git.refs_below(points.PREFIX, cwd=standin):
+            return
+        # A capsule whose work is stored there at this moment fails, stays, and is stored later.
+        aside = Path(standin).with_name(f"{_BUILDING}{os.urandom(6).hex()}")
+        os.rename(standin, aside)
+        if git.refs_below(points.PREFIX, cwd=str(aside)):
+            os.rename(aside, standin)
+            return
+    files.remove_tree(aside, within=aside.parent)

@@ -20,6 +20,7 @@ from atoll.host.intake.content import tracked_below
 from atoll.host.intake.index import Staged
 from atoll.host.intake.store import Store
 from atoll.host.points import PREFIX
+from atoll.host.process import Completed
 from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import WHOLE, Work
@@ -42,6 +43,8 @@ class Taken(NamedTuple):
     """HEAD first, then whatever else commits of the capsule hang on."""
     is_whole: bool = True
     """False when a ref or the index cannot be read: it may name anything."""
+    stashes: tuple[ObjectId, ...] = ()
+    """Those of the tips that are stash entries, newest first."""
 
 
 class Site(Protocol):
@@ -149,22 +152,25 @@ def examined(site: Site) -> Iterator[Examined]:
     with site.opened() as (workspace, store):
         taken, trouble = _take(site, workspace)
         if taken is None:
-            lonely = _lonely_commits(site, site.committed())
-            work = Work(commits=lonely, nested=WHOLE)
+            work = Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
             yield Examined(work, workspace, store, trouble=trouble)
             return
-        tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
-        lonely = _lonely_commits(site, tips)
+        lonely = _lonely_work(site, taken)
         left_behind = _left_behind(site, workspace, store, taken.tips)
         try:
             work, seen = _look(site, workspace, store, taken)
         except UNREADABLE as error:
-            work = Work(commits=lonely, nested=WHOLE)
+            work = lonely._replace(nested=WHOLE)
             yield Examined(work, workspace, store, taken, trouble=error)
             return
         if trouble is not None or not taken.is_whole:
             work = work._replace(nested=(*work.nested, *WHOLE))
-        work = work._replace(commits=lonely, large=left_behind)
+        work = work._replace(
+            commits=lonely.commits,
+            stashes=lonely.stashes,
+            off_branch=lonely.off_branch,
+            large=left_behind,
+        )
         if not work.any and taken.head is not None:
             only = staged_only(site, workspace, store, seen, taken.head)
             work = work._replace(uncommitted=only)
@@ -259,21 +265,40 @@ def staged_only(
     return tuple(dict.fromkeys(entry.path.shown() for entry in only))
 
 
+def _lonely_work(site: Site, taken: Taken) -> Work:
+    """The commits that only the capsule holds, by where they are."""
+    tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
+    every = _lonely_commits(site, tips)
+    if not every:
+        return Work()
+    others = [tip for tip in tips if tip not in taken.stashes]
+    commits = _lonely_commits(site, others) if taken.stashes else every
+    own = [*site.committed(), *([] if taken.branch is None else [taken.branch])]
+    stashes = 0
+    if every > commits:
+        listed = _list_lonely(site, taken.stashes).lines
+        stashes = len(set(taken.stashes).intersection(listed)) or 1
+    return Work(commits=commits, stashes=stashes, off_branch=commits - _lonely_commits(site, own))
+
+
 def _lonely_commits(site: Site, tips: list[str]) -> int:
     if not tips or _are_held(site.plan, tips):
         return 0
+    return int(_list_lonely(site, ["--count", *tips]).text)
+
+
+def _list_lonely(site: Site, words: Sequence[str]) -> Completed:
     plan = site.plan
     owner = _owner_head(plan)
     holders = [owner] if owner is not None else []
     holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
     # A branch that another removal deletes while it is listed would be a bad object.
     with git.turn(plan.repository, shared=True):
-        answer = git.git(
-            "rev-list", "--count", *tips, "--not", *holders,
+        return git.git(
+            "rev-list", *words, "--not", *holders,
             "--branches", "--remotes", "--tags", f"--glob={PREFIX}*",
             cwd=plan.repository,
         )  # fmt: skip
-    return int(answer.text)
 
 
 def _owner_head(plan: WorkspacePlan) -> str | None:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import standins
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace import owner_modules
 from atoll.drivers.workspace.submodules import MODULES
@@ -86,8 +87,10 @@ def bring_modules(
 
 def _recorded(plan: WorkspacePlan, store: Store, tips: Sequence[str]) -> Iterator[Link]:
     found = False
+    # A stand-in has nothing of what the base commit records.
+    base = None if standins.is_standin(plan) else plan.base_commit
     for tip in tips:
-        for link in _links(store, plan.base_commit, tip):
+        for link in _all_links(store, tip) if base is None else _links(store, base, tip):
             found = True
             yield link
     if found:
@@ -99,6 +102,11 @@ def _links(store: Store, old: str, new: str) -> Iterator[Link]:
         if after is not None and after.mode == GITLINK:
             known = before.object_id if before is not None and before.mode == GITLINK else None
             yield Link(path, known, after.object_id)
+
+
+def _all_links(store: Store, commit: str) -> list[Link]:
+    tracked = tracked_below(store, commit, None).items()
+    return [Link(path, None, e.object_id) for path, e in tracked if e.mode == GITLINK]
 
 
 def _recorded_between(plan: WorkspacePlan, store: Store, tips: Sequence[str]) -> Iterator[Link]:
@@ -222,8 +230,7 @@ def _below(store: Store, link: Link) -> Iterator[Link]:
     if link.before is not None:
         found: Iterable[Link] = _links(store, link.before, link.commit)
     else:
-        tracked = tracked_below(store, link.commit, None).items()
-        found = [Link(path, None, e.object_id) for path, e in tracked if e.mode == GITLINK]
+        found = _all_links(store, link.commit)
     for path, before, commit in found:
         yield Link(InsidePath(link.path.raw + b"/" + path.raw), before, commit)
 

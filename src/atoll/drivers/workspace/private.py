@@ -20,7 +20,7 @@ from atoll.drivers.workspace.survey import GIT, Workspace
 from atoll.host import files, git
 from atoll.host.intake.index import Staged, parse_index
 from atoll.host.intake.objects import import_objects
-from atoll.host.intake.refs import AgentRefs, load_refs
+from atoll.host.intake.refs import STASH, AgentRefs, load_refs
 from atoll.host.intake.store import Store, open_store
 from atoll.host.layer_stack import Namespace
 from atoll.host.merged import MergedTree
@@ -34,6 +34,15 @@ _INDEX_BYTES = 64 << 20
 _FIRST_INDEX_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 28
 _INDEX = GIT.child(b"index")
+
+
+def _stashes(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
+    """The stash's entries, newest first; what a rebase has put aside counts only beside them."""
+    if STASH not in refs.refs:
+        return ()
+    own = {refs.head, *(tip for ref, tip in refs.refs.items() if ref != STASH)}
+    found = dict.fromkeys((refs.refs[STASH], *reversed(refs.stashes)))
+    return tuple(tip for tip in found if tip in tips and tip not in own)
 
 
 @contextmanager
@@ -98,6 +107,7 @@ class PrivateSite:
             branch=branch,
             tips=tuple(tips),
             is_whole=not refs.refused and self._can_be_read(workspace),
+            stashes=_stashes(refs, tips),
         )
 
     def _can_be_read(self, workspace: Workspace) -> bool:

@@ -41,6 +41,8 @@ NAME, ADDRESS = "Atoll", "atoll@localhost"
 _ATTEMPTS = 3
 """How often it is tried to store everything in git, before files are kept beside the point."""
 _REASON_CHARS = 300
+_MOST_STASHES = 100
+"""So many are named; all of them are stored."""
 
 
 def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | None:
@@ -102,6 +104,7 @@ def _save_examined(
             workspace=it.workspace,
             staged=staged,
             lacks=_reason(trouble) if is_lacking else "",
+            stashes=() if it.taken is None else it.taken.stashes[:_MOST_STASHES],
         )
         if it.work.needs_files or is_staged_lost or is_lacking:
             return _note_with_files(site, shelf, kept)
@@ -128,6 +131,7 @@ class _Kept(NamedTuple):
     workspace: Workspace | None = None
     staged: ObjectId | None = None
     lacks: str = ""
+    stashes: tuple[str, ...] = ()
 
 
 def _find_tree(it: Examined, *, is_copied: bool) -> tuple[ObjectId | None, Exception | None]:
@@ -286,6 +290,7 @@ def _note(
         files=str(shelf.files_of(kept.point)) if has_files else None,
         files_base=_files_base(site, shelf, kept) if has_files else None,
         lacks=kept.lacks,
+        stashes=kept.stashes,
     )
     if before == made.commit and (known := points.find_point(shelf, kept.point)) is not None:
         return known
