@@ -50,16 +50,9 @@ def has_repository(plan: WorkspacePlan) -> bool:
         # It has no such commit, or git cannot read it at all.
         git.git("rev-parse", "--git-dir", cwd=plan.repository)
     except (DriverError, StateError):
-        if _is_repository(plan.repository):
+        if _is_repository(Path(plan.repository)):
             raise
     return False
-
-
-def _is_repository(place: str) -> bool:
-    """Whether a directory looks like a repository, whatever is wrong with it."""
-    return os.path.lexists(os.path.join(place, "HEAD")) and os.path.isdir(
-        os.path.join(place, "objects")
-    )
 
 
 def stored_in(plan: WorkspacePlan, home: Path) -> WorkspacePlan:
