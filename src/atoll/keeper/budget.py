@@ -156,7 +156,14 @@ class Budget:
         return None
 
     def _seems_over(self, last: _Walk) -> bool:
-        return find_free(self._directory).is_below(self._least_free(last))
+        free = find_free(self._directory)
+        if free.is_below(self._least_free(last)):
+            return True
+        # What others have freed must not hide what the capsule takes from now on.
+        last.free = Free(
+            max(free.size_bytes, last.free.size_bytes), max(free.entries, last.free.entries)
+        )
+        return False
 
     def _least_free(self, last: _Walk) -> Free:
         size = 0
