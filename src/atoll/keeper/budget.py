@@ -43,6 +43,16 @@ class Free:
     def is_below(self, other: Free) -> bool:
         return self.size_bytes < other.size_bytes or self.entries < other.entries
 
+    def most(self, other: Free) -> Free:
+        return Free(max(self.size_bytes, other.size_bytes), max(self.entries, other.entries))
+
+    def raised(self, before: Free, now: Free) -> Free:
+        """By as much as there is now more than before; never lowered."""
+        return Free(
+            self.size_bytes + max(0, now.size_bytes - before.size_bytes),
+            self.entries + max(0, now.entries - before.entries),
+        )
+
 
 def find_free(place: str | int) -> Free:
     """On the filesystem of a path or a descriptor, with what is kept for root."""
@@ -66,6 +76,7 @@ class Budget:
     __slots__ = (
         "_activity",
         "_directory",
+        "_is_due",
         "_last",
         "_limit_bytes",
         "_limit_entries",
@@ -89,7 +100,12 @@ class Budget:
         self._walk: _Walk | None = None
         self._last: _Walk | None = None
         self._stale_at = 0.0
+        self._is_due = False
         self._activity: Activity | None = None
+
+    def expire(self) -> None:
+        """Let the next look walk, whatever the sums say: somebody saw space being taken."""
+        self._is_due = True
 
     @property
     def used_bytes(self) -> int:
@@ -123,8 +139,10 @@ class Budget:
         if self._walk is None:
             is_idle = activity is not None and activity.is_idle_since(self._activity)
             stale_at = self._stale_at + (_IDLE_STALE_S if is_idle else 0)
-            if self._last is not None and now < stale_at and not self._seems_over(self._last):
+            is_known = self._last is not None and not self._is_due and now < stale_at
+            if is_known and self._last is not None and not self._seems_over(self._last):
                 return None
+            self._is_due = False
             self._walk = _Walk(self._directory)
             self._activity = activity
         walk = self._walk
@@ -160,9 +178,7 @@ class Budget:
         if free.is_below(self._least_free(last)):
             return True
         # What others have freed must not hide what the capsule takes from now on.
-        last.free = Free(
-            max(free.size_bytes, last.free.size_bytes), max(free.entries, last.free.entries)
-        )
+        last.free = last.free.most(free)
         return False
 
     def _least_free(self, last: _Walk) -> Free:

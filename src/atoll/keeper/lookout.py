@@ -88,8 +88,8 @@ class Watched:
     """
 
     __slots__ = (
-        "_device", "_disk", "_least_free", "_lines", "_pids", "_proc", "_stats", "_tasks", "_ticks",
-        "_top_pages",
+        "_device", "_disk", "_least_free", "_lines", "_most_free", "_pids", "_proc", "_stats",
+        "_tasks", "_ticks", "_top_pages",
     )  # fmt: skip
 
     def __init__(self, proc: int, raw: dict[str, object], disk: int | None = None) -> None:
@@ -102,6 +102,7 @@ class Watched:
         self._tasks = wire.whole_number(raw, "tasks")
         self._top_pages = wire.whole_number(raw, "resident_pages")
         self._least_free = _least_free(raw) if disk is not None else Free(0, 0)
+        self._most_free: Free | None = None
         self._device = 0 if disk is None else os.fstat(disk).st_dev
         self._stats: dict[int, int] = {}
         self._lines: dict[int, bytes] = {}
@@ -141,8 +142,9 @@ class Watched:
         return ticks > self._ticks or tasks > self._tasks or pages > self._top_pages
 
     def is_short_of_disk(self, known: dict[int, Free]) -> bool:
-        """Whether less is free than the keeper has asked for. `known` has what was found in this
-        turn, by device, and takes what is found here.
+        """Whether less is free than the keeper has asked for, or as much has gone since the most
+        that was free: what others free must not hide what the run takes. `known` has what was
+        found in this turn, by device, and takes what is found here.
         """
         if self._disk is None:
             return False
@@ -151,6 +153,9 @@ class Watched:
         except OSError:
             return True
         known[self._device] = free
+        most = free if self._most_free is None else self._most_free
+        self._least_free = self._least_free.raised(most, free)
+        self._most_free = most.most(free)
         return free.is_below(self._least_free)
 
     def close(self) -> None:
@@ -219,7 +224,7 @@ class Lookout:
             is_short = watched.is_short_of_disk(free)
             if is_short or watched.has_changed(may_have_forked=may_have_forked):
                 self._release(client)
-                self._send(client, {"changed": True})
+                self._send(client, {"changed": True} | ({"disk": True} if is_short else {}))
 
     def _has_forked(self) -> bool:
         """Whether any process or thread was made on this machine since the last look: the kernel

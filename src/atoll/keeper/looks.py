@@ -127,6 +127,8 @@ class Looks:
             for fd in fds:
                 os.close(fd)
             self._rests = reply.get("watching") is True
+            if reply.get("disk") is True and self.limits.budget is not None:
+                self.limits.budget.expire()
         if not self._rests:
             self._idle_looks = 0
             self.due_at = min(self.due_at, 0.0)

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from atoll.keeper import asking, lookout, members, tree, wire
+from atoll.keeper.budget import Free
 from atoll.keeper.limits import Limits
 from atoll.keeper.lookout import LOOK_S, Lookout, Watched, connect, fork_lookout
 from atoll.keeper.looks import RARE_S, Looks
@@ -193,6 +194,19 @@ def test_too_little_free_space_is_a_change(proc, disk, mark):
     watched.close()
     watched = Watched(proc, raw | {mark: 1 << 62}, disk)
     assert watched.is_short_of_disk({})
+    watched.close()
+
+
+def test_what_others_free_does_not_hide_what_a_run_takes(proc, disk):
+    """A run that may take 100 bytes more, beside others who free 1,000."""
+    raw = {**marks(activity(proc)), "free_bytes": 900, "free_entries": 0}
+    watched = Watched(proc, raw, disk)
+    device = os.fstat(disk).st_dev
+    told = [
+        watched.is_short_of_disk({device: Free(size_bytes, 10)})
+        for size_bytes in (1000, 950, 2000, 1901, 1899)
+    ]
+    assert told == [False, False, False, False, True]
     watched.close()
 
 
