@@ -168,7 +168,7 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except SystemExit as error:
         return _exit_code(error)
     except AtollError as error:
-        return output.print_error(error, as_json=as_json)
+        return output.print_error(_with_place(error), as_json=as_json)
     except OSError as error:
         if (unwritable := output.find_unwritable(error)) is not None:
             raise unwritable from error
@@ -218,6 +218,23 @@ def _explain(error: OSError) -> AtollError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return PrerequisiteError(f"no permission{place}: {error.strerror}")
     return DriverError(f"the system said: {error.strerror or error}{place}")
+
+
+def _with_place(error: AtollError) -> AtollError:
+    """A tool that failed for want of room seldom says where: the full filesystem is named."""
+    if not isinstance(error, DriverError):
+        return error
+    from atoll.engine import session  # noqa: PLC0415 - rarely needed
+
+    if not session.is_shortage(error):
+        return error
+    said = error.message.strip().splitlines()[-1]
+    for place in (None, os.curdir):
+        if (short := session.find_shortage(place)) is not None:
+            return PrerequisiteError(f"{short.message}: {said}", hint=short.hint)
+    # What was written so far is gone again.
+    home = session.home_path(os.environ)
+    return PrerequisiteError(f"too little room, probably in `{home}`: {said}", hint="df -h; df -i")
 
 
 def _no_room(error: OSError, place: str) -> PrerequisiteError:

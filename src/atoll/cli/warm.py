@@ -50,6 +50,9 @@ def _check(frame: Frame) -> int:
         base = layers.Layer(id="base", kind="base", about="all layers together")
         data.append({**shapes.layer(base), "damaged": different, "users": []})
     frame.output.answer("layers", data, "\n".join(map(printable, lines)))
+    if not found:
+        frame.output.note("nothing is frozen yet\nhint: atoll warm")
+        return 0
     if not lines:
         frame.output.note(
             f"{len(found)} layers are as they were frozen, and a new capsule contains all of them"

@@ -50,6 +50,19 @@ def require_point(session: Session, text: str) -> RecoveryPoint:
     return found[0]
 
 
+def warn_if_unrelated(session: Session, project: Project, point: RecoveryPoint) -> None:
+    """Says so when a point is of a project that this one has nothing to do with: it neither took
+    its place nor has the commit that the work began at.
+    """
+    if standins.stands_for(point.repository, project.git_dir):
+        return
+    if git.find_commit(point.base_commit, cwd=project.git_dir) is None:
+        session.warn(
+            f"`{point.id}` is of another project, whose repository is gone: its history and files "
+            f"come into `{project.name}`\nhint: atoll recover --gone {point.id} --to DIR"
+        )
+
+
 def drop(session: Session, point: RecoveryPoint) -> None:
     points.drop(Shelf(point.repository, session.home), point)
     standins.remove_unused(point.repository, session.home)

@@ -215,6 +215,7 @@ class Project:
     def recover(self, point: RecoveryPoint, name: str) -> Capsule:
         """A new capsule that holds what the point holds; the point stays."""
         if point.repository:
+            gone.warn_if_unrelated(self.session, self.record, point)
             point = gone.adopt(self.session, self.record, point)
         plan = self.plan(name, CapsuleSpec(base=point.head_commit))
         # It starts at the HEAD of that moment, but its work began at the base of that moment.

@@ -125,6 +125,11 @@ def find_shortage(path: object = None) -> space.Shortage | None:
     return space.find_shortage(Path(named) if named else home_path(os.environ))
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that there is no room somewhere."""
+    return space.is_shortage(error)
+
+
 def make_room(*, everything: bool) -> None:
     """Releases the reserve on a full disk, for a command that frees room or may do so.
 

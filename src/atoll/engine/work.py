@@ -139,7 +139,8 @@ def _run_hook(capsule: Capsule, name: str) -> None:
         said = _tail(done.stdout + done.stderr)
         raise DriverError(
             f"the hook `{name}` of `{capsule.name}` said no (exit code {done.code}){said}",
-            hint=f"atoll run {capsule.name} -- git hook run {name}, or: atoll commit --no-verify",
+            hint=f"atoll run {capsule.name} -- git hook run {name}, or: "
+            f"atoll commit {capsule.name} -m '…' --no-verify",
         )
 
 
@@ -154,7 +155,7 @@ def _checked_message(capsule: Capsule, message: str) -> str:
     if done.code != 0:
         raise DriverError(
             f"the hook `commit-msg` of `{capsule.name}` said no{_tail(done.stderr)}",
-            hint="write another message, or: atoll commit --no-verify",
+            hint=f"write another message, or: atoll commit {capsule.name} -m '…' --no-verify",
         )
     return os.fsdecode(done.stdout)
 

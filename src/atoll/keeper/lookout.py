@@ -224,7 +224,8 @@ class Lookout:
             is_short = watched.is_short_of_disk(free)
             if is_short or watched.has_changed(may_have_forked=may_have_forked):
                 self._release(client)
-                self._send(client, {"changed": True} | ({"disk": True} if is_short else {}))
+                said: dict[str, object] = {"changed": True}
+                self._send(client, said | ({"disk": True} if is_short else {}))
 
     def _has_forked(self) -> bool:
         """Whether any process or thread was made on this machine since the last look: the kernel

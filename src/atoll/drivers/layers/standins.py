@@ -76,6 +76,11 @@ def all_standins(home: Path) -> list[str]:
     return sorted(str(path) for path in found if path.name.endswith(".git"))
 
 
+def stands_for(place: str, repository: str) -> bool:
+    """Whether a stand-in was made for the repository that was at this place."""
+    return place.endswith(f"-{short_hash(repository)}.git")
+
+
 def ensure_standin(plan: WorkspacePlan, home: Path) -> Path:
     """Makes the stand-in for the repository of a workspace, or adds the workspace's history."""
     name = slug(Path(plan.checkout).name) or "project"

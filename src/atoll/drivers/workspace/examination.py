@@ -274,11 +274,13 @@ def _lonely_work(site: Site, taken: Taken) -> Work:
     others = [tip for tip in tips if tip not in taken.stashes]
     commits = _lonely_commits(site, others) if taken.stashes else every
     own = [*site.committed(), *([] if taken.branch is None else [taken.branch])]
+    is_off = not set(others) <= set(own)
     stashes = 0
     if every > commits:
         listed = _list_lonely(site, taken.stashes).lines
         stashes = len(set(taken.stashes).intersection(listed)) or 1
-    return Work(commits=commits, stashes=stashes, off_branch=commits - _lonely_commits(site, own))
+    off_branch = commits - _lonely_commits(site, own) if is_off else 0
+    return Work(commits=commits, stashes=stashes, off_branch=off_branch)
 
 
 def _lonely_commits(site: Site, tips: list[str]) -> int:
