@@ -170,11 +170,11 @@ def unclean_message(session: Session, capsule: Capsule) -> str:
     )
 
 
-def host_path(session: Session, capsule: Capsule) -> Path:
+def host_path(session: Session, capsule: Capsule, *, pin: bool = True) -> Path:
     """Where programs outside of the view find the workspace, live.
 
-    Through /proc, since the view is nobody else's: it stays open from now on. Programs that
-    resolve links to their end come out at the project itself, and are better started inside.
+    Through /proc, since the view is nobody else's: with `pin` it stays open from now on. Programs
+    that resolve links to their end come out at the project itself, and are better started inside.
     """
     plan = workspace_plan(session, capsule)
     if not plan.pool:
@@ -183,7 +183,7 @@ def host_path(session: Session, capsule: Capsule) -> Path:
     if place is not None:
         return place
     open_view(session, capsule)
-    answer = views.ask(capsule.directory, {"pin": True})
+    answer = views.ask(capsule.directory, {"pin" if pin else "ping": True})
     if answer is None:
         raise StateError(f"the view of `{capsule.name}` has just ended", hint="try again")
     return Path(f"/proc/{answer[0]['pid']}/root{capsule.workspace}")
