@@ -117,8 +117,8 @@ def test_progress_is_told_when_something_takes_long(atoll, repo, terminal):
     (repo / "atoll.toml").write_text('[capsule]\nsetup = ["sleep 1.6"]\n')
     atoll("trust", cwd=repo)
     term = terminal("new", "slow")
-    term.expect("slow: running the set-up … 1 s")
+    term.expect("slow: setting up … 1 s")
     term.expect("made `slow`")
     assert term.process.wait(timeout=20) == 0
     piped = atoll("new", "piped", cwd=repo)
-    assert "piped: running the set-up …\n" in piped.stderr
+    assert "piped: setting up …\n" in piped.stderr

@@ -213,6 +213,7 @@ def take_made(
 def _require_whole(aside: OwnerStore, transfer: Transfer) -> None:
     done = aside.walk(transfer)
     if not done.is_good:
+        require_host(done, "rev-list", aside.repository)
         raise transfer.incomplete(said_by(done.completed))
 
 

@@ -232,6 +232,7 @@ class _Import:
                 quarantine.require_commits(aside, transfer)
                 quarantine.take_over(self._store, aside, transfer, pack, brought)
             elif not (done := self._store.walk(transfer)).is_good:
+                quarantine.require_host(done, "rev-list", self._store.repository)
                 raise transfer.incomplete(said_by(done.completed))
         return Imported(*brought, commits)
 
