@@ -26,6 +26,8 @@ NOT_RUN = (
     ("docs/how-to/open-in-an-editor.md", "atoll edit", "starts an editor; see test_edit.py"),
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth -- python3", "needs cgroups"),
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth -- sh -c 'for", "needs cgroups"),
+    ("docs/how-to/open-in-an-editor.md", "atoll code", "starts an editor; see test_editors.py"),
+    ("docs/how-to/recover-work.md", "atoll recover --gone", "see test_repository_gone.py"),
     ("docs/how-to/keep-an-agent-in.md", "atoll verify", "long; tests/escape runs it"),
     ("docs/how-to/reach-a-capsule.md", "atoll open", "needs a server of another user"),
     ("docs/how-to/shell-completion.md", 'eval "$(atoll completion zsh', "needs zsh"),
@@ -64,6 +66,7 @@ CODES = {
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 1): 1,
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 2): 1,
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth --write", 0): 2,
+    ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth -- curl", 0): 56,
     ("docs/tutorial/first-capsule.md", "atoll run fix-add -- make test", 0): 2,
 }
 BEFORE = {

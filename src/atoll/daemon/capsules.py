@@ -192,7 +192,9 @@ class Capsules:
                 for capsule_id in [key for key, task in looks.items() if task.done()]:
                     self._judge(capsule_id, looks.pop(capsule_id))
                 for capsule_id, attached in self._attached.items():
-                    if capsule_id not in looks and attached.holder.may_listen_anew():
+                    is_due = attached.holder.may_listen_anew()
+                    is_due |= self._publisher.is_unfinished(capsule_id)
+                    if capsule_id not in looks and is_due:
                         looks[capsule_id] = asyncio.create_task(self._look(attached))
                 await asyncio.sleep(_LOOK_S)
         finally:

@@ -83,11 +83,18 @@ def _choose(session: Session, capsule: Capsule) -> str:
     declared = [name for name in capsule.ports if not name.isdigit()]
     if urls.MAIN in declared or len(declared) == 1:
         return urls.MAIN if urls.MAIN in declared else declared[0]
-    rows = _rows(session, capsule) if daemons.is_wanted(session) else []
-    listening = [row["name"] for row in rows if row["state"] == "listening"]
+    listening: list[str] = []
+
+    def is_settled() -> bool:
+        """A port gets its lease soon after something has begun to listen on it."""
+        rows = _rows(session, capsule) if daemons.is_wanted(session) else []
+        listening[:] = [str(row["name"]) for row in rows if row["state"] == "listening"]
+        return bool(listening) or all(row["state"] == "closed" for row in rows)
+
+    wait_until(is_settled, timeout_s=_LEASED_S, interval_s=0.1)
     chosen = [name for name in listening if name in declared] or listening
     if len(chosen) == 1:
-        return str(chosen[0])
+        return chosen[0]
     found = ", ".join((chosen or declared)[:_MOST_NAMES])
     told = f"several ports: {found}" if found else "no port, and nothing listens"
     raise StateError(f"`{capsule.name}` has {told}", hint=f"atoll open {capsule.name} PORT")

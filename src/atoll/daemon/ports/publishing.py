@@ -129,6 +129,15 @@ class Publisher:
             self._open_doors(one)
             self._tend(capsule.project_id)
 
+    def is_unfinished(self, capsule_id: int) -> bool:
+        """Whether the next `update` has something to do, also with the same listing: a port waits
+        for its lease, or a lease for its end.
+        """
+        one = self.attached.get(capsule_id)
+        if one is None:
+            return False
+        return bool(one.unpublished or one.troubles) or self._leases.has_forgettable(one)
+
     async def forget(self, capsule_id: int) -> None:
         """The capsule's network is gone."""
         async with self._turn:
