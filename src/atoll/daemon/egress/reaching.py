@@ -173,7 +173,8 @@ class Way:
 
     def note_refusal(self, via: str, refusal: Refusal) -> None:
         place, port = str(refusal.wanted.place), refusal.wanted.port
-        why, ask = refusal.verdict.why, refusal.verdict.ask
+        # A flood of names under a wildcard is one line, whichever of them is asked for.
+        why, ask = refusal.verdict.why, "" if place.startswith("*") else refusal.verdict.ask
         self.journal.note(via=via, place=place, port=port, allowed=False, why=why, ask=ask)
 
     def note_failure(self, via: str, wanted: Destination, error: OSError) -> None:
