@@ -231,7 +231,8 @@ LEAVINGS = {
     "broken-link": (leave_broken_link, "cannot be compared"),
     "foreign-link": (leave_foreign_link, "cannot be compared"),
     "garbage-index": (leave_garbage_index, "`new.txt`"),
-    "unreadable": (leave_unreadable, "untracked"),
+    # Root can read it.
+    "unreadable": (leave_unreadable, "cannot store" if os.geteuid() else "untracked"),
 }
 
 

@@ -130,6 +130,7 @@ def work(record: Work) -> Shape:
         "uncommitted": list(record.uncommitted),
         "untracked": list(record.untracked),
         "nested": list(record.nested),
+        "unstorable": list(record.unstorable),
         "large": list(record.large),
         "commits": record.commits,
         "stashes": record.stashes,

@@ -112,7 +112,8 @@ def _changed(session: Session, capsule: Capsule) -> Changed | None:
         work = capsule.work()
     except (AtollError, OSError):
         return None
-    files = sum(map(len, (work.uncommitted, work.untracked, work.nested, work.large)))
+    kinds = (work.uncommitted, work.untracked, work.nested, work.unstorable, work.large)
+    files = sum(map(len, kinds))
     return Changed(files, is_complete=True)
 
 

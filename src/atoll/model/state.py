@@ -194,6 +194,9 @@ class Work(NamedTuple):
     """Repositories inside the workspace: git cannot store them, so they are kept as files."""
     ignored: int = 0
     """Ignored top-level entries: build products, which no command promises to keep."""
+    unstorable: tuple[str, ...] = ()
+    """Files and directories that cannot be read, that are too large, or whose name git refuses:
+    they are kept as files, too."""
     large: tuple[str, ...] = ()
     """Git LFS objects that commits refer to and that were not imported."""
     stashes: int = 0
@@ -208,7 +211,7 @@ class Work(NamedTuple):
     @property
     def needs_files(self) -> bool:
         """Whether git cannot store some of it, so that files are kept."""
-        return bool(self.nested or self.large)
+        return bool(self.nested or self.unstorable or self.large)
 
     def render(self) -> list[str]:
         """One phrase per kind of work, as `rm` shows them."""
@@ -217,6 +220,7 @@ class Work(NamedTuple):
             ("uncommitted", "uncommitted", self.uncommitted),
             ("untracked", "untracked", self.untracked),
             ("nested repository", "nested repositories", self.nested),
+            ("file that git cannot store", "files that git cannot store", self.unstorable),
             ("Git LFS object not imported", "Git LFS objects not imported", self.large),
         ):
             if paths == WHOLE:

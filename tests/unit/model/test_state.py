@@ -61,6 +61,7 @@ def test_run_has_a_label():
         (Work(uncommitted=("a",)), True),
         (Work(untracked=("a",)), True),
         (Work(nested=("a/",)), True),
+        (Work(unstorable=("a",)), True),
         (Work(commits=1), True),
         (Work(large=("a",)), True),
         (Work(stashes=1), True),
@@ -79,6 +80,7 @@ def test_work_in_words():
         "1 nested repository: `v/`",
         "1 commit that no other branch holds",
     ]
+    assert Work(unstorable=("a",)).render() == ["1 file that git cannot store: `a`"]
     assert Work(large=("a.bin",)).render() == ["1 Git LFS object not imported: `a.bin`"]
     assert Work(nested=WHOLE, large=WHOLE).render() == [
         "its files, which cannot be compared with a commit"

@@ -29,7 +29,7 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         head = None if taken is None else taken.head
         staged = staged_paths(site, workspace)
         seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
-        left_out = seen.left_out()
+        left_out = (*seen.nested(), *seen.unstorable())
         tree = _write(store, workspace, seen, head)
         before = comparison.tree_of(store, base)
         shown = comparison.difference(store, before, tree)

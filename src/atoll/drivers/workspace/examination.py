@@ -188,7 +188,7 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     against = compare(store, seen, taken.head, staged=staged)
     if site.plan.is_dirty:
         against = checkouts.without_held(Path(site.plan.checkout), store, seen, against)
-    nested = dict.fromkeys(seen.left_out())
+    nested = dict.fromkeys(seen.nested())
     if taken.head is not None:
         lost = site.lost_submodules(workspace, store, taken.head)
         shown = [path.shown() for path in lost]
@@ -197,6 +197,7 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
         uncommitted=_shown(against.uncommitted),
         untracked=_shown(against.untracked),
         nested=tuple(nested),
+        unstorable=seen.unstorable(),
         ignored=seen.ignored + len(seen.own_rules),
     )
     return work, seen

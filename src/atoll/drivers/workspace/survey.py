@@ -86,13 +86,18 @@ class Survey(NamedTuple):
             return TreeEntry(self.found[path], self.ids[path])
         return self.tracked.get(path)
 
-    def left_out(self) -> tuple[str, ...]:
-        """What no tree of the workspace can hold, for people; a repository ends with `/`."""
-        repositories = (
+    def nested(self) -> tuple[str, ...]:
+        """Repositories that no tree of the workspace can hold, for people; an untracked one ends
+        with `/`.
+        """
+        return tuple(
             path.shown() if path in self.tracked else f"{path.shown()}/"
             for path in self.repositories
         )
-        return (*repositories, *(path.shown() for path in self.closed))
+
+    def unstorable(self) -> tuple[str, ...]:
+        """Files and directories that no tree of the workspace can hold, for people."""
+        return tuple(path.shown() for path in self.closed)
 
     def changed(self) -> dict[InsidePath, int]:
         """What a tree of the workspace has and the commit has not, or has otherwise."""
