@@ -106,6 +106,18 @@ def test_edit_without_a_command_opens_the_owners_editor(editing):
     assert done.returncode == 2
 
 
+@as_both
+def test_editors_start_where_the_user_is(editing):
+    below = editing.repo / "src"
+    editing.atoll("edit", "x", "--", "sh", "-c", "echo two >> calc.py", cwd=below)
+    editing.atoll("edit", "x", "--cwd", ".", "--", "sh", "-c", "echo top > top", cwd=below)
+    assert editing.sh("x", "cat src/calc.py src/top") == "one = 1\ntwo\ntop\n"
+    install(editing, "code")
+    editing.sh("x", "cp README.md src")
+    editing.atoll("code", "x", "calc.py", cwd=below)
+    assert f"{below}/calc.py" in started(editing)
+
+
 def test_edit_as_root_behind_walls(person):
     if person.who != "root":
         pytest.skip("only root's capsules have a user of their own")

@@ -121,6 +121,13 @@ def test_refused_connections_are_told_after_a_run(online):
     assert "hint: atoll allow --project one.example two.example" in hints
     online.atoll("allow", "x", "one.example", "two.example")
     assert "hint:" not in online.atoll("network", "x").stderr
+    # A set-up that fails because of them leaves no capsule to ask.
+    online.write({"atoll.toml": '[capsule]\nsetup = ["curl -sSf -m 20 https://one.example/"]\n'})
+    online.atoll("trust")
+    failed = online.atoll("new", "y", check=False)
+    assert failed.returncode == 1
+    assert "network: 1 connection refused (one.example)" in failed.stderr
+    assert "hint: atoll allow --project one.example" in failed.stderr
 
 
 @as_both

@@ -9,6 +9,11 @@ import time
 
 import pytest
 
+from atoll.drivers.workspace import recovery
+from atoll.engine.projects import open_project
+from atoll.model.errors import Interrupted
+from atoll.model.state import CapsuleState
+
 
 @pytest.fixture
 def slow_project(repo, atoll):
@@ -67,6 +72,30 @@ def test_an_interrupted_rm_loses_nothing(repo, atoll, git, start_cli, wait_for):
     else:
         atoll("recover", "x", "--as", "y", cwd=repo)
         assert "precious" in atoll("diff", "y", cwd=repo).stdout
+
+
+@pytest.mark.parametrize("signalled", [KeyboardInterrupt(), Interrupted(signal.SIGTERM)])
+def test_an_interrupt_while_work_is_stored_takes_the_removal_back(
+    signalled, repo, atoll_home, monkeypatch
+):
+    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+    said = []
+    project = open_project(repo, background=False, warn=said.append)
+    capsule = project.new("x")
+    capsule.run(["sh", "-c", "echo precious > work.txt"])
+
+    def interrupted(*args, **options):
+        raise signalled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "write_files", interrupted)
+        with pytest.raises(type(signalled)):
+            capsule.remove(force=True)
+    assert said == ["`x` is not removed; its runs were stopped"]
+    [record] = project.session.store.capsules()
+    assert record.state is CapsuleState.READY
+    assert (project.capsule("x").run(["grep", "precious", "work.txt"])).exit_code == 0
+    assert project.capsule("x").remove(force=True) is not None
 
 
 def test_atoll_inside_a_capsule_refuses(repo, atoll):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
-from atoll.cli.run import run_foreground
+from atoll.cli.run import choose_cwd, run_foreground
 from atoll.cli.status import status_option
 from atoll.engine.editors import find_window_editor
 from atoll.engine.runs import RunSpec
@@ -20,5 +22,7 @@ from atoll.engine.runs import RunSpec
 def command(frame: Frame, name: str, paths: tuple[str, ...], chosen: str | None) -> int:
     """Opens NAME in VS Code or a JetBrains IDE, and waits until its window is closed."""
     capsule = frame.capsule(name)
-    words = find_window_editor(capsule.session, capsule.record, paths, chosen)
-    return run_foreground(frame, capsule, RunSpec(argv=words), owner=True)
+    place = choose_cwd(frame, capsule, None)
+    named = [os.path.join(place, path) for path in paths]
+    words = find_window_editor(capsule.session, capsule.record, named, chosen)
+    return run_foreground(frame, capsule, RunSpec(argv=words, cwd=place), owner=True)

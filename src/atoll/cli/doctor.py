@@ -19,8 +19,8 @@ def command(frame: Frame) -> int:
     frame.output.table(
         "findings",
         [shapes.finding(finding) for finding in findings],
-        ("check", "state", "detail", "took"),
-        ((f.name, _state(f), f.detail, f"{f.took_s * 1000:.0f} ms") for f in findings),
+        ("check", "state", "took", "detail"),
+        ((f.name, _state(f), f"{f.took_s * 1000:.0f} ms", f.detail) for f in findings),
     )
     for finding in findings:
         if not finding.good and finding.cure:

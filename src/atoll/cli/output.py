@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import Literal, TextIO
 
 from atoll.cli import status
-from atoll.cli.tables import clip_cells, render_columns, style_of
+from atoll.cli.tables import clip_cells, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
 
@@ -69,17 +69,19 @@ class Output:
         rows: Iterable[Sequence[str]],
         *,
         clip: Sequence[str] = (),
+        is_whole: bool = False,
     ) -> None:
         """A table as the answer; in a pipe tab-free columns without a frame.
 
         On a terminal that is too narrow, columns in `clip` are cut short and no cell is wrapped;
-        without any, long cells are wrapped between words.
+        without any, long cells are wrapped between words. What `is_whole`, such as one with URLs,
+        has all of its cells in one line each, however long.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         if self.json:
             self.answer(kind, data, "")
         elif sys.stdout.isatty():
-            _print_rich_table(columns, cells, clip)
+            _print_rich_table(columns, cells, clip, is_whole=is_whole)
         else:
             _write(sys.stdout, render_columns(columns, cells))
 
@@ -276,7 +278,11 @@ def paint(text: str, color: str, stream: TextIO | None = None) -> str:
 
 
 def _print_rich_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    clip: Sequence[str],
+    *,
+    is_whole: bool,
 ) -> None:
     # Costs tens of milliseconds to import: only for a person who looks at a terminal.
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
@@ -287,9 +293,14 @@ def _print_rich_table(
     console = Console(no_color=not is_colored(sys.stdout), highlight=False)
     if clip:
         rows = clip_cells(columns, rows, clip, console.width)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    if is_whole and table_width(columns, rows) > console.width:
+        # The terminal wraps it: a URL in two pieces could not be opened.
+        _write(sys.stdout, render_columns(columns, rows))
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name.upper(), overflow="fold", no_wrap=bool(clip))
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if clip else "fold"
+        table.add_column(name.upper(), overflow=overflow, no_wrap=bool(clip))
     for row in rows:
         table.add_row(*(Text(cell, style=style_of(cell)) for cell in row))
     console.print(table)

@@ -31,7 +31,7 @@ command.params[0].required = False
 def tell(output: Output, data: dict[str, Any], name: str | None = None) -> None:
     """The daemon's answer about all capsules or one, which `checkout` shows as well."""
     rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
-    output.table("ports", data, _COLUMNS, rows)
+    output.table("ports", data, _COLUMNS, rows, is_whole=True)
     trouble = data["router"]["trouble"]
     refused = None
     if trouble:

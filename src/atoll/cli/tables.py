@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_GAP = 3
+_GAP = 2
 """Between two columns of a table on a terminal."""
-_LEAST_WIDTH = 8
+_LEAST_WIDTH = 7
 
 
 def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -22,9 +22,9 @@ def clip_cells(
     """The rows with cells of the columns in `clip` cut short, the widest first, so that a row fits
     into `width`; each keeps a few characters, whatever the width.
     """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = _widths(columns, rows)
     clipped = [index for index, name in enumerate(columns) if name in clip]
-    excess = sum(widths) + _GAP * len(columns) - width
+    excess = table_width(columns, rows) - width
     while excess > 0 and clipped:
         widest = max(clipped, key=lambda index: widths[index])
         if widths[widest] <= _LEAST_WIDTH:
@@ -32,6 +32,16 @@ def clip_cells(
         widths[widest] -= 1
         excess -= 1
     return [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
+
+
+def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """What a table on a terminal takes without cutting a cell."""
+    widths = _widths(columns, rows)
+    return sum(widths) + _GAP * len(widths)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
 
 
 def _cut(cell: str, width: int) -> str:

@@ -43,6 +43,7 @@ class Worker:
         self._router = Router(self._publisher)
         self._capsules = Capsules(self._session, self._publisher)
         self._watching = Watching(self._session)
+        self._home = _identify(home)
         self._ending = asyncio.Event()
         self._began_at = time.time()
         self._control = Control(
@@ -99,13 +100,12 @@ class Worker:
 
     def _has_home(self) -> bool:
         try:
-            os.stat(self._session.home)
+            return _identify(self._session.home) == self._home
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             # It could not be looked at, which says nothing about it.
             return True
-        return True
 
     async def _status(self, request: dict[str, object]) -> dict[str, object]:
         del request
@@ -120,6 +120,11 @@ class Worker:
         del request
         self._ending.set()
         return {}
+
+
+def _identify(place: Path) -> tuple[int, int]:
+    status = os.stat(place)
+    return status.st_dev, status.st_ino
 
 
 def _ignore(text: str) -> None:

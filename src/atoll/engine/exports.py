@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.engine.leases import workspace_plan
-from atoll.engine.session import Session, open_session
+from atoll.engine.session import Session, find_session
 from atoll.host import git
 from atoll.host.process import own_environment
 from atoll.model.errors import AtollError, DriverError, StateError
@@ -76,7 +76,9 @@ def export_when_over(session: Session, capsule: Capsule, run: Run) -> None:
 
 def main() -> None:
     """`HOME CAPSULE`: brings out what a capsule has committed, if it still exists."""
-    session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
+    session = find_session(Path(sys.argv[1]))
+    if session is None:
+        return
     for capsule in session.store.capsules():
         if capsule.id == int(sys.argv[2]) and capsule.state is CapsuleState.READY:
             export_after_run(session, capsule)

@@ -16,12 +16,14 @@ from atoll.engine import (
     networks,
     ports,
     profiles,
+    refusals,
     registries,
     removal,
     runs,
     snapshots,
     views,
 )
+from atoll.engine.attempts import Attempt
 from atoll.engine.capsules import Capsule
 from atoll.engine.leases import note_plan
 from atoll.engine.session import Session
@@ -126,9 +128,10 @@ def _apply(
     registry.isolation_driver(plan.isolation.driver).apply(plan.isolation)
     session.reach("new.isolation", plan.name)
     for command in plan.setup:
+        before = refusals.mark(capsule)
         outcome = _run_setup(session, capsule, command)
         if not outcome.good:
-            raise SetupError(command, outcome)
+            raise SetupError(command, outcome, refusals.since(session, capsule, before))
     if point is not None:
         # After the set-up, which may change what the point holds.
         _restore(session, capsule, plan, point, lock)
@@ -226,11 +229,16 @@ class SetupError(AtollError):
     exit_code = 1
     kind = "setup"
 
-    def __init__(self, command: str, outcome: Outcome) -> None:
+    def __init__(self, command: str, outcome: Outcome, refused: list[Attempt]) -> None:
         said = f", after saying\n{outcome.message}" if outcome.message else ""
+        count = refusals.count(refused)
+        # The capsule goes, so that only the project can be allowed something.
+        cure = refusals.allow_command("--project", refused)
+        network = f"\nnetwork: {count}" if count else ""
         super().__init__(
-            f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}",
-            hint="mend it in atoll.toml, then: atoll trust",
+            f"the set-up command `{command}` failed with exit code {outcome.shell_code}{said}"
+            f"{network}",
+            hint=cure or "correct it in atoll.toml, then: atoll trust",
         )
 
 

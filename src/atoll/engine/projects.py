@@ -296,7 +296,7 @@ def open_project(
     """
     place = Path(home).absolute() if home is not None else None
     session = open_session(home=place, listen=listen, warn=warn, background=background)
-    reaper.settle(session)
+    reaper.settle(session, at=os.path.abspath(path))
     _report_lost(session)
     return project_at(session, os.path.abspath(path))
 

@@ -18,7 +18,7 @@ from atoll.drivers import registry
 from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
-from atoll.host import files, git, locks, space, views
+from atoll.host import files, git, locks, programs, space, views
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
@@ -41,9 +41,10 @@ class Collected(NamedTuple):
     """Capsules that the database had lost."""
 
 
-def settle(session: Session, *, patient: bool = False) -> Collected:
+def settle(session: Session, *, at: str = "", patient: bool = False) -> Collected:
     """Cheap when all is well: two queries. What took long and could not be put right is left for
-    later, unless `patient`: else one capsule would make every command wait.
+    later, unless `patient`: else one capsule would make every command wait. `at` is where the
+    command was given: it stores no work of other projects.
     """
     if session.read_only:
         return Collected()
@@ -53,7 +54,7 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
         if runs.settle(session, run).state is RunState.ENDED
     ]
     finished, saved = [], []
-    for capsule in _unsettled_here(session, patient=patient):
+    for capsule in _unsettled_here(session, at, patient=patient):
         if not patient and _has_just_failed(capsule):
             session.warn(f"`{capsule.name}` is still {capsule.state}\nhint: atoll gc")
             continue
@@ -77,22 +78,33 @@ def settle(session: Session, *, patient: bool = False) -> Collected:
     return Collected(capsules=tuple(finished), runs=tuple(ended), recovered=tuple(saved))
 
 
-def _unsettled_here(session: Session, *, patient: bool) -> list[Capsule]:
+def _unsettled_here(session: Session, at: str, *, patient: bool) -> list[Capsule]:
     """What a command tries to put right: `gc` everything, others not what belongs to a repository
-    that is gone, so that no other project hears of it.
+    that is gone, so that no other project hears of it, and of other projects only what is quick.
     """
     found = session.store.unsettled()
     if not found or patient:
         return found
-    there = {p.id for p in session.store.projects() if os.path.isdir(p.git_dir)}
-    return [capsule for capsule in found if capsule.project_id in there]
+    place = os.path.realpath(at)
+    roots = {p.id: p.root for p in session.store.projects() if os.path.isdir(p.git_dir)}
+    return [
+        capsule
+        for capsule in found
+        if (root := roots.get(capsule.project_id)) is not None
+        and (programs.is_below(place, [root]) or not _has_work_to_store(capsule))
+    ]
+
+
+def _has_work_to_store(capsule: Capsule) -> bool:
+    """Whether its removal may still have to copy much."""
+    return capsule.state is CapsuleState.REMOVING and removal.is_intact(capsule)
 
 
 def _find_obstacle(session: Session, capsule: Capsule) -> str | None:
     """Why the work of a capsule is not stored now: on a full disk that would use up the room that
     a command about another capsule may be about to work with.
     """
-    if capsule.state is not CapsuleState.REMOVING or not removal.is_intact(capsule):
+    if not _has_work_to_store(capsule):
         return None
     short = space.find_shortage(session.home)
     return None if short is None else short.message

@@ -61,16 +61,26 @@ def rules_for(found: Iterable[Attempt]) -> list[str]:
 
 def describe(capsule: Capsule, found: list[Attempt]) -> str | None:
     """One line, with the commands that show and allow it. None when nothing was refused."""
-    count = sum(attempt.times for attempt in found)
-    if not count:
+    refused = count(found)
+    if refused is None:
+        return None
+    cure = allow_command(capsule.name, found)
+    more = f", {cure}" if cure else ""
+    return f"network: {refused}; atoll network {capsule.name} --refused{more}"
+
+
+def count(found: list[Attempt]) -> str | None:
+    """How many connections were refused, and to where. None when there were none."""
+    number = sum(attempt.times for attempt in found)
+    if not number:
         return None
     places = list(dict.fromkeys(attempt.place for attempt in found if attempt.place))
     shown = [printable(place) for place in places[:_MOST_SHOWN]]
     named = ", ".join([*shown, *(["\u2026"] if len(places) > _MOST_SHOWN else [])])
-    rules = rules_for(found)
-    cure = f", atoll allow {capsule.name} {' '.join(rules[:_MOST_SHOWN])}" if rules else ""
-    connections = "connection" if count == 1 else "connections"
-    return (
-        f"network: {count} {connections} refused ({named}); "
-        f"atoll network {capsule.name} --refused{cure}"
-    )
+    return f"{number} {'connection' if number == 1 else 'connections'} refused ({named})"
+
+
+def allow_command(whom: str, found: list[Attempt]) -> str | None:
+    """What to type so that a capsule, or `--project`, may reach what was refused."""
+    rules = rules_for(found)[:_MOST_SHOWN]
+    return f"atoll allow {whom} {' '.join(rules)}" if rules else None

@@ -74,21 +74,22 @@ def remove(
     capsule that `is_expendable`: the caller has looked at it since it could last be changed.
     """
     removal = session.store.removal(capsule)
-    windows.end_window(capsule)
-    runs.stop_all(session, capsule)
-    session.reach("rm.stopped", capsule.name)
     workspace = workspace_plan(session, capsule)
     driver = registry.workspace_driver(workspace.driver)
-    if workspace.pool:
-        # Before anything is read: what a killed keeper left behind must not write meanwhile.
-        views.end_view(session, capsule)
-    saved = None
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
-    if removal.save and not is_expendable and not _is_pristine(capsule, losing):
-        with _taken_back(session, capsule, losing):
-            saved = driver.save(
-                losing, point=removal.point, base=capsule.base_commit, home=session.home
-            )
+    saved = None
+    with _kept_when_interrupted(session, capsule, workspace):
+        windows.end_window(capsule)
+        runs.stop_all(session, capsule)
+        session.reach("rm.stopped", capsule.name)
+        if workspace.pool:
+            # Before anything is read: what a killed keeper left behind must not write meanwhile.
+            views.end_view(session, capsule)
+        if removal.save and not is_expendable and not _is_pristine(capsule, losing):
+            with _taken_back(session, capsule, losing):
+                saved = driver.save(
+                    losing, point=removal.point, base=capsule.base_commit, home=session.home
+                )
     # From here on it is not whole any more.
     descriptions.forget(Path(capsule.directory))
     session.reach("rm.saved", capsule.name)
@@ -108,6 +109,24 @@ def remove(
     session.store.forget_capsule(capsule)
     session.reach("rm.forgotten", capsule.name)
     return saved
+
+
+@contextmanager
+def _kept_when_interrupted(
+    session: Session, capsule: Capsule, plan: WorkspacePlan
+) -> Iterator[None]:
+    """Takes the announcement back when the command that made it is interrupted before anything was
+    removed, so that no later command has to finish the removal.
+
+    The files of a worktree may have been moved away by then: such a removal is finished.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        if plan.pool and capsule.state is CapsuleState.READY:
+            session.store.cancel_removal(capsule)
+            session.warn(f"`{capsule.name}` is not removed; its runs were stopped")
+        raise
 
 
 @contextmanager

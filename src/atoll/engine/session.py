@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from atoll.engine import database
 from atoll.engine.acquaintance import Acquaintance
 from atoll.engine.store import Store
 from atoll.host import files, locks, programs, space
@@ -137,6 +138,17 @@ def make_room(*, everything: bool) -> None:
     database: for commands that only remove. What runs in a capsule could use up all of it.
     """
     space.Reserve(home_path(os.environ)).release(everything=everything)
+
+
+def find_session(home: Path) -> Session | None:
+    """For a process that goes on after a command: where the home was removed meanwhile, it makes
+    no new one.
+    """
+    return open_session(home=home, warn=_ignore) if (home / database.NAME).exists() else None
+
+
+def _ignore(text: str) -> None:
+    del text
 
 
 def open_session(

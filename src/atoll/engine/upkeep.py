@@ -20,7 +20,7 @@ from atoll.drivers.layers.commit import current_layers
 from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.layer_use import HELD_LAYERS, held_layers, layers_of, plan_of
 from atoll.engine.leases import find_note, note_plan
-from atoll.engine.session import Session, open_session
+from atoll.engine.session import Session, find_session
 from atoll.engine.views import own_layers
 from atoll.host import files, kernel, overlays
 from atoll.model.errors import AtollError, StateError
@@ -40,7 +40,9 @@ class Reclaimed(NamedTuple):
 
 def main() -> None:
     """`HOME LOCK_FD`: works as long as there is something to do, with a lock that was given."""
-    session = open_session(home=Path(sys.argv[1]), warn=lambda _: None)
+    session = find_session(Path(sys.argv[1]))
+    if session is None:
+        return
     lock = session.upkeep_lock()
     lock.fd = int(sys.argv[2])
     while lock.fd >= 0:

@@ -25,7 +25,8 @@ class PackageStore(NamedTuple):
     does not get these variables, and sees the store at the default place."""
     hidden: tuple[str, ...] = ()
     """Paths in it that no capsule sees, also when they appear while a view is open. A pattern
-    hides only what is there when the view is opened, so it never stands alone."""
+    hides only what is there when the view is opened: where the names are known, they are listed,
+    too."""
     settings: tuple[tuple[str, str], ...] = ()
     """Variables that tell its tool how to use it across filesystems."""
     is_path_recorded: bool = False
@@ -48,11 +49,17 @@ PACKAGE_STORES = (
         is_path_recorded=True,
     ),
     PackageStore("pnpm-metadata", ".cache/pnpm"),
-    PackageStore("yarn", ".cache/yarn", "YARN_CACHE_FOLDER"),
+    PackageStore(
+        "yarn", ".cache/yarn", "YARN_CACHE_FOLDER",
+        # Clones of git dependencies.
+        hidden=(".tmp", *(f"v{number}/.tmp" for number in range(1, 20))),
+    ),
     PackageStore("yarn-berry", ".yarn/berry", "YARN_GLOBAL_FOLDER"),
     PackageStore(
         "bun", ".bun/install/cache", "BUN_INSTALL_CACHE_DIR",
         roots=(("BUN_INSTALL", "install/cache"),),
+        # Clones of git dependencies, which are named by a hash.
+        hidden=("*.git",),
     ),
     PackageStore("pip", ".cache/pip", "PIP_CACHE_DIR"),
     PackageStore(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.drivers.isolation import package_stores
 from atoll.drivers.isolation.package_stores import find_stores, variables_of
 from atoll.host import programs
 from atoll.model.package_stores import PACKAGE_STORES
@@ -90,6 +91,23 @@ def test_a_link_to_a_private_place_shares_nothing(home):
     make(home / ".npm")
     (home / ".npm/_cacache").symlink_to(home / ".ssh")
     assert found(home)["npm"][1] == ""
+
+
+def test_a_link_in_the_place_of_a_store_beside_the_project_shares_nothing(
+    home, tmp_path, monkeypatch
+):
+    disk = make(tmp_path / "disk")
+    project, private = make(disk / "project"), make(home / "private")
+    store = disk / ".pnpm-store"
+    monkeypatch.setattr(package_stores, "_beside_project", lambda *_: [str(store)])
+    store.mkdir()
+    assert found(home, roots=[str(project)])["pnpm"][1] == str(store)
+    # The filesystem is the project's own, and the store came with a clone.
+    assert found(home, roots=[str(disk)])["pnpm"][1] == ""
+    store.rmdir()
+    store.symlink_to(private)
+    for roots in ([str(project)], [str(disk)]):
+        assert found(home, roots=roots)["pnpm"][1] == ""
 
 
 def test_elsewhere(home, tmp_path):

@@ -54,6 +54,9 @@ def find_stores(
         at, source = f"{home}/{store.below_home}", ""
         for place in _places(store, owner, workspace):
             resolved = os.path.realpath(place.path)
+            if place.is_guessed and resolved != place.path:
+                # A link there may be anybody's, or come with a clone.
+                continue
             if not _is_own_directory(resolved) or refuse.is_refused(place, resolved):
                 continue
             is_free = place.is_kept and not is_below(place.path, _NOWHERE)
@@ -84,6 +87,8 @@ class _Place(NamedTuple):
     """Only this tool has its files there: so it may lie in a directory of caches."""
     is_default: bool = False
     """Below HOME, and no variable had a say in it."""
+    is_guessed: bool = False
+    """Derived from where the project lies: others may be able to write there."""
 
 
 class _Refusals:
@@ -97,6 +102,9 @@ class _Refusals:
         self._resolved_roots = [*roots, *map(os.path.realpath, roots), *untrusted_roots()]
 
     def is_refused(self, place: _Place, resolved: str) -> bool:
+        if is_below(place.path, self._resolved_roots):
+            # Also where a link in a project leads out of it.
+            return True
         if place.is_default and resolved == place.path:
             # Nobody but the tool has anything there.
             return any(
@@ -131,7 +139,8 @@ def _places(store: PackageStore, owner: Mapping[str, str], workspace: str) -> It
             is_usual = path in usual or variable == "CARGO_HOME"
             yield _Place(path, is_kept=store.is_path_recorded, is_usual=is_usual)
     if store.is_path_recorded:
-        yield from (_Place(path, is_kept=True) for path in _beside_project(owner, workspace))
+        for path in _beside_project(owner, workspace):
+            yield _Place(path, is_kept=True, is_guessed=True)
     default = _default_place(store, owner)
     for path in usual:
         is_default = path == default
