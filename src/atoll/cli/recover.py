@@ -80,7 +80,8 @@ def _name_stashes(frame: Frame, found: RecoveryPoint, git: str) -> None:
     """The commits are there; the list of stash entries, which is a log, is not."""
     if found.stashes:
         shown = ", ".join(commit[:12] for commit in found.stashes)
-        hint = f"{git} stash apply {found.stashes[0][:12]}"
+        # In full: git takes a short one that happens to have digits only for a number.
+        hint = f"{git} stash apply {found.stashes[0]}"
         frame.output.note(f"stash entries, newest first: {shown}\nhint: {hint}")
 
 
