@@ -116,6 +116,9 @@ def test_refused_connections_are_told_after_a_run(online):
     assert "network:" not in online.atoll("run", "x", "--", "true").stderr
     data = json.loads(online.atoll("run", "x", "--json", "--", "sh", "-c", ask).stdout)["data"]
     assert {one["ask"] for one in data["network"]["refused"]} == {"one.example", "two.example"}
+    online.atoll("run", "x", "-d", "--", "curl", "-s", "-m", "20", "https://three.example/")
+    assert "atoll allow x three.example" in online.atoll("wait", "x", check=False).stderr
+    online.atoll("allow", "x", "three.example")
     hints = online.atoll("network", "x").stderr
     assert "hint: atoll allow x one.example two.example\n" in hints
     assert "hint: atoll allow --project one.example two.example" in hints

@@ -344,7 +344,7 @@ def test_command_whose_target_is_not_visible(person):
     done = person.atoll("run", "x", "--", "tool", check=False)
     assert done.returncode == 127
     assert f"`tool`: command not found: `{tools}/tool` is a link to `{hidden}/tool`" in done.stderr
-    assert f"to make it visible, add `{hidden}` to your PATH" in done.stderr
+    assert f"`{hidden}` is, once it is on your PATH" in done.stderr
     person.env["PATH"] = f"{person.env['PATH']}:{hidden}"
     person.end_view("x")
     assert person.atoll("run", "x", "--", "tool").stdout == "works\n"

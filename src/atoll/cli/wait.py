@@ -8,6 +8,7 @@ from atoll.cli import phrases, shapes
 from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
 from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
+from atoll.engine import refusals
 
 
 @click.command("wait")
@@ -23,4 +24,6 @@ def command(frame: Frame, name: str, run: str | None, timeout: float | None) -> 
     ended = capsule.wait(target, timeout_s=timeout)
     report(envelope("run", shapes.run(ended)))
     frame.output.answer("run", shapes.run(ended), f"{ended.label}  {phrases.state_of(ended)}")
+    if told := refusals.describe(capsule.record, capsule.refusals(refusals.of_run(target))):
+        frame.output.note(told)
     return 0 if ended.outcome is None or frame.output.json else ended.outcome.shell_code

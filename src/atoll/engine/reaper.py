@@ -71,7 +71,8 @@ def settle(session: Session, *, at: str = "", patient: bool = False) -> Collecte
             # keep anyone from the others; it stays as it is, and the next command tries again.
             is_left = any(left.id == capsule.id for left in session.store.unsettled())
             still = f"`{capsule.name}` is still {capsule.state}: " if is_left else ""
-            session.warn(f"{still}{error}")
+            short = space.find_shortage(session.home) if space.is_shortage(error) else None
+            session.warn(f"{still}{error}" + (f"\nhint: {short.hint}" if short else ""))
             continue
         finished += [capsule.name] if done else []
         saved += [point.id] if point is not None else []

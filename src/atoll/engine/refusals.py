@@ -18,7 +18,7 @@ from atoll.engine.attempts import Attempt
 from atoll.engine.session import Session
 from atoll.model.errors import AtollError
 from atoll.model.names import printable
-from atoll.model.state import Capsule
+from atoll.model.state import Capsule, Run
 
 _MOST_SHOWN = 3
 _MOST_RULES = 8
@@ -38,6 +38,11 @@ def mark(capsule: Capsule) -> Mark:
     except OSError:
         return Mark(time.time(), 0, 0)
     return Mark(time.time(), found.st_ino, found.st_size)
+
+
+def of_run(run: Run) -> Mark:
+    """For all since a run was started, in the background; others may have run meanwhile."""
+    return Mark(run.created_at, 0, 0)
 
 
 def since(session: Session, capsule: Capsule, start: Mark) -> list[Attempt]:

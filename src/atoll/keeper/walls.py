@@ -164,9 +164,11 @@ def _explain_absence(root: int, places: list[str]) -> str:
             target = os.path.normpath(os.path.join(os.path.dirname(target), link[0]))
         if target != place:
             shown, above = _printable(target), _printable(os.path.dirname(target))
-            cure = f"; to make it visible, add `{above}` to your PATH" if is_owners else ""
             at = _printable(os.path.normpath(place))
-            return f": `{at}` is a link to `{shown}`, which is not visible inside{cure}"
+            said = f": `{at}` is a link to `{shown}`, which is not visible inside"
+            if is_owners:
+                said += f"; `{above}` is, once it is on your PATH and holds programs only"
+            return said
     return ""
 
 
