@@ -107,6 +107,38 @@ def test_other_untracked_directories_stay_out(shop, starts):
     assert say(capsule, "ls -d build vendor 2>/dev/null || true") == ""
 
 
+def test_sources_beside_what_a_tool_leaves_are_work(shop, starts, git):
+    """As `cmake .` and `python -m venv .` leave it."""
+    plant(shop, "newlib/main.c", "newlib/CMakeCache.txt", "tool/pyvenv.cfg", "build/CMakeCache.txt")
+    plant(shop, ".venv/pyvenv.cfg")
+    capsule = starts("x", dirty=True)
+    assert capsule.work().render() == []
+    say(
+        capsule,
+        "echo 2 > newlib/main.c; echo 1 > newlib/other.c; git init -q tool/inner; "
+        "echo 1 > build/new.c; mkdir -p build/sub .venv/lib; touch build/x.o build/sub/gen.c; "
+        "echo 1 > .venv/lib/installed.py",
+    )
+    assert set(say(capsule, "git status --short -uall").splitlines()) >= {
+        "?? newlib/main.c", "?? newlib/other.c", "?? tool/inner/", "?? build/new.c"
+    }  # fmt: skip
+    work = capsule.work()
+    assert set(work.untracked) == {"newlib/main.c", "newlib/other.c", "build/new.c"}
+    assert work.nested == ("tool/inner/",)
+
+
+def test_rules_that_an_earlier_version_made_beside_sources_hide_nothing(shop, starts):
+    capsule = starts("x")
+    rules = "# Made by Atoll: the project does not ignore this directory."
+    say(
+        capsule,
+        f"for d in newlib .venv; do mkdir $d; printf '%s\\n*\\n' '{rules}' > $d/.gitignore; "
+        "done; mkdir newlib/src; echo 1 > newlib/src/a.c; echo 1 > .venv/a",
+    )
+    assert "newlib/src/a.c" in capsule.work().untracked
+    assert not [path for path in capsule.work().untracked if path.startswith(".venv")]
+
+
 def test_directory_that_gets_a_rule_of_its_own_is_not_hidden(shop, starts, git, atoll):
     """Its ignored files were a part of the rest, whose next delta hid all of it."""
     plant(shop, *(f"data/{n}.bin" for n in range(4)), *(f"src/{n}.bin" for n in range(9)))

@@ -27,6 +27,10 @@ MARKED = (
     ".gradle/buildOutputCleanup/x",
     "build/CMakeCache.txt",
     "builddir/meson-private/coredata.dat",
+    "x64-Debug/CMakeCache.txt",
+    "cmake-build-debug/CMakeCache.txt",
+    "venv3.12/pyvenv.cfg",
+    ".tox/py311/pyvenv.cfg",
 )
 PLAIN = (
     ".venv/notes",
@@ -38,6 +42,16 @@ PLAIN = (
     "obj/model.obj",
     "docs/modules.txt",
     "data/package.json",
+)
+BESIDE_SOURCES = (
+    "newlib/CMakeCache.txt",
+    "tool/pyvenv.cfg",
+    "tool/conda-meta/history",
+    "crate/.rustc_info.json",
+    "newlib/CACHEDIR.TAG",
+    "newlib/meson-private/coredata.dat",
+    "library/composer/installed.json",
+    "crates/serde/.cargo-checksum.json",
 )
 
 
@@ -62,6 +76,23 @@ def test_marker(tmp_path: Path, path: str) -> None:
 def test_name_alone_is_no_evidence(tmp_path: Path, path: str) -> None:
     plant(tmp_path, path)
     assert not is_dependency_directory(f"{tmp_path}/{top(path)}")
+
+
+@pytest.mark.parametrize("path", BESIDE_SOURCES)
+def test_evidence_alone_may_lie_beside_sources(tmp_path: Path, path: str) -> None:
+    plant(tmp_path, path)
+    assert not is_dependency_directory(f"{tmp_path}/{top(path)}")
+
+
+@pytest.mark.parametrize("path", ["build/CMakeCache.txt", "env/pyvenv.cfg"])
+def test_sources_beside_the_evidence(tmp_path: Path, path: str) -> None:
+    place = plant(tmp_path, path).parent
+    (place / "generated").mkdir()
+    (place / "generated/parser.c").touch()
+    (place / "config.h").touch()
+    assert is_dependency_directory(str(place))
+    (place / "main.c").touch()
+    assert not is_dependency_directory(str(place))
 
 
 def test_links_and_repositories_are_not_looked_into(tmp_path: Path) -> None:

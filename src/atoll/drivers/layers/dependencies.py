@@ -1,7 +1,8 @@
-"""Recognises dependency and build directories by what their tools write into them.
+"""Recognises dependency and build directories by their name and what their tools write into them.
 
-A name alone is no evidence: `vendor` or `build` may be a directory of the owner's own files. A
-directory counts only when it holds the file that its package manager or build tool leaves there.
+A name alone is no evidence: `vendor` or `build` may be a directory of the owner's own files. Nor is
+a tool's file alone: `cmake .` and `python -m venv .` put theirs beside the owner's sources. A
+directory counts only with both, and with no source file directly in it: tools keep theirs deeper.
 """
 
 from __future__ import annotations
@@ -16,19 +17,40 @@ _DEPTH = 4
 _MOST_DIRECTORIES = 4_000
 _MOST_NAMES = 200
 """How many entries of a directory are looked at for a pattern of markers."""
+VERSION = 2
+"""Of these rules: directories that were chosen by others are chosen anew."""
+SOURCES = (
+    *("c", "cc", "cpp", "cxx", "m", "mm", "cs", "java", "kt", "scala", "swift", "rs", "go", "zig"),
+    *("py", "ipynb", "rb", "php", "pl", "lua", "r", "jl", "ex", "exs", "erl", "hs", "ml", "clj"),
+    *("js", "jsx", "mjs", "cjs", "ts", "tsx", "vue", "svelte", "html", "css", "sql", "sh"),
+    *("md", "rst", "tex"),
+)
+"""How the names of files end that people write. Headers are missing: configuring a build writes
+`config.h` into its top."""
+WRITTEN = ("autoload.php",)
+"""Files that look like sources, and that a tool writes directly into its directory."""
 
 
 class _Marker(NamedTuple):
     path: str
     """Below the directory; `*` stands for any one name."""
-    name: str = ""
-    """An expression for the directory's own name, where the path alone would fit others."""
+    name: str
+    """An expression for the directory's own name."""
 
+
+_ENVIRONMENT = r".*env([-_.]?\d.*)?|\.?(v|virtual)?env[-_.].+"
+_BUILD = (
+    r"[._]?build(dir)?([-_.].*)?|.+[-_.]build|cmake-build-.+|out|(?i:(.+[-_.])?(debug|release))"
+)
+_TARGET = r"target([-_.].+)?"
+_CACHE = r"\.?cache|.+[-_.]cache"
 
 _MARKERS = (
     # Python
-    _Marker("pyvenv.cfg"),
-    _Marker("conda-meta/history"),
+    _Marker("pyvenv.cfg", _ENVIRONMENT),
+    _Marker("*/pyvenv.cfg", r"\.tox|\.nox"),
+    _Marker("conda-meta/history", f"{_ENVIRONMENT}|\\.?conda"),
+    _Marker("envs/*/conda-meta", r"\.pixi"),
     _Marker("PKG-INFO", r".+\.egg-info"),
     _Marker("*/lib", "__pypackages__"),
     # JavaScript
@@ -40,10 +62,10 @@ _MARKERS = (
     _Marker("*/*/package.json", "node_modules"),
     _Marker("*/node_modules", "node_modules"),
     # Rust, Go, PHP, Ruby
-    _Marker(".rustc_info.json"),
-    _Marker("*/.cargo-checksum.json"),
+    _Marker(".rustc_info.json", _TARGET),
+    _Marker("*/.cargo-checksum.json", "vendor"),
     _Marker("modules.txt", "vendor"),
-    _Marker("composer/installed.json"),
+    _Marker("composer/installed.json", "vendor"),
     _Marker("ruby/*/gems", "bundle"),
     _Marker("bundle/ruby/*/gems", "vendor"),
     # Elixir, Haskell, Swift, Dart, .NET, Java
@@ -58,9 +80,9 @@ _MARKERS = (
     _Marker("buildOutputCleanup", r"\.gradle"),
     _Marker("maven-status", "target"),
     # C and C++, and every cache that says that it is one
-    _Marker("CMakeCache.txt"),
-    _Marker("meson-private/coredata.dat"),
-    _Marker("CACHEDIR.TAG"),
+    _Marker("CMakeCache.txt", _BUILD),
+    _Marker("meson-private/coredata.dat", _BUILD),
+    _Marker("CACHEDIR.TAG", f"{_TARGET}|{_CACHE}"),
 )
 
 
@@ -89,9 +111,26 @@ def find_dependency_directories(checkout: str, untracked: Iterable[str]) -> list
 def is_dependency_directory(place: str) -> bool:
     name = os.path.basename(place)
     return any(
-        (not marker.name or re.fullmatch(marker.name, name)) and _holds(place, marker.path)
-        for marker in _MARKERS
-    )
+        re.fullmatch(marker.name, name) and _holds(place, marker.path) for marker in _MARKERS
+    ) and not _holds_sources(place)
+
+
+def is_dependency_name(name: str) -> bool:
+    """Whether a dependency directory may have this name."""
+    return any(re.fullmatch(marker.name, name) for marker in _MARKERS)
+
+
+def _holds_sources(place: str) -> bool:
+    """Whether a file that people write lies directly in a directory."""
+    try:
+        with os.scandir(place) as listing:
+            return any(_is_source(entry.name) and not entry.is_dir() for entry in listing)
+    except OSError:
+        return True
+
+
+def _is_source(name: str) -> bool:
+    return os.path.splitext(name)[1][1:] in SOURCES and name not in WRITTEN
 
 
 def _holds(place: str, pattern: str) -> bool:

@@ -2,7 +2,8 @@
 
 Covers `.gitignore` files at every depth, `info/exclude`, `core.excludesFile`, git's settings, and
 the directories that hold tracked files: an entry that appears there, such as a new `.gitignore` or
-`node_modules`, changes the directory's time. Comparing needs stats only, no git.
+`node_modules`, changes the directory's time. Comparing needs stats only, no git. The version of the
+rules for dependency directories is part of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from atoll.drivers.layers import dependencies
 from atoll.drivers.layers.carrylist import above
 from atoll.drivers.layers.fingerprint import digest_stats, spread
 from atoll.host import git
@@ -38,13 +40,16 @@ def find_watched(checkout: str, carried: Iterable[str]) -> tuple[str, ...]:
 
 def stamp_rules(checkout: str, watched: Sequence[str], commit: str) -> str:
     """Equal stamps mean that the same entries are ignored, and that the same are tracked."""
-    return digest_stats(commit, (os.path.join(checkout, path) for path in watched))
+    seed = f"{commit} {dependencies.VERSION}"
+    return digest_stats(seed, (os.path.join(checkout, path) for path in watched))
 
 
 def stamp_settings(checkout: str, watched: Sequence[str]) -> str:
     """The same without the commit and the directories: of the rules and git's settings only."""
     chosen = (path for path in watched if os.path.isabs(path) or _is_rules(path))
-    return digest_stats("", (os.path.join(checkout, path) for path in chosen))
+    return digest_stats(
+        str(dependencies.VERSION), (os.path.join(checkout, path) for path in chosen)
+    )
 
 
 def _is_rules(path: str) -> bool:

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from atoll.drivers.layers import own_rules
 from atoll.drivers.workspace.entry_reader import Found
 from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed
 from atoll.host.beneath import TreeReader
@@ -134,7 +135,9 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
     modules = find_moved(workspace.tree, workspace.below, owner)
-    with Ignore(workspace.tree, store.settings, scratch=store.place) as ignore:
+    with Ignore(
+        workspace.tree, store.settings, scratch=store.place, is_void=own_rules.is_void
+    ) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
         tracked = _tracked(store, commit, workspace, changes, walk, modules)

@@ -9,7 +9,7 @@ nothing is hidden.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -41,8 +41,17 @@ _HFS_IGNORED = {*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0
 class Ignore:
     """A context manager. `scratch` is a directory of Atoll's own."""
 
-    def __init__(self, reader: TreeReader, settings: OwnerSettings, *, scratch: Path) -> None:
+    def __init__(
+        self,
+        reader: TreeReader,
+        settings: OwnerSettings,
+        *,
+        scratch: Path,
+        is_void: Callable[[bytes, str], bool] = lambda _content, _directory: False,
+    ) -> None:
+        """`is_void` says of a `.gitignore`, by its content and directory, that it has no say."""
         self._reader, self._settings, self._scratch = reader, settings, scratch
+        self._is_void = is_void
         self._stack = ExitStack()
         self._store: Store | None = None
         self._root = -1
@@ -127,7 +136,7 @@ class Ignore:
     def _copy(self, place: InsidePath | None) -> None:
         source = InsidePath(_NAME) if place is None else place.child(_NAME)
         content = self._reader.read(source, limit_bytes=min(_FILE_BYTES, self._left_bytes))
-        if content is None:
+        if content is None or self._is_void(content, os.fsdecode(place.raw if place else b"")):
             return
         self._left_bytes -= len(content)
         how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
