@@ -889,9 +889,9 @@ def test_tracked_secrets_are_told(make_repo, git):
     (root / "c.pem").unlink()
     (root / ".env.test").unlink()
     assert tracked_secrets(str(root)) == [
-        (".env.test", "an environment file; tracked by git, so it travels"),
-        ("a/.ssh/known", "keys; tracked by git, so it travels"),
-        ("cfg/a.pem", "a private key; tracked by git, so it travels"),
+        (".env.test", "an environment file, which git tracks"),
+        ("a/.ssh/known", "keys, which git tracks"),
+        ("cfg/a.pem", "a private key, which git tracks"),
     ]
 
 

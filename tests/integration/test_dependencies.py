@@ -291,7 +291,7 @@ def test_what_was_left_out_is_said_in_one_line(shop, atoll):
     line = atoll("new", "b", "--dirty", cwd=shop).stderr.splitlines()[-1]
     assert line == (
         "left out: 2 that look like secrets (.env, keys/id_ed25519), include with "
-        '`carry = ["**", ".env"]` under [project] in atoll.toml'
+        '`carry = ["**", ".env", "keys/id_ed25519"]` under [project] in atoll.toml'
     )
     told = json.loads(atoll("new", "c", "--json", cwd=shop).stdout)["data"][0]["left_out"]
     assert told == {
@@ -299,11 +299,15 @@ def test_what_was_left_out_is_said_in_one_line(shop, atoll):
         "submodules": [],
     }  # fmt: skip
     assert atoll("new", "d", "-q", cwd=shop).stderr == ""
+    plant(shop, "atoll.toml", content='[project]\ncarry = ["src/*", ".env"]\n')
+    atoll("trust", cwd=shop)
+    line = atoll("new", "f", "--dirty", cwd=shop).stderr.splitlines()[-1]
+    assert '`carry = ["src/*", ".env", "keys/id_ed25519"]` under [project]' in line
     plant(shop, "atoll.toml", content='[project]\ncarry = ["**", ".env", "keys/id_ed25519"]\n')
     atoll("trust", cwd=shop)
     assert "left out" not in atoll("new", "e", "--dirty", cwd=shop).stderr
     assert atoll("run", "e", "--", "cat", ".env", cwd=shop).stdout == "1\n"
-    atoll("rm", "a", "b", "c", "d", "e", "--force", cwd=shop)
+    atoll("rm", "a", "b", "c", "d", "e", "f", "--force", cwd=shop)
 
 
 def change_a_file(git, shop):

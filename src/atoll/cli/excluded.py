@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from atoll.engine.excluded import Excluded
 
 _NAMED = 3
+_MOST_LISTED = 12
+"""A longer list is not repeated in a hint."""
 
 
 def render_excluded(found: Excluded, *, dirty: bool) -> str:
@@ -24,10 +26,8 @@ def render_excluded(found: Excluded, *, dirty: bool) -> str:
     if found.secrets:
         count = len(found.secrets)
         what = "1 that looks like a secret" if count == 1 else f"{count} that look like secrets"
-        wish = json.dumps(["**", printable(found.secrets[0])], ensure_ascii=False)
-        first = found.secrets[0] in found.untracked_secrets and not dirty
-        option = f"{'--dirty and ' if first else ''}`carry = {wish}` under [project] in atoll.toml"
-        parts.append(f"{what} ({_names(found.secrets)}), include with {option}")
+        option = "--dirty and " if found.untracked_secrets and not dirty else ""
+        parts.append(f"{what} ({_names(found.secrets)}), include with {option}{_wish(found)}")
     if found.unreadable:
         parts.append(f"{len(found.unreadable)} that cannot be read ({_names(found.unreadable)})")
     if found.submodules:
@@ -36,6 +36,20 @@ def render_excluded(found: Excluded, *, dirty: bool) -> str:
             f"changes in {what} ({_names(found.submodules)}), which --dirty does not include"
         )
     return f"left out: {'; '.join(parts)}" if parts else ""
+
+
+def _wish(found: Excluded) -> str:
+    """The line for the project file that names the secrets and keeps what is listed there."""
+    listed = ("**",) if found.carry is None else found.carry
+    fresh = [path for path in found.secrets if path not in listed][:_MOST_LISTED]
+    more = f", and so on ({len(found.secrets)})" if len(found.secrets) > len(fresh) else ""
+    if len(listed) > _MOST_LISTED:
+        return f"`{_quoted(fresh)}` added to `carry` under [project] in atoll.toml{more}"
+    return f"`carry = [{_quoted([*listed, *fresh])}]` under [project] in atoll.toml{more}"
+
+
+def _quoted(paths: Sequence[str]) -> str:
+    return ", ".join(json.dumps(printable(path), ensure_ascii=False) for path in paths)
 
 
 def _names(paths: Sequence[str]) -> str:

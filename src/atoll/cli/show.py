@@ -113,6 +113,7 @@ def _show_base(frame: Frame) -> None:
         "disk_bytes": project.base_disk().bytes,
         "layers": [shapes.layer(layer) for layer in base.layers],
         "left_out": [entry._asdict() for entry in base.left_out],
+        "tracked_secrets": [entry._asdict() for entry in base.tracked_secrets],
     }
     lines = [
         f"{layer.kind:<13} {layer.about}: {units.counted(layer.files, 'file')}, "
@@ -120,6 +121,7 @@ def _show_base(frame: Frame) -> None:
         for layer in base.layers
     ]
     lines += [f"{'left out':<13} {entry.path}: {entry.reason}" for entry in base.left_out]
+    lines += [f"{'included':<13} {entry.path}: {entry.reason}" for entry in base.tracked_secrets]
     frame.output.answer("base", data, "\n".join(map(printable, lines)))
 
 

@@ -32,6 +32,8 @@ class Excluded(NamedTuple):
     unreadable: tuple[str, ...] = ()
     submodules: tuple[str, ...] = ()
     """Submodules with changes, or with another commit than the project records."""
+    carry: tuple[str, ...] | None = None
+    """What `project.carry` lists now."""
 
 
 class Question:
@@ -74,6 +76,7 @@ class Question:
             untracked_secrets=tuple(sorted(loose, key=_nearest_first)),
             unreadable=tuple(sorted(set(closed), key=_nearest_first)),
             submodules=tuple(path for path, reason in self._listed if reason == SUBMODULE),
+            carry=self._plan.ground.carry,
         )
 
     def _ask(self) -> None:

@@ -34,6 +34,8 @@ class Frozen(NamedTuple):
 
     layers: list[Layer]
     left_out: list[LeftOut]
+    tracked_secrets: list[LeftOut]
+    """Files that look like secrets and are not left out, because git tracks them."""
 
 
 def find_frozen(session: Session, project: Project) -> Frozen | None:
@@ -43,7 +45,7 @@ def find_frozen(session: Session, project: Project) -> Frozen | None:
         return None
     names = (*current_layers(pool), *carried.layers)
     told = tracked_secrets(project.root) if Path(project.root).is_dir() else []
-    return Frozen(describe(session, project, names), [*carried.left_out, *told])
+    return Frozen(describe(session, project, names), list(carried.left_out), told)
 
 
 class Checked(NamedTuple):

@@ -142,13 +142,11 @@ def dirty_paths(
 
 
 def tracked_secrets(checkout: str) -> list[LeftOut]:
-    """Tracked files that look like secrets. They travel with the commit: this only tells."""
+    """Tracked files that look like secrets. They are not left out: the commit contains them."""
     judge = _Judge(checkout)
     found = ((path, judge.find_secret(path)) for path in git.tracked(cwd=checkout))
     return [
-        LeftOut(path, f"{reason}; tracked by git, so it travels")
-        for path, reason in found
-        if reason is not None
+        LeftOut(path, f"{reason}, which git tracks") for path, reason in found if reason is not None
     ]
 
 
