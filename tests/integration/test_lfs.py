@@ -15,6 +15,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine import work
 from atoll.engine.leases import workspace_plan
 from atoll.engine.projects import open_project
+from atoll.host.intake import large
 from atoll.model.errors import StateError
 
 FILTER = """\
@@ -218,7 +219,7 @@ git commit -qm sparse
 """
 
 
-@pytest.mark.parametrize(("wrong", "taken", "left"), [(0, 3, 0), (2, 1, 3), (5, 0, 5)])
+@pytest.mark.parametrize(("wrong", "taken", "left"), [(0, 3, 0), (2, 1, 2), (5, 0, 5)])
 def test_the_disk_limit_bounds_what_sparse_objects_cost(
     wrong, taken, left, project, owner, warnings
 ):
@@ -230,9 +231,44 @@ def test_the_disk_limit_bounds_what_sparse_objects_cost(
     assert len(large) == taken
     assert sum(status.st_blocks * 512 for status in large) < 1 << 20
     assert [text for text in warnings if "over a limit" in text]
-    # The next import has a budget of its own.
+    # The next import has a budget of its own, and reads none of the wrong ones again.
     assert len(capsule.work().large) == left
     capsule.remove(force=True)
+
+
+RIGHT = b"a" * (2 << 20)
+WRONG = f"""\
+add() {{
+  d=.git/lfs/objects/$(echo $2 | cut -c 1-2)/$(echo $2 | cut -c 3-4); mkdir -p $d; mv o $d/$2
+  p="version https://git-lfs.github.com/spec/v1\\noid sha256:$2\\nsize $1\\n"
+  b=$(printf "$p" | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$b,$3
+}}
+truncate -s {2 << 30} o; add {2 << 30} {"ab" * 32} hole.bin
+head -c {len(RIGHT)} /dev/zero | tr '\\0' b > o
+add {len(RIGHT)} {hashlib.sha256(RIGHT).hexdigest()} wrong.bin
+git commit -qm wrong
+"""
+
+
+def test_wrong_objects_are_hashed_once_and_holes_are_not(project, owner, monkeypatch):
+    hashed = []
+
+    def pieces(file, read=large._pieces):
+        hashed.append(os.fstat(file.fileno()).st_size)
+        return read(file)
+
+    monkeypatch.setattr(large, "_pieces", pieces)
+    capsule = project.new("x")
+    sh(capsule, WRONG)
+    for _ in range(2):
+        assert capsule.work().large == ("hole.bin", "wrong.bin")
+    assert hashed == [len(RIGHT)]
+    place = stored(Path(".git/lfs"), RIGHT)
+    sh(capsule, f"head -c {len(RIGHT)} /dev/zero | tr '\\0' a > {place}")
+    assert capsule.work().large == ("hole.bin",)
+    assert stored(owner / ".git/lfs", RIGHT).read_bytes() == RIGHT
+    assert hashed == [len(RIGHT)] * 2
+    assert capsule.remove(force=True) is not None
 
 
 def test_an_empty_file_needs_no_object(project, warnings):

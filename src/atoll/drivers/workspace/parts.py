@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from atoll.drivers.workspace.module_commits import Modules, Unresolved, bring_modules
 from atoll.drivers.workspace.survey import Workspace
-from atoll.host.intake.large import LargeBudget, LargeFiles, bring_large_files
+from atoll.host.intake.large import LargeBudget, LargeFiles, WrongObjects, bring_large_files
 from atoll.host.intake.store import Store
 from atoll.model.errors import StateError
 from atoll.model.plan import WorkspacePlan
+
+_WRONG_OBJECTS = "wrong-lfs-objects.json"
 
 
 class Parts(NamedTuple):
@@ -57,7 +59,8 @@ def bring_parts(
     objects and submodules behind.
     """
     fresh = [tip for tip in dict.fromkeys(tips) if tip != plan.base_commit]
-    budget = LargeBudget(plan.disk_bytes)
+    # Of all capsules of the project, and as long as it has any base.
+    budget = LargeBudget(plan.disk_bytes, wrong=WrongObjects(scratch / _WRONG_OBJECTS))
     known = [plan.base_commit]
     return Parts(
         bring_large_files(store, workspace.tree, fresh, known=known, budget=budget),

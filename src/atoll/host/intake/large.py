@@ -3,16 +3,24 @@
 A commit holds pointers only. The objects lie in the capsule's `.git/lfs/objects`, as files that an
 agent can write: they are opened without following a link, and taken over only if their size and
 SHA-256 are those of the pointer. Pointers are hostile input as well (`model/lfs.py`).
+
+Hashing costs the owner time, and an object of any size costs an agent nothing if it is a hole. So
+the bytes of holes and of wrong objects are bounded, and a wrong object is not hashed again while it
+is unchanged.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
+from pathlib import Path
 from typing import NamedTuple
 
+from atoll.host import files
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.refs import GIT_DIRECTORY
 from atoll.host.intake.store import Store
@@ -31,6 +39,13 @@ _PORTION = 50_000
 _CHUNK_BYTES = 1 << 20
 MOST_OBJECTS = 100_000
 MOST_BYTES = 32 << 30
+MOST_WRONG_BYTES = 8 << 30
+"""Of objects that are hashed in vain; so it is also the size of the largest object."""
+MOST_HOLE_BYTES = 1 << 30
+_MOST_HOLES = 1 << 16
+_REMEMBERED_BYTES = 1 << 20
+"""A smaller object is hashed again: that costs less than to remember it."""
+_MOST_REMEMBERED = 10_000
 _MISSING = (
     "a Git LFS pointer whose object is neither in the capsule nor in your repository; "
     "`git lfs fetch` may find it on the server"
@@ -41,18 +56,68 @@ _REFUSED = (
 )
 
 
+class WrongObjects:
+    """The objects that were hashed and are not what their pointers say, kept in a file of Atoll's
+    own. A file is known by its inode, size and time of change, which no program inside can set.
+    """
+
+    def __init__(self, place: Path | None = None) -> None:
+        """Without a place they are forgotten."""
+        self._place = place
+        self._known: dict[tuple[str | int, ...], None] | None = None
+        self._is_changed = False
+
+    def knows(self, pointer: Pointer, status: os.stat_result) -> bool:
+        return _identity(pointer, status) in self._load()
+
+    def add(self, pointer: Pointer, status: os.stat_result) -> None:
+        if status.st_size >= _REMEMBERED_BYTES:
+            self._load()[_identity(pointer, status)] = None
+            self._is_changed = True
+
+    def save(self) -> None:
+        """Raises OSError."""
+        if self._place is not None and self._is_changed:
+            newest = list(self._load())[-_MOST_REMEMBERED:]
+            files.write_atomic(self._place, json.dumps(newest).encode(), durable=False)
+            self._is_changed = False
+
+    def _load(self) -> dict[tuple[str | int, ...], None]:
+        if self._known is None:
+            content = None
+            if self._place is not None:
+                content = files.read_regular(self._place, limit_bytes=1 << 24)
+            try:
+                self._known = dict.fromkeys(tuple(entry) for entry in json.loads(content or b"[]"))
+            except (ValueError, TypeError):
+                # Torn: everything is hashed again.
+                self._known = {}
+        return self._known
+
+
+def _identity(pointer: Pointer, status: os.stat_result) -> tuple[str | int, ...]:
+    return pointer.oid, status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
+
+
 class LargeBudget:
     """What one import may still cost the owner's machine, submodules included."""
 
-    def __init__(self, size_bytes: int = 0) -> None:
+    def __init__(self, size_bytes: int = 0, *, wrong: WrongObjects | None = None) -> None:
         """`size_bytes` is the capsule's disk limit; 0 if it has none."""
         self.left_bytes = min(size_bytes or MOST_BYTES, MOST_BYTES)
+        self.left_wrong_bytes = MOST_WRONG_BYTES
+        self.left_hole_bytes = MOST_HOLE_BYTES
+        self.wrong = wrong or WrongObjects()
 
-    def spend(self, size_bytes: int) -> bool:
+    def allows(self, size_bytes: int) -> bool:
+        return size_bytes <= min(self.left_bytes, self.left_wrong_bytes)
+
+    def spend(self, size_bytes: int, hole_bytes: int) -> bool:
         """Whether so much may be read; it counts whether or not the object is then taken."""
-        if size_bytes > self.left_bytes:
+        if not self.allows(size_bytes) or hole_bytes > self.left_hole_bytes:
             return False
         self.left_bytes -= size_bytes
+        self.left_hole_bytes -= hole_bytes
         return True
 
 
@@ -153,16 +218,32 @@ def bring_large_files(  # noqa: PLR0913 - two stores, and what may pass between 
     inside = at.child(b"lfs")
     if not tips or (reader.kind(inside) is None and not target.objects.is_dir()):
         return LargeFiles()
+    try:
+        return _bring(target, reader, find_pointers(store, tips, known=known), inside, root, budget)
+    finally:
+        with suppress(OSError):
+            # Then they are hashed again, no more.
+            budget.wrong.save()
+
+
+def _bring(
+    target: LfsStore,
+    reader: TreeReader,
+    pointers: Mapping[Pointer, InsidePath | None],
+    inside: InsidePath,
+    root: InsidePath | None,
+    budget: LargeBudget,
+) -> LargeFiles:
     brought = 0
     missing: list[str] = []
     refused: list[str] = []
-    for pointer, path in find_pointers(store, tips, known=known).items():
+    for pointer, path in pointers.items():
         # An empty file has no object.
         if pointer.size_bytes == 0 or target.has(pointer):
             continue
         own = InsidePath(b"/".join((inside.raw, b"objects", pointer.place.encode())))
         shown = own.shown() if path is None else path.shown()
-        if pointer.size_bytes > budget.left_bytes:
+        if not budget.allows(pointer.size_bytes):
             refused.append(f"{shown} ({render_size(pointer.size_bytes)})")
         elif _take(target, reader, pointer, [own, *_in_files(root, path)], budget):
             brought += 1
@@ -192,12 +273,45 @@ def _take(
         if handle is None:
             continue
         with open(handle, "rb", buffering=0) as file:
-            is_whole = os.fstat(handle).st_size == pointer.size_bytes
-            if not is_whole or not budget.spend(pointer.size_bytes):
+            # Before it is read: whatever is written meanwhile changes the time.
+            status = os.fstat(handle)
+            if status.st_size != pointer.size_bytes or budget.wrong.knows(pointer, status):
+                continue
+            if not budget.spend(pointer.size_bytes, _hole_bytes(handle, budget.left_hole_bytes)):
                 continue
             if target.take(pointer, _pieces(file)):
                 return True
+            budget.left_wrong_bytes -= pointer.size_bytes
+            budget.wrong.add(pointer, status)
     return False
+
+
+def _hole_bytes(handle: int, limit_bytes: int) -> int:
+    """How much of a file is holes, or more than the limit; its position is its beginning again."""
+    size, at, found = os.fstat(handle).st_size, 0, 0
+    try:
+        for _ in range(_MOST_HOLES):
+            if at >= size or found > limit_bytes:
+                return found
+            data = _find_data(handle, at, size)
+            found += data - at
+            at = data if data == size else os.lseek(handle, data, os.SEEK_HOLE)
+        return limit_bytes + 1
+    except OSError:
+        # The filesystem does not say.
+        return found
+    finally:
+        os.lseek(handle, 0, os.SEEK_SET)
+
+
+def _find_data(handle: int, at: int, size: int) -> int:
+    try:
+        return os.lseek(handle, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            # Only a hole follows.
+            return size
+        raise
 
 
 def _pieces(file: FileIO) -> Iterator[bytes]:
