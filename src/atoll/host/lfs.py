@@ -1,4 +1,4 @@
-"""The owner's Git LFS store: where it is, and how objects get into it. No git-lfs is started.
+"""Git LFS stores, the owner's and Atoll's own: how objects get into them. No git-lfs is started.
 
 An object is written under a temporary name, synced and renamed once its size and SHA-256 are those
 of its pointer. So the store never holds an object that is incomplete or not what its name says.
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +22,15 @@ from atoll.host.transfer import writing
 from atoll.model.lfs import Pointer
 
 _WHAT = "the owner's Git LFS objects"
+_OID = re.compile("[0-9a-f]{64}")
 _BLOCK = bytes(4096)
+_PIECE_BYTES = 1 << 20
 
 
 class LfsStore(NamedTuple):
     objects: Path
+    what: str = _WHAT
+    """For messages."""
 
     @classmethod
     def of(cls, repository: str, storage: str = "") -> LfsStore:
@@ -45,6 +51,11 @@ class LfsStore(NamedTuple):
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size == pointer.size_bytes
 
+    def all(self) -> list[Pointer]:
+        """The objects that are there, by name and size."""
+        found = sorted(self.objects.glob("*/*/*"))
+        return [Pointer(p.name, p.stat().st_size) for p in found if _OID.fullmatch(p.name)]
+
     def take(self, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
         """Stores an object; False, with nothing stored, when the content is not the pointer's.
 
@@ -53,7 +64,7 @@ class LfsStore(NamedTuple):
         """
         target = self.path_of(pointer)
         aside = target.with_name(f"{target.name}.{os.urandom(6).hex()}")
-        with writing(_WHAT):
+        with writing(self.what):
             _make_directories(target.parent)
             try:
                 if not _write(aside, pointer, pieces):
@@ -63,6 +74,51 @@ class LfsStore(NamedTuple):
             finally:
                 aside.unlink(missing_ok=True)
         return True
+
+    def add(self, pointer: Pointer, source: LfsStore) -> bool:
+        """Stores an object of another store: by a hard link, whose content is not looked at, or as
+        a copy. Returns False as `copy` does; raises as `take`.
+        """
+        return self.has(pointer) or self._link(pointer, source) or self.copy(pointer, source)
+
+    def copy(self, pointer: Pointer, source: LfsStore) -> bool:
+        """Stores a copy of an object, whose content is checked; False when the source does not
+        have it, or it is not the pointer's. Raises as `take`.
+        """
+        if not source.has(pointer):
+            return False
+        try:
+            file = source.path_of(pointer).open("rb", buffering=0)
+        except OSError:
+            return False
+        with file:
+            return self.take(pointer, pieces(file))
+
+    def _link(self, pointer: Pointer, source: LfsStore) -> bool:
+        """False when that is not possible, or when another user could change the object."""
+        if not source.has(pointer):
+            return False
+        target = self.path_of(pointer)
+        try:
+            real = Path(os.path.realpath(source.path_of(pointer)))
+            status = real.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
+                return False
+            _make_directories(target.parent)
+            # Its writer may not have synced it.
+            files.sync_file(real)
+            os.link(real, target)
+            files.sync_directory(target.parent)
+        except OSError:
+            return False
+        return True
+
+
+def pieces(file: FileIO) -> Iterator[bytes]:
+    """What can be read of a file; an error ends it, and then the hash is wrong."""
+    with suppress(OSError):
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
 
 
 def _make_directories(place: Path) -> None:
@@ -76,7 +132,7 @@ def _make_directories(place: Path) -> None:
 
 def _write(path: Path, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
     digest, size = hashlib.sha256(usedforsecurity=False), 0
-    with path.open("xb", buffering=0) as file:
+    with open(path, "xb", buffering=0, opener=_open_unshared) as file:
         for piece in pieces:
             size += len(piece)
             if size > pointer.size_bytes:
@@ -89,6 +145,11 @@ def _write(path: Path, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
         file.truncate(size)
         os.fsync(file.fileno())
     return True
+
+
+def _open_unshared(path: str, flags: int) -> int:
+    """Whatever the umask is, only the owner can write."""
+    return os.open(path, flags, 0o644)
 
 
 def _write_sparse(file: FileIO, piece: bytes) -> None:

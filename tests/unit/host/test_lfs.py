@@ -66,3 +66,23 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "lfs").write_text("")
     with pytest.raises(DriverError, match="LFS objects cannot be written"):
         LfsStore.of(str(tmp_path)).take(pointer_to(b"one"), [b"one"])
+
+
+def test_an_object_is_added_as_a_link_unless_another_user_can_change_it(tmp_path):
+    source = LfsStore(tmp_path / "source")
+    plain, shared, wrong = pointer_to(b"plain"), pointer_to(b"shared"), pointer_to(b"right")
+    assert source.take(plain, [b"plain"])
+    assert source.take(shared, [b"shared"])
+    assert source.all() == sorted([plain, shared])
+    source.path_of(shared).chmod(0o666)
+    source.path_of(wrong).parent.mkdir(parents=True)
+    source.path_of(wrong).write_bytes(b"wrong")
+    target = LfsStore(tmp_path / "target")
+    assert target.add(plain, source)
+    assert target.add(shared, source)
+    assert target.path_of(plain).stat().st_nlink == 2
+    assert target.path_of(shared).stat().st_nlink == 1
+    assert not target.path_of(shared).stat().st_mode & 0o022
+    # What is put back is read.
+    assert not LfsStore(tmp_path / "third").copy(wrong, source)
+    assert not target.add(pointer_to(b"nowhere"), source)

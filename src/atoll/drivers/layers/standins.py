@@ -8,18 +8,17 @@ does. Nothing but `atoll recover --drop` removes a point from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.drivers.layers import history
-from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
+from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import PIN_PREFIX
 from atoll.host import files, git, points
-from atoll.host.intake.large import find_pointers
+from atoll.host.intake.large import copy_objects, find_pointers
 from atoll.host.intake.store import OwnerSettings, load_settings, make_repository, open_store
 from atoll.host.lfs import LfsStore
 from atoll.model.errors import DriverError, StateError
-from atoll.model.lfs import Pointer
 from atoll.model.names import short_hash, slug
 from atoll.model.plan import WorkspacePlan
 
@@ -27,7 +26,6 @@ _PLACE = "standins"
 BASE_PREFIX = "refs/atoll/bases/"
 _BUILDING = ".building-"
 _REFS_BYTES = 1 << 28
-_COPY_BYTES = 1 << 20
 COMMITS = "refs/atoll/commits/"
 """Commits of submodules, which commits of the project record."""
 
@@ -122,18 +120,9 @@ def _add_history(place: Path, store: Path, shallow: bytes) -> None:
 
 def _add_large_files(place: Path, source: Path) -> None:
     """Git LFS objects that the capsule could read, without a second copy where that is possible."""
-    target = LfsStore.of(str(place))
-    for path in sorted(source.glob("*/*/*")) if source.is_dir() else ():
-        pointer = Pointer(path.name, path.stat().st_size)
-        if target.has(pointer):
-            continue
-        try:
-            target.path_of(pointer).parent.mkdir(parents=True, exist_ok=True)
-            os.link(path, target.path_of(pointer))
-        except OSError:
-            target.take(pointer, _pieces(path))
-    if target.objects.is_dir():
-        sync(target.objects)
+    target, given = LfsStore.of(str(place)), LfsStore(source)
+    for pointer in given.all():
+        target.add(pointer, given)
 
 
 def _add_refs(place: Path, layer: Path) -> None:
@@ -167,28 +156,14 @@ def copy_large_files(
     these commits. Returns the paths of those that the stand-in does not have.
     """
     source = LfsStore.of(standin)
-    missing: list[str] = []
     with open_store(git_dir, scratch=scratch) as store:
         target = LfsStore.of(git_dir, store.settings.lfs_storage)
         try:
             found = find_pointers(store, tips, known=())
         except StateError:
             # Too many to be listed: all that there are.
-            paths = source.objects.glob("*/*/*")
-            found = {Pointer(path.name, path.stat().st_size): None for path in paths}
-        for pointer, path in found.items():
-            if target.has(pointer):
-                continue
-            own = source.path_of(pointer)
-            if not source.has(pointer) or not target.take(pointer, _pieces(own)):
-                missing.append(pointer.oid if path is None else path.shown())
-    return tuple(dict.fromkeys(missing))
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_COPY_BYTES):
-            yield piece
+            found = dict.fromkeys(source.all())
+        return copy_objects([source], target, found.items())
 
 
 def copy_modules(standin: str, git_dir: str, *, scratch: Path) -> tuple[str, ...]:

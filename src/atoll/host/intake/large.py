@@ -14,9 +14,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from atoll.host import files
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.refs import GIT_DIRECTORY
 from atoll.host.intake.store import Store
-from atoll.host.lfs import LfsStore
+from atoll.host.lfs import LfsStore, pieces
 from atoll.host.quarantine import lines_of
 from atoll.host.transfer import require_ids
 from atoll.model.errors import StateError
@@ -36,7 +35,6 @@ SMALLEST_POINTER_BYTES = 80
 """No pointer is smaller."""
 _PORTION = 50_000
 """How many blobs are read at once: at most 50 MB."""
-_CHUNK_BYTES = 1 << 20
 MOST_OBJECTS = 100_000
 MOST_BYTES = 32 << 30
 MOST_WRONG_BYTES = 8 << 30
@@ -199,6 +197,24 @@ def parse_batch(answer: bytes) -> Iterator[tuple[bytes, bytes]]:
         at = end + 1 + size + 1
 
 
+def copy_objects(
+    sources: Sequence[LfsStore],
+    target: LfsStore,
+    wanted: Iterable[tuple[Pointer, InsidePath | None]],
+) -> tuple[str, ...]:
+    """Copies objects to `target` that it does not have, each with its content checked. Returns the
+    paths of those that no source has.
+    """
+    missing: list[str] = []
+    for pointer, path in wanted:
+        # An empty file has no object.
+        if pointer.size_bytes == 0 or target.has(pointer):
+            continue
+        if not any(target.copy(pointer, source) for source in sources):
+            missing.append(pointer.oid if path is None else path.shown())
+    return tuple(dict.fromkeys(missing))
+
+
 def bring_large_files(  # noqa: PLR0913 - two stores, and what may pass between them
     store: Store,
     reader: TreeReader,
@@ -279,7 +295,7 @@ def _take(
                 continue
             if not budget.spend(pointer.size_bytes, _hole_bytes(handle, budget.left_hole_bytes)):
                 continue
-            if target.take(pointer, _pieces(file)):
+            if target.take(pointer, pieces(file)):
                 return True
             budget.left_wrong_bytes -= pointer.size_bytes
             budget.wrong.add(pointer, status)
@@ -312,10 +328,3 @@ def _find_data(handle: int, at: int, size: int) -> int:
             # Only a hole follows.
             return size
         raise
-
-
-def _pieces(file: FileIO) -> Iterator[bytes]:
-    """What can be read; an error ends it, and then the hash is wrong."""
-    with suppress(OSError):
-        while piece := file.read(_CHUNK_BYTES):
-            yield piece
