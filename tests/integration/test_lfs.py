@@ -12,7 +12,7 @@ import pytest
 
 import persons
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import work
+from atoll.engine import reaper, work
 from atoll.engine.leases import workspace_plan
 from atoll.engine.projects import open_project
 from atoll.host.intake import large
@@ -158,6 +158,55 @@ def test_staged_and_uncommitted_objects_survive_a_removal(project, owner):
     assert sh(again, "git status --short") == " M a.bin\nAD s.bin\n?? u.bin\n"
     assert sh(again, "cat u.bin a.bin | tail -n 8").startswith("1000\n1\n")
     assert sh(again, "git checkout -q s.bin; tail -n 1 s.bin") == "2000\n"
+
+
+@pytest.mark.parametrize("level", ["worktree", "sandbox"])
+def test_a_point_keeps_its_objects_as_long_as_it_is_there(
+    level, project, owner, git, monkeypatch, warnings, atoll_home
+):
+    """`git lfs prune` does not look at the refs of recovery points."""
+    monkeypatch.setenv("ATOLL_LEVEL", level)
+    capsule = project.new("x")
+    sh(capsule, f"{COMMIT}; seq 3000 > s.bin; git add s.bin; rm s.bin; seq 1000 > u.bin")
+    point = capsule.remove(force=True)
+    git("lfs", "prune", "--recent", cwd=owner)
+    assert not stored(owner / ".git/lfs", SECOND).exists()
+    again = project.recover(point, "x")
+    said = sh(again, "git status --short; git checkout -q s.bin; tail -qn 1 b.bin s.bin u.bin")
+    assert said == "AD s.bin\n?? u.bin\n9000\n3000\n1000\n"
+    assert warnings == []
+    # Nothing is kept of what the base commit has, and a link is enough.
+    [kept] = Path(atoll_home, "points").glob("*/x/*.lfs")
+    assert not stored(kept, FIRST).exists()
+    assert len([path for path in kept.rglob("*") if path.is_file()]) == 3
+    again.remove(force=True)
+    [newer, older] = project.recovery_points()
+    assert older == point
+    project.drop(older)
+    [kept] = Path(atoll_home, "points").glob("*/x/*.lfs")
+    # As somebody may who does not know of `recover --drop`.
+    git("update-ref", "-d", newer.ref, cwd=owner)
+    assert reaper.collect(project.session, dry_run=True).files == (str(kept),)
+    assert str(kept) in reaper.collect(project.session).files
+    assert not kept.exists()
+
+
+def test_objects_that_are_nowhere_are_named(project, owner, git, warnings, atoll_home):
+    """Of a point that an earlier version made, and of one whose kept objects were damaged."""
+    capsule = project.new("x")
+    sh(capsule, f"{COMMIT}; seq 1000 > u.bin")
+    point = capsule.remove(force=True)
+    git("lfs", "prune", "--recent", cwd=owner)
+    [kept] = Path(atoll_home, "points").glob("*/x/*.lfs")
+    content = stored(kept, SECOND)
+    content.write_bytes(content.read_bytes()[::-1])
+    assert f"size {len(SECOND)}" in sh(project.recover(point, "y"), "cat b.bin; tail -n 1 u.bin")
+    assert [text for text in warnings if "`b.bin`: Git LFS pointers" in text]
+    assert not stored(owner / ".git/lfs", SECOND).exists()
+    shutil.rmtree(kept)
+    shutil.rmtree(owner / ".git/lfs")
+    project.recover(point, "z")
+    assert [text for text in warnings if "`a.bin`, `b.bin`, `u.bin`: Git LFS pointers" in text]
 
 
 HOSTILE = {

@@ -9,7 +9,8 @@ from pathlib import Path
 from atoll.drivers.layers import lfs, standins
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.engine.session import Session
-from atoll.host import files, git, points, programs
+from atoll.host import files, git, kept_objects, points, programs
+from atoll.host.intake.store import open_store
 from atoll.host.points import Shelf
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of, printable
@@ -73,7 +74,10 @@ def adopt(session: Session, project: Project, point: RecoveryPoint) -> RecoveryP
     _copy(point, project.git_dir)
     _copy_parts(session, point, project.git_dir, [point.commit])
     own = point._replace(repository="")
-    points.describe(Shelf(project.git_dir, session.home), own)
+    shelf = Shelf(project.git_dir, session.home)
+    with open_store(project.git_dir, scratch=session.home / "standins") as store:
+        kept_objects.keep(shelf, store, own.id, own.commit, base=own.base_commit)
+    points.describe(shelf, own)
     return own
 
 
@@ -89,10 +93,18 @@ def _copy_parts(session: Session, point: RecoveryPoint, git_dir: str, tips: Sequ
     scratch = session.home / "standins"
     large = standins.copy_large_files(point.repository, git_dir, tips, scratch=scratch)
     if large:
-        session.warn(f"not restored: {_listed(large)}: Git LFS objects that Atoll does not have")
+        warn_of_missing(session, large)
     modules = standins.copy_modules(point.repository, git_dir, scratch=scratch)
     if modules:
         session.warn(f"not restored: {_listed(modules)}: of submodules")
+
+
+def warn_of_missing(session: Session, paths: Sequence[str]) -> None:
+    """Names Git LFS files whose objects a restored point lacks."""
+    session.warn(
+        f"{_listed(paths)}: Git LFS pointers whose objects are neither kept with the recovery "
+        "point nor in your repository; `git lfs fetch` may find them on the server"
+    )
 
 
 def _listed(paths: Sequence[str]) -> str:

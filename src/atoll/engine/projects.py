@@ -217,10 +217,22 @@ class Project:
         if point.repository:
             gone.warn_if_unrelated(self.session, self.record, point)
             point = gone.adopt(self.session, self.record, point)
+        else:
+            self._put_objects_back(point)
         plan = self.plan(name, CapsuleSpec(base=point.head_commit))
         # It starts at the HEAD of that moment, but its work began at the base of that moment.
         began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
         return self.make([began], point=point)[0]
+
+    def _put_objects_back(self, point: RecoveryPoint) -> None:
+        from atoll.host import kept_objects  # noqa: PLC0415 - for one verb
+
+        pool = Pool(self.session.pool(self.record.id))
+        # A collection would take the store there for a dead builder's.
+        with pool.turn(shared=True):
+            missing = kept_objects.put_back(self._shelf, point, scratch=pool.root)
+        if missing:
+            gone.warn_of_missing(self.session, missing)
 
     @staticmethod
     def has_restorable_files(point: RecoveryPoint) -> bool:

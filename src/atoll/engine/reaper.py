@@ -19,7 +19,7 @@ from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
 from atoll.host import files, git, locks, programs, space, views
-from atoll.model.errors import AtollError, StateError
+from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, RunState
@@ -160,6 +160,7 @@ def collect(
             recovered += [kept] if kept is not None else []
     removed += _collect_layers(session, dry_run=dry_run, bases=bases)
     removed += _collect_trials(session, dry_run=dry_run)
+    removed += _collect_objects(session, dry_run=dry_run)
     if not dry_run:
         from atoll.engine import confines  # noqa: PLC0415 - for this one verb
 
@@ -202,6 +203,28 @@ def _collect_trials(session: Session, *, dry_run: bool) -> list[str]:
         if os.path.isdir(project.git_dir):
             quarantine.sweep(project.git_dir)
     return [str(path) for path in probes.sweep(session.home, dry_run=dry_run)]
+
+
+def _collect_objects(session: Session, *, dry_run: bool) -> list[str]:
+    """Git LFS objects that were kept for recovery points which do not exist."""
+    from atoll.host import kept_objects  # noqa: PLC0415 - as above
+    from atoll.host.points import Shelf  # noqa: PLC0415
+
+    removed: list[Path] = []
+    for project in session.store.projects():
+
+        def is_busy(name: str, project_id: str = project.id) -> bool:
+            if session.store.find_capsule(project_id, name) is not None:
+                return True
+            return locks.is_locked(session.capsule_lock(project_id, name).path)
+
+        if not os.path.isdir(project.git_dir):
+            continue
+        # A repository that git cannot read says nothing about its points.
+        with contextlib.suppress(DriverError, StateError):
+            shelf = Shelf(project.git_dir, session.home)
+            removed += kept_objects.sweep(shelf, is_busy=is_busy, dry_run=dry_run)
+    return [str(path) for path in removed]
 
 
 def _unsettled(session: Session) -> Collected:

@@ -5,7 +5,8 @@ capsule, and bound to the commit by its id. Nothing is read from commit messages
 point without its file (made by another home or an earlier version) is described by its ref, and
 a trailer counts only where the commit's own parents confirm it.
 
-Nothing but `atoll recover --drop` removes a point, or what lies beside it as plain files.
+Nothing but `atoll recover --drop` removes a point, or what lies beside it as plain files and Git
+LFS objects.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PREFIX = "refs/atoll/recovery/"
 FILES = "recovered"
 """Below Atoll's home: what git cannot store, by the point's id."""
 _NOTES = "points"
+_OBJECTS = ".lfs"
 _NOTE_BYTES = 1 << 16
 _LATEST_S = 1 << 40
 _CAPSULE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
@@ -57,6 +59,17 @@ class Shelf(NamedTuple):
 
     def files_of(self, point: str) -> Path:
         return self.home / FILES / require_id(point)
+
+    def objects_of(self, point: str) -> Path:
+        """Where the Git LFS objects of a point are kept (`kept_objects.py`)."""
+        return self.notes / f"{require_id(point)}{_OBJECTS}"
+
+    def all_objects_of(self, point: str) -> list[Path]:
+        """Also those that were kept when the repository was elsewhere."""
+        return sorted(self.notes.parent.glob(f"*/{require_id(point)}{_OBJECTS}"))
+
+    def all_objects(self) -> list[Path]:
+        return sorted(self.notes.glob(f"*/*{_OBJECTS}"))
 
 
 def require_id(point: str) -> str:
@@ -180,5 +193,7 @@ def drop(shelf: Shelf, point: RecoveryPoint) -> None:
         raise StateError("this is not the id of a recovery point", hint="atoll recover")
     if os.path.lexists(kept := shelf.files_of(point.id)):
         files.remove_tree(kept, within=shelf.home / FILES)
+    if os.path.lexists(objects := shelf.objects_of(point.id)):
+        files.remove_tree(objects, within=shelf.notes)
     git.delete_ref(PREFIX + point.id, cwd=shelf.repository, old=point.commit)
     shelf.note_of(point.id).unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.drivers.layers import standins
 from atoll.drivers.workspace import submodules
 from atoll.drivers.workspace.examination import (
     UNREADABLE,
@@ -26,7 +27,7 @@ from atoll.drivers.workspace.examination import (
     staged_only,
 )
 from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
-from atoll.host import files, git, points, space
+from atoll.host import files, git, kept_objects, points, space
 from atoll.host.intake import commits, comparison, trees
 from atoll.host.intake.content import tracked_below
 from atoll.host.intake.store import Store, open_store
@@ -324,6 +325,7 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         # Work that came after an interrupted removal had saved: both states are kept.
         earlier = [] if before is None else [before]
         if before is not None and _holds(store, before, tree, head):
+            _keep_objects(site, shelf, store, kept, before)
             return _Made(before, index)
         parents = [*kept.tips, *earlier, *([index] if index is not None else [])]
         text = f"atoll: recovery point {kept.point}\n\nAtoll-Base: {kept.base}\n"
@@ -333,7 +335,14 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
             # The commits brought theirs; what is only staged may name other LFS objects.
             site.bring_parts(kept.workspace, store, [made])
         commits.publish(store, shelf.repository, [made], known=kept.tips)
+        _keep_objects(site, shelf, store, kept, made)
         return _Made(made, index)
+
+
+def _keep_objects(site: Site, shelf: Shelf, store: Store, kept: _Kept, commit: str) -> None:
+    # Of a stand-in nobody prunes anything.
+    if not standins.is_standin(site.plan):
+        kept_objects.keep(shelf, store, kept.point, commit, base=kept.base)
 
 
 def _written(store: Store, tree: str, parents: list[str], text: bytes) -> ObjectId:
