@@ -74,8 +74,12 @@ def test_commits_of_a_submodule_of_a_submodule_come_out(project, owner, git):
     sh(
         capsule,
         "cd lib/deep; echo d > d; git add d; git commit -qm d; cd ..; git add deep; "
-        "git commit -qm deep; cd ..; git add lib; git commit -qm nested",
+        "git commit -qm deep",
     )
+    with pytest.raises(StateError, match=r"2 changed submodules: `lib`, `lib/deep`$") as caught:
+        capsule.remove()
+    assert str(caught.value.hint).startswith('atoll commit x -m "…" (records')
+    work.commit(capsule, "nested")
     assert capsule.remove(keep_branch=True) is None
     git("merge", "--quiet", "atoll/x", cwd=owner)
     git("submodule", "update", "--quiet", "--no-fetch", "--recursive", cwd=owner)
@@ -125,14 +129,20 @@ def test_a_pointer_to_a_commit_that_is_nowhere_is_refused(project, owner, git, w
 
 
 def test_a_repository_that_is_recorded_and_no_submodule_is_refused(project, owner, git, warnings):
-    capsule = project.new("x")
-    sh(capsule, "git init -q emb; cd emb; echo o > o; git add o; git commit -qm o; cd ..; "
-       "git -c advice.addEmbeddedRepo=false add emb; git commit -qm emb")  # fmt: skip
-    assert [text for text in warnings if "not a submodule of the project" in text]
+    capsule, cured = project.new("x"), project.new("y")
+    for one in (capsule, cured):
+        sh(one, "git init -q emb; cd emb; echo o > o; git add o; git commit -qm o; cd ..; "
+           "git -c advice.addEmbeddedRepo=false add emb; git commit -qm emb")  # fmt: skip
+    assert [text for text in warnings if "you have no repository for it" in text]
     with pytest.raises(StateError, match="1 nested repository: `emb/`"):
         capsule.remove()
     point = capsule.remove(force=True)
     assert [path for path in Path(point.files).rglob("o") if path.is_file()]
+    # What the hint says is a cure.
+    sh(cured, "git submodule --quiet add --force ./emb emb; git submodule absorbgitdirs emb; "
+       "git commit -qm cured")  # fmt: skip
+    assert cured.remove(keep_branch=True) is None
+    assert (owner / ".git/modules/emb/HEAD").is_file()
 
 
 def test_the_owners_own_repository_that_is_no_submodule_is_not_written(
@@ -147,7 +157,7 @@ def test_the_owners_own_repository_that_is_no_submodule_is_not_written(
        "--allow-empty -m evil; c=$(git rev-parse HEAD); cd ../..; "
        "git update-index --add --cacheinfo 160000,$c,vendor/priv; git commit -qm evil")  # fmt: skip
     assert (git("for-each-ref", cwd=private), git("count-objects", cwd=private)) == before
-    assert [text for text in warnings if "not a submodule of the project" in text]
+    assert [text for text in warnings if "you have no repository for it" in text]
     capsule.remove(force=True)
     assert (git("for-each-ref", cwd=private), git("count-objects", cwd=private)) == before
 

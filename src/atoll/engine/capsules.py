@@ -381,20 +381,5 @@ class Capsule:
         if work.any:
             raise StateError(
                 f"`{self.name}` holds work that exists nowhere else: " + "; ".join(work.render()),
-                hint=self._way_out(work),
+                hint=removal.render_way_out(self.record, work, is_layered=self.is_view),
             )
-
-    def _way_out(self, work: Work) -> str:
-        stored = f"atoll rm {self.name} --force (stores it; atoll recover brings it back)"
-        if work.needs_files:
-            return stored
-        if work.uncommitted or work.untracked:
-            return f'atoll commit {self.name} -m "…", or {stored}'
-        if work.stashes:
-            return f"atoll run {self.name} -- git stash pop, or {stored}"
-        if work.off_branch:
-            return stored
-        return (
-            f"git merge {self.record.branch}, or atoll rm {self.name} --keep-branch, or "
-            f"atoll rm {self.name} --force (stores all of them; atoll recover brings them back)"
-        )

@@ -178,3 +178,25 @@ def finish(session: Session, capsule: Capsule) -> RecoveryPoint | None:
     if capsule.state is not CapsuleState.REMOVING:
         announce(session, capsule)
     return remove(session, capsule)
+
+
+def render_way_out(capsule: Capsule, work: Work, *, is_layered: bool) -> str:
+    """What to do about work that keeps a capsule from being removed."""
+    name = capsule.name
+    stored = f"atoll rm {name} --force (stores it; atoll recover brings it back)"
+    committed = f'atoll commit {name} -m "…"'
+    # A worktree's submodules are its own, and what is committed there stays in it.
+    if work.is_recordable and is_layered:
+        return f"{committed} (records what the submodules have committed), or {stored}"
+    if work.needs_files:
+        return stored
+    if work.uncommitted or work.untracked:
+        return f"{committed}, or {stored}"
+    if work.stashes:
+        return f"atoll run {name} -- git stash pop, or {stored}"
+    if work.off_branch:
+        return stored
+    return (
+        f"git merge {capsule.branch}, or atoll rm {name} --keep-branch, or "
+        f"atoll rm {name} --force (stores all of them; atoll recover brings them back)"
+    )

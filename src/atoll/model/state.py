@@ -191,7 +191,8 @@ class Work(NamedTuple):
     commits: int = 0
     """Those that are only stashed are not among them."""
     nested: tuple[str, ...] = ()
-    """Repositories inside the workspace: git cannot store them, so they are kept as files."""
+    """Repositories inside the workspace: git cannot store them, so they are kept as files. One that
+    is no submodule ends with `/`."""
     ignored: int = 0
     """Ignored top-level entries: build products, which no command promises to keep."""
     unstorable: tuple[str, ...] = ()
@@ -213,13 +214,28 @@ class Work(NamedTuple):
         """Whether git cannot store some of it, so that files are kept."""
         return bool(self.nested or self.unstorable or self.large)
 
+    @property
+    def submodules(self) -> tuple[str, ...]:
+        """Those of the nested repositories that are submodules."""
+        return tuple(path for path in self.nested if not path.endswith("/") and path not in WHOLE)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether submodules have changed, and a commit of the project can hold all the rest."""
+        others = self._others() or self.unstorable or self.large
+        return bool(self.submodules) and not (others or self.stashes or self.off_branch)
+
+    def _others(self) -> tuple[str, ...]:
+        return tuple(path for path in self.nested if path not in self.submodules)
+
     def render(self) -> list[str]:
         """One phrase per kind of work, as `rm` shows them."""
         lines = []
         for one, several, paths in (
             ("uncommitted", "uncommitted", self.uncommitted),
             ("untracked", "untracked", self.untracked),
-            ("nested repository", "nested repositories", self.nested),
+            ("changed submodule", "changed submodules", self.submodules),
+            ("nested repository", "nested repositories", self._others()),
             ("file that git cannot store", "files that git cannot store", self.unstorable),
             ("Git LFS object not imported", "Git LFS objects not imported", self.large),
         ):

@@ -80,6 +80,10 @@ def test_work_in_words():
         "1 nested repository: `v/`",
         "1 commit that no other branch holds",
     ]
+    assert Work(nested=("lib", "lib/deep", "v/")).render() == [
+        "2 changed submodules: `lib`, `lib/deep`",
+        "1 nested repository: `v/`",
+    ]
     assert Work(unstorable=("a",)).render() == ["1 file that git cannot store: `a`"]
     assert Work(large=("a.bin",)).render() == ["1 Git LFS object not imported: `a.bin`"]
     assert Work(nested=WHOLE, large=WHOLE).render() == [

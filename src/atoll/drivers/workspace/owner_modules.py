@@ -83,8 +83,10 @@ def make_place(plan: WorkspacePlan, inside: InsidePath) -> str:
     if not inside.is_below(MODULES):
         path = str(inside.parent and inside.parent.shown())
         raise StateError(
-            f"`{path}` is a repository of its own and not a submodule of the project",
-            hint=f"inside: git submodule add URL {path}, or: git rm --cached {path}",
+            f"you have no repository for it, and the capsule has it in `{path}/.git`, which is not "
+            "where git keeps the repositories of submodules",
+            hint=f"inside: git submodule absorbgitdirs {path} (after git submodule add --force "
+            f"URL {path}, if `.gitmodules` does not name it), or: git rm --cached {path}",
         )
     place = _named(plan, inside)
     if not _is_usable(plan, place) or not _is_free_of_links(plan, place):

@@ -176,13 +176,18 @@ def find_gitlinks(
         if after is not None and after.mode == GITLINK
     }
     places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
-    places |= {path for path in seen.repositories if submodules.is_submodule(workspace.tree, path)}
+    # A submodule of a submodule is recorded there.
+    places |= {path for path in seen.submodules if not _is_in_repository(workspace, path)}
     links = {
         path: submodules.find_head(workspace.tree, path) or recorded.get(path)
         for path in places
         if workspace.tree.kind(path) == "directory"
     }
     return {path: commit for path, commit in links.items() if commit is not None}
+
+
+def _is_in_repository(workspace: Workspace, path: InsidePath) -> bool:
+    return any(workspace.tree.kind(above.child(b".git")) is not None for above in path.parents())
 
 
 def write_survey(

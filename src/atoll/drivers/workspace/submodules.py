@@ -97,7 +97,7 @@ def find_moved(
     places = {place for path in touched if (place := walk.place_of(path)) is not None}
     moved = set()
     for place in sorted(places):
-        module = _files_of(tree, place)
+        module = walk.files_of(place)
         if not _Repository(tree, below, place, budget).is_known(owner, module):
             moved.add(module)
         if budget.is_spent():
@@ -112,6 +112,7 @@ class _Walk:
         self._tree = tree
         self._budget = budget
         self._around: dict[InsidePath, InsidePath | None] = {}
+        self._files: dict[InsidePath, InsidePath] = {}
         self.is_too_deep = False
 
     def skip(self, path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
@@ -136,6 +137,25 @@ class _Walk:
             return None
         outer = self._find_around(above)
         return path if _begins(above, outer) else outer
+
+    def files_of(self, place: InsidePath) -> InsidePath:
+        """Where the files of a repository are, which is named after the path that they were first
+        at; the repository itself if they are not there.
+        """
+        if place not in self._files:
+            self._files[place] = self._find_files(place)
+        return self._files[place]
+
+    def _find_files(self, place: InsidePath) -> InsidePath:
+        above = place.parent
+        outer = None if above is None else self._find_around(above)
+        named = place.raw.removeprefix(MODULES.raw + b"/")
+        if outer not in (None, MODULES):
+            # Its name is a path in the files of the submodule that it belongs to.
+            name = place.raw.removeprefix(outer.raw + b"/modules/")
+            named = self.files_of(outer).raw + b"/" + name
+        module = find_path(Untrusted(named))
+        return place if module is None or find_repository(self._tree, module) != place else module
 
     def _find_around(self, path: InsidePath) -> InsidePath | None:
         """The repository that a directory belongs to. Below each `modules` the first directory
@@ -218,12 +238,6 @@ def _tips(refs: AgentRefs) -> Iterator[ObjectId]:
     yield from refs.refs.values()
     yield from refs.stashes
     yield from refs.worktrees
-
-
-def _files_of(tree: TreeReader, place: InsidePath) -> InsidePath:
-    """A submodule's repository is named after the path that it was first at."""
-    module = find_path(Untrusted(place.raw.removeprefix(MODULES.raw + b"/")))
-    return place if module is None or find_repository(tree, module) != place else module
 
 
 def find_repository(tree: TreeReader, module: InsidePath) -> InsidePath | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from atoll.drivers.layers import own_rules
 from atoll.drivers.workspace.entry_reader import Found
-from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed
+from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed, is_submodule
 from atoll.host.beneath import TreeReader
 from atoll.host.intake import comparison, trees
 from atoll.host.intake.comparison import Moved
@@ -69,6 +69,8 @@ class Survey(NamedTuple):
     """What the commit tracks at these places."""
     repositories: tuple[InsidePath, ...]
     """Of their own, in the workspace: git cannot store them."""
+    submodules: frozenset[InsidePath]
+    """Those of them that are kept where git keeps the repositories of submodules."""
     closed: tuple[InsidePath, ...]
     """What cannot be read."""
     ignored: int
@@ -88,11 +90,11 @@ class Survey(NamedTuple):
         return self.tracked.get(path)
 
     def nested(self) -> tuple[str, ...]:
-        """Repositories that no tree of the workspace can hold, for people; an untracked one ends
-        with `/`.
+        """Repositories that no tree of the workspace can hold, for people; one that is no submodule
+        ends with `/`.
         """
         return tuple(
-            path.shown() if path in self.tracked else f"{path.shown()}/"
+            path.shown() if path in self.tracked or path in self.submodules else f"{path.shown()}/"
             for path in self.repositories
         )
 
@@ -158,6 +160,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     loose = [path for path in found if path not in known and path not in links]
     unread = compared - {*ids} | _closed(reader, changes, loose)
     nested = _nested(workspace, walk.nested, (tracked, second), is_changed)
+    repositories = nested | modules
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -166,7 +169,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
         reader=reader,
         removed=_removed(workspace, changes, tracked, found) - absent,
         tracked=tracked,
-        repositories=tuple(sorted(nested | modules)),
+        repositories=tuple(sorted(repositories)),
+        submodules=frozenset(p for p in repositories if is_submodule(workspace.tree, p)),
         closed=tuple(sorted(closed | unread)),
         ignored=len(ignored) + len(walk.ignored),
         own_rules=_apart(store, commit, rules, known),
