@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from atoll.host import git as host_git
 from atoll.host import process, ref_files
+from atoll.model.errors import DriverError
 
 MOST_PROGRAMS = 8
 COMMIT = "git -c user.name=a -c user.email=a@b commit --quiet --message y"
@@ -110,3 +112,27 @@ def test_refs_are_read_from_their_files(repo, git, monkeypatch):
     with pytest.raises(ref_files.UnusualError):
         ref_files.find_ref(str(repo), "refs/heads/main")
     assert host_git.find_ref("refs/heads/main", cwd=str(repo)) == tip
+
+
+def test_a_deleted_ref_does_not_come_back_from_a_pack(repo, git, monkeypatch):
+    """`git pack-refs` reads the ref before it is deleted and writes `packed-refs` after that."""
+    store, ref = repo / ".git", "refs/heads/loose"
+    git("branch", "loose", cwd=repo)
+    tip = git("rev-parse", ref, cwd=repo).strip()
+    (store / "packed-refs.lock").touch()
+    with pytest.raises(ref_files.UnusualError):
+        ref_files.delete_ref(str(store), ref)
+    (store / "packed-refs.lock").unlink()
+    with pytest.raises(DriverError):
+        host_git.delete_ref(ref, cwd=str(store), old="1" * 40)
+    assert host_git.find_ref(ref, cwd=str(store)) == tip
+    unlink = Path.unlink
+
+    def unlink_late(path: Path, *, missing_ok: bool = False) -> None:
+        if path == store / ref:
+            git("pack-refs", "--all", "--no-prune", cwd=repo)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    host_git.delete_ref(ref, cwd=str(store), old=tip)
+    assert "loose" not in git("for-each-ref", cwd=repo)

@@ -195,13 +195,24 @@ def set_ref(ref: str, commit: str, *, cwd: str) -> None:
 
 
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
-    """Deletes one of Atoll's own refs, if it is at `old` where that is given."""
+    """Deletes one of Atoll's own refs. Raises DriverError if it is not at `old` where that is
+    given.
+    """
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     with suppress(ref_files.UnusualError):
-        if old is None:
-            ref_files.delete_ref(cwd, ref)
+        if _is_deleted_as_file(ref, cwd, old):
             return
     _update_ref("-d", ref, *([] if old is None else [old]), cwd=cwd)
+
+
+def _is_deleted_as_file(ref: str, repository: str, old: str | None) -> bool:
+    try:
+        ref_files.delete_ref(repository, ref, old=old)
+    except ref_files.RepackedError:
+        lock = Path(repository, "packed-refs.lock")
+        is_packed = wait_until(lambda: not lock.exists(), timeout_s=_STALE_S)
+        return is_packed and find_ref(ref, cwd=repository) is None
+    return True
 
 
 def _update_ref(*args: str, cwd: str) -> None:

@@ -29,6 +29,10 @@ class UnusualError(Exception):
     """The files do not answer this: ask git."""
 
 
+class RepackedError(UnusualError):
+    """A ref was deleted while the packed refs were written anew: it may come back there."""
+
+
 def find_ref(repository: str, ref: str) -> str | None:
     """What a full ref name stands for, or None when there is no such ref."""
     _require_plain(repository)
@@ -94,32 +98,52 @@ def create_ref(repository: str, ref: str, commit: str) -> None:
             break
 
 
-def delete_ref(repository: str, ref: str) -> None:
+def delete_ref(repository: str, ref: str, *, old: str | None = None) -> None:
     """Deletes a ref that is a file of its own, with its log. Raises UnusualError when it is more
-    than that.
+    than that, or is not at `old` where that is given, and RepackedError when it is deleted but a
+    `git pack-refs` may have seen it before.
+
+    Git copies refs into `packed-refs` under `packed-refs.lock` and without the locks of the refs.
+    That lock is not taken here: one that a killed Atoll left could not be told from one that a git
+    holds, and would stop every git that deletes or packs refs. A git that may have read the ref
+    before it was deleted still has the lock afterwards, or has changed `packed-refs`.
     """
     _require_plain(repository)
     path, log = Path(repository, ref), Path(repository, "logs", ref)
-    content = _read(repository, os.fsencode(ref), _REF_BYTES)
-    packed = _read(repository, b"packed-refs", _PACKED_BYTES) or b""
-    if content is None or not _HEX.match(content) or b" %s\n" % os.fsencode(ref) in packed:
-        raise UnusualError
     lock = path.with_name(f"{path.name}.lock")
     try:
         os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
     except OSError as error:
         raise UnusualError from error
     try:
-        # Somebody may have moved or packed it before the lock was ours.
-        if _read(repository, os.fsencode(ref), _REF_BYTES) != content:
+        packed = _settled_pack(repository)
+        value = _HEX.match(_read(repository, os.fsencode(ref), _REF_BYTES) or b"")
+        if value is None or b" %s\n" % os.fsencode(ref) in packed:
             raise UnusualError
-        if (_read(repository, b"packed-refs", _PACKED_BYTES) or b"") != packed:
+        if old is not None and value[1].decode() != old:
             raise UnusualError
         path.unlink()
         log.unlink(missing_ok=True)
+        _require_same_pack(repository, packed)
     finally:
         lock.unlink(missing_ok=True)
     files.sync_directory(path.parent)
+
+
+def _settled_pack(repository: str) -> bytes:
+    """The packed refs. Raises UnusualError while they are written anew."""
+    if os.path.lexists(os.path.join(repository, "packed-refs.lock")):
+        raise UnusualError
+    return _read(repository, b"packed-refs", _PACKED_BYTES) or b""
+
+
+def _require_same_pack(repository: str, packed: bytes) -> None:
+    try:
+        is_same = _settled_pack(repository) == packed
+    except UnusualError as error:
+        raise RepackedError from error
+    if not is_same:
+        raise RepackedError
 
 
 def is_checked_out(repository: str, ref: str) -> bool:

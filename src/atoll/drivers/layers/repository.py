@@ -176,8 +176,8 @@ def unpin_unused(pool: Pool, repository: str) -> None:
     places = (pool.root / _PINS).iterdir() if (pool.root / _PINS).is_dir() else ()
     for note in [path for path in places if not (pool.layers / path.name).exists()]:
         ref = PIN_PREFIX + note.name
-        if git.find_ref(ref, cwd=repository) is not None:
-            git.delete_ref(ref, cwd=repository)
+        if (pin := git.find_ref(ref, cwd=repository)) is not None:
+            git.delete_ref(ref, cwd=repository, old=pin)
         note.unlink()
 
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from atoll.host import files, git, ref_files
+from atoll.model.errors import DriverError
 
 
 def forget_branch(repository: str, branch: str) -> None:
-    """Deletes the branch, unless the owner has checked it out; fine when there is none."""
+    """Deletes the branch, unless the owner has checked it out or moves it meanwhile; fine when
+    there is none.
+    """
     ref = f"refs/heads/{branch}"
     git.remove_stale_lock(Path(repository, f"{ref}.lock"))
-    if git.find_ref(ref, cwd=repository) is None or _is_checked_out(repository, branch):
+    tip = git.find_ref(ref, cwd=repository)
+    if tip is None or _is_checked_out(repository, branch):
         return
     if _has_settings(repository, branch):
         git.git("branch", "--quiet", "-D", "--", branch, cwd=repository, alone=True)
         return
     # Not by `git branch`, which writes the owner's config anew without waiting for the disk.
-    git.delete_ref(ref, cwd=repository)
+    try:
+        git.delete_ref(ref, cwd=repository, old=tip)
+    except DriverError:
+        if git.find_ref(ref, cwd=repository) in (None, tip):
+            raise
 
 
 def _is_checked_out(repository: str, branch: str) -> bool:
