@@ -173,22 +173,29 @@ def test_a_submodule_whose_repository_lies_in_its_files_is_the_owners(path, proj
 
 
 def test_names_of_submodules_do_not_lead_out_of_the_owners_repository(project, owner, warnings):
-    """A repository below another one's `hooks`, and one whose pointer leaves `.git/modules`."""
+    """A repository below another one's `hooks`, one whose pointer leaves `.git/modules`, and names
+    that a terminal or git takes for something else. The usable one goes with the others.
+    """
+    modules = owner / ".git" / "modules"
+    before = sorted(os.listdir(modules)), sorted(os.listdir(modules / "lib"))
     capsule = project.new("x")
     sh(
         capsule,
-        "for n in lib/hooks/evil ../../evil; do p=$(echo $n | tr -c a-z _); "
+        "for n in lib/hooks/evil ../../evil a.lock config good/one "
+        "\"$(printf 'e\\033]0;p\\007\\nX')\"; do p=$(echo $n | tr -c a-z _); "
         "git init -q --bare $TMPDIR/b; c=$(git --git-dir=$TMPDIR/b commit-tree -m c $(git "
         "--git-dir=$TMPDIR/b mktree </dev/null)); git --git-dir=$TMPDIR/b update-ref HEAD $c; "
-        "mkdir -p $p .git/modules/$n; rm -r .git/modules/$n; mv $TMPDIR/b .git/modules/$n; "
-        "echo gitdir: ../.git/modules/$n > $p/.git; "
+        'mkdir -p $p ".git/modules/$n"; rm -r ".git/modules/$n"; mv $TMPDIR/b ".git/modules/$n"; '
+        'echo "gitdir: ../.git/modules/$n" > $p/.git; '
         "git update-index --add --cacheinfo 160000,$c,$p; done; git commit -qm evil",
     )
     assert [text for text in warnings if "was not brought out" in text]
+    assert (sorted(os.listdir(modules)), sorted(os.listdir(modules / "lib"))) == before
     assert not (owner / ".git" / "modules" / "lib" / "hooks" / "evil").exists()
     assert not (owner / ".git" / "evil").exists()
     assert not (owner / "evil").exists()
     assert capsule.remove(force=True) is not None
+    assert sorted(os.listdir(modules)) == before[0]
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -45,6 +45,48 @@ class IncompleteError(StateError):
     """Something that the tips need is not there."""
 
 
+class OverLimitError(StateError):
+    """It is more than an import may cost."""
+
+
+class Allowance:
+    """What several imports may cost together; the time runs from now on."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._ends_at = time.monotonic() + (limits.seconds or float("inf"))
+        self._size_bytes, self._objects = 0, 0
+        self._is_over = False
+
+    def limits(self) -> Limits:
+        """For the next import. Raises OverLimitError when nothing is left."""
+        size_bytes = self._limits.size_bytes - self._size_bytes
+        objects = self._limits.objects - self._objects
+        seconds = self._ends_at - time.monotonic()
+        if self._is_over or min(size_bytes, objects, seconds) <= 0:
+            raise self.exceeded()
+        return self._limits._replace(
+            size_bytes=size_bytes,
+            objects=objects,
+            seconds=None if self._limits.seconds is None else seconds,
+        )
+
+    def spend(self, brought: Brought) -> None:
+        self._size_bytes += brought.size_bytes
+        self._objects += brought.objects
+
+    def exceeded(self) -> OverLimitError:
+        """Every further import is refused, too."""
+        self._is_over = True
+        most = f"{render_size(self._limits.size_bytes)} or {self._limits.objects:,} objects"
+        if self._limits.seconds is not None:
+            most += f", or take longer than {render_duration(self._limits.seconds)}"
+        return OverLimitError(
+            f"the commits of all submodules together are more than {most}",
+            hint="commit less, and keep large and generated files out of git",
+        )
+
+
 def require_ids(*names: str) -> None:
     for name in names:
         if not _ID.fullmatch(name):
@@ -84,17 +126,17 @@ class Transfer(NamedTuple):
 
     def too_late(self) -> StateError:
         most = render_duration(self.limits.seconds or 0)
-        return self.refusal(f"took longer than {most}", hint="try again")
+        return OverLimitError(_message(f"took longer than {most}"), hint="try again")
 
     def too_large(self) -> StateError:
-        return self.refusal(
-            f"is larger than {render_size(self.limits.size_bytes)}",
+        return OverLimitError(
+            _message(f"is larger than {render_size(self.limits.size_bytes)}"),
             hint="commit less, and keep large and generated files out of git",
         )
 
     def too_many(self) -> StateError:
-        return self.refusal(
-            f"has more than {self.limits.objects:,} objects",
+        return OverLimitError(
+            _message(f"has more than {self.limits.objects:,} objects"),
             hint="keep generated files out of git",
         )
 

@@ -20,6 +20,9 @@ ObjectId = NewType("ObjectId", str)
 """A full object id in lower-case hexadecimal: nothing an option or a path can hide in."""
 RefName = NewType("RefName", str)
 """A full ref name below `refs/`, by git's own rules."""
+ModuleName = NewType("ModuleName", str)
+"""What a submodule's repository is called below `.git/modules`: nothing that a terminal or git
+takes for something else."""
 
 _OBJECT_ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF_NAME = re.compile(r"refs(/[^\x00-\x20\x7f~^:?*\[\\/]+)+")
@@ -27,6 +30,14 @@ _REF_BYTES = 1024
 _PATH_BYTES = 4096
 _SHOWN_CHARACTERS = 400
 _NOT_PLAIN = frozenset({b"", b".", b".."})
+_NAME_BYTES = 255
+_MODULE_BYTES = 1024
+_OF_GIT = frozenset({
+    ".git", "branches", "commondir", "config", "config.worktree", "description", "gitdir", "head",
+    "hooks", "index", "info", "logs", "objects", "packed-refs", "refs", "shallow", "worktrees",
+})  # fmt: skip
+"""What git keeps in a repository. Its `modules` are not among them: repositories of submodules in
+a submodule belong there."""
 
 
 class Untrusted:
@@ -186,6 +197,22 @@ def find_ref_name(value: Untrusted) -> RefName | None:
     if any(part.startswith(".") or part.endswith((".", ".lock")) for part in parts):
         return None
     return None if ".." in text or "@{" in text else RefName(text)
+
+
+def find_module_name(value: Untrusted) -> ModuleName | None:
+    """A name for a directory below the owner's `.git/modules`, with `/` in it or not: text without
+    control characters, no lock, no option, and nothing that is called as a file of git's own.
+    """
+    raw = value._raw  # noqa: SLF001 - a validator
+    text = os.fsdecode(raw)
+    if len(raw) > _MODULE_BYTES or not _is_plain(raw) or not text.isprintable() or "\\" in text:
+        return None
+    parts = text.lower().split("/")
+    if any(part in _OF_GIT or part.startswith("-") or part != part.strip(" ") for part in parts):
+        return None
+    if any(part.endswith((".lock", ".")) or len(os.fsencode(part)) > _NAME_BYTES for part in parts):
+        return None
+    return ModuleName(text)
 
 
 def find_number(value: Untrusted, *, most: int) -> int | None:

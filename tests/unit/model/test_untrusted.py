@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from atoll.model.untrusted import (
     InsidePath,
     Untrusted,
+    find_module_name,
     find_number,
     find_object_id,
     find_path,
@@ -36,7 +37,7 @@ def test_nothing_is_text_before_it_is_validated(value):
 @given(st.binary())
 def test_validators_never_raise(raw):
     value = Untrusted(raw)
-    for find in (find_path, find_object_id, find_ref_name):
+    for find in (find_path, find_object_id, find_ref_name, find_module_name):
         find(value)
     find_number(value, most=10**6)
     assert show(value).isprintable()
@@ -129,3 +130,15 @@ def test_what_is_no_ref_is_refused(raw):
 
 def test_what_is_shown_is_short():
     assert len(show(Untrusted(b"x" * 10**6))) == 400
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_usable"),
+    [(b"lib", True), (b"third party/o\xc3\xa9.git", True), (b"lib/modules/deep", True),
+     (b".vim/x", True), (b"a.lock", False), (b"a.LOCK/b", False), (b"config", False),
+     (b"lib/HEAD", False), (b"a/Hooks/b", False), (b"\x1b]0;pwn\x07\nX", False),
+     (b"a\xe2\x80\xaeb", False), (b"\xff", False), (b"-x", False), (b"a/../b", False),
+     (b" a", False), (b"a\\b", False), (b".git", False), (b"x" * 256, False)],
+)  # fmt: skip
+def test_names_of_submodules(raw, is_usable):
+    assert (find_module_name(Untrusted(raw)) is not None) == is_usable

@@ -26,7 +26,7 @@ from atoll.host.intake.content import tracked_below
 from atoll.host.intake.large import LargeBudget, LargeFiles, bring_large_files
 from atoll.host.intake.objects import import_objects
 from atoll.host.intake.store import Store, open_store, scratch_directory
-from atoll.host.transfer import IncompleteError
+from atoll.host.transfer import Allowance, Brought, IncompleteError, OverLimitError
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
@@ -76,12 +76,21 @@ def bring_modules(
 ) -> Modules:
     """Brings what commits record beyond the base commit. Raises StateError or DriverError for
     what is wrong with the project's own commits; what is wrong with a submodule is returned.
+
+    If anything is, no repository stays that was made for a submodule: the commits are not going to
+    be the owner's, and may never be.
     """
     links = list(dict.fromkeys(_recorded(plan, store, tips)))
     if len(links) > _MOST_LINKS:
         raise StateError(f"the commits record more than {_MOST_LINKS} states of submodules")
     bringer = _Bringer(plan, tree, scratch, budget)
-    bringer.bring(links, depth=0)
+    try:
+        bringer.bring(links, depth=0)
+    except BaseException:
+        bringer.drop_made()
+        raise
+    if any(it.is_used for it in bringer.unresolved):
+        bringer.drop_made()
     return Modules(tuple(bringer.unresolved), _joined(bringer.large))
 
 
@@ -148,6 +157,13 @@ class _Bringer:
         self.unresolved: list[Unresolved] = []
         self.large: list[LargeFiles] = []
         self._seen: set[tuple[InsidePath, ObjectId]] = set()
+        self._made: list[str] = []
+        self._allowance = Allowance()
+
+    def drop_made(self) -> None:
+        """Removes the repositories that were made; the last first, which may lie in others."""
+        while self._made:
+            owner_modules.drop_place(self._plan, self._made.pop())
 
     def bring(self, links: Iterable[Link], *, depth: int) -> None:
         for link in links:
@@ -169,13 +185,13 @@ class _Bringer:
         if place.inside is None:
             self._resolve_without(place.owner, link)
             return
-        owner = place.owner or owner_modules.make_place(self._plan, place.inside)
+        owner = place.owner or self._make_place(place.inside)
         try:
             self._import(owner, place.inside, link)
         except (StateError, DriverError) as error:
-            if place.owner is None:
-                owner_modules.drop_place(self._plan, owner)
-            elif owner_modules.has_object(owner, f"{link.commit}^{{commit}}"):
+            if place.owner is not None and owner_modules.has_object(
+                owner, f"{link.commit}^{{commit}}"
+            ):
                 _keep(owner, link.commit)
                 return
             if isinstance(error, IncompleteError):
@@ -183,6 +199,11 @@ class _Bringer:
             raise
         self._bring_parts(owner, place.inside, link, depth)
         _keep(owner, link.commit)
+
+    def _make_place(self, inside: InsidePath) -> str:
+        made = owner_modules.make_place(self._plan, inside)
+        self._made.append(made)
+        return made
 
     def _resolve_without(self, owner: str | None, link: Link) -> None:
         """The capsule has no repository for it."""
@@ -194,10 +215,16 @@ class _Bringer:
 
     def _import(self, owner: str, inside: InsidePath, link: Link) -> None:
         known = [] if link.before is None else [link.before]
+        limits = self._allowance.limits()
         with self._visible(inside) as history:
-            import_objects(
-                self._tree, owner, [link.commit], known=known, at=inside, history=history
-            )
+            try:
+                taken = import_objects(
+                    self._tree, owner, [link.commit],
+                    known=known, limits=limits, at=inside, history=history,
+                )  # fmt: skip
+            except OverLimitError as error:
+                raise self._allowance.exceeded() from error
+        self._allowance.spend(Brought(taken.objects, taken.size_bytes))
 
     @contextmanager
     def _visible(self, inside: InsidePath) -> Iterator[Path]:

@@ -10,6 +10,7 @@ is no submodule of the owner's is never used, whatever the capsule's commits rec
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from atoll.host.beneath import TreeReader
 from atoll.host.merged import PlainTree
 from atoll.model.errors import StateError
 from atoll.model.plan import WorkspacePlan
-from atoll.model.untrusted import InsidePath
+from atoll.model.untrusted import InsidePath, Untrusted, find_module_name
 
 _POINTER_BYTES = 1 << 16
 _SHA1 = 40
@@ -40,7 +41,7 @@ def find_place(plan: WorkspacePlan, tree: TreeReader, module: InsidePath) -> Mod
     inside = module if module.is_below(MODULES) else find_repository(tree, module)
     owner = find_module(plan, module)
     if owner is None and inside is not None and inside.is_below(MODULES):
-        named = _named(plan, inside)
+        named = _named(plan, os.fsdecode(_name_of(inside)))
         owner = str(named) if _is_repository(named) and _is_free_of_links(plan, named) else None
     return ModulePlace(owner, inside)
 
@@ -88,25 +89,42 @@ def make_place(plan: WorkspacePlan, inside: InsidePath) -> str:
             hint=f"inside: git submodule absorbgitdirs {path} (after git submodule add --force "
             f"URL {path}, if `.gitmodules` does not name it), or: git rm --cached {path}",
         )
-    place = _named(plan, inside)
-    if not _is_usable(plan, place) or not _is_free_of_links(plan, place):
-        raise StateError(f"the submodule in `{inside.shown()}` has a name that cannot be used")
+    name = find_module_name(Untrusted(_name_of(inside)))
+    place = None if name is None else _named(plan, name)
+    if place is None or not _is_usable(plan, place) or not _is_free_of_links(plan, place):
+        raise StateError(
+            f"the submodule in `{inside.shown()}` has a name that cannot be used",
+            hint="inside: git submodule add --name NAME URL PATH, with another name",
+        )
     kind = "sha1" if len(plan.base_commit) == _SHA1 else "sha256"
-    place.parent.mkdir(parents=True, exist_ok=True)
     words = ("init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
-    git.git(*words, str(place), cwd=plan.repository)
-    # It gets a work tree when the owner checks it out.
-    git.git("config", "core.bare", "false", cwd=str(place), env={"GIT_DIR": str(place)})
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        git.git(*words, str(place), cwd=plan.repository)
+        # It gets a work tree when the owner checks it out.
+        git.git("config", "core.bare", "false", cwd=str(place), env={"GIT_DIR": str(place)})
+    except BaseException:
+        drop_place(plan, str(place))
+        raise
     return str(place)
 
 
 def drop_place(plan: WorkspacePlan, place: str) -> None:
-    """Removes a repository that was made for nothing."""
-    files.remove_tree(Path(place), within=Path(plan.repository, "modules"))
+    """Removes a repository that was made for nothing, and the directories that it leaves empty."""
+    top = Path(os.path.realpath(plan.repository), "modules")
+    files.remove_tree(Path(place), within=top)
+    with suppress(OSError):
+        for above in Path(place).parents:
+            if not above.is_relative_to(top):
+                return
+            above.rmdir()
 
 
-def _named(plan: WorkspacePlan, inside: InsidePath) -> Path:
-    name = os.fsdecode(inside.raw[len(MODULES.raw) + 1 :])
+def _name_of(inside: InsidePath) -> bytes:
+    return inside.raw[len(MODULES.raw) + 1 :]
+
+
+def _named(plan: WorkspacePlan, name: str) -> Path:
     return Path(os.path.realpath(plan.repository), "modules", name)
 
 
