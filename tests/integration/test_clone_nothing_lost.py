@@ -27,6 +27,9 @@ HIDDEN = {
     "git tag kept; git switch -q atoll/x",
     "under an annotated tag": "git switch -q --detach; echo w > w; git add w; git commit -qm w; "
     "git tag -a -m kept kept; git switch -q atoll/x",
+    "on a remote-tracking branch": "git init -q --bare $TMPDIR/o; git remote add o $TMPDIR/o; "
+    "git switch -qc wip; echo w > w; git add w; git commit -qm w; git push -q o wip; "
+    "git switch -q atoll/x; git branch -qD wip",
     "in an older stash": "echo w > README.md; git stash -q; echo v > app.py; git stash -q",
     "on a detached HEAD": "git switch -q --detach; echo w > w; git add w; git commit -qm w",
     "in a bisection of a worktree": "git worktree add -q --detach $TMPDIR/linked; "
@@ -79,6 +82,24 @@ def test_a_commit_on_another_branch_has_a_hint_that_works(project, repo):
     with pytest.raises(StateError, match=r"1 commit .* outside of the capsule's branch") as refused:
         capsule.remove()
     assert refused.value.hint.startswith("atoll rm x --force")
+
+
+def test_what_was_fetched_is_no_work_once_the_owner_has_it(repo, git, atoll, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+    atoll("new", "x", cwd=repo)
+    git("switch", "--quiet", "--create", "other", cwd=repo)
+    git("commit", "--quiet", "--allow-empty", "--message", "older", cwd=repo)
+    git("commit", "--quiet", "--allow-empty", "--message", "other", cwd=repo)
+    bundle = repo.parent / "other.bundle"
+    git("bundle", "create", "--quiet", bundle, "other", cwd=repo)
+    fetch = "git fetch -q $0 other:refs/remotes/o/a; git update-ref refs/remotes/o/b o/a~1"
+    atoll("run", "x", "--", "sh", "-ec", fetch, bundle, cwd=repo)
+    assert atoll("rm", "x", "--dry-run", cwd=repo).returncode == 0
+    git("switch", "--quiet", "main", cwd=repo)
+    git("branch", "--quiet", "-D", "other", cwd=repo)
+    said = atoll("rm", "x", cwd=repo, check=False).stderr
+    assert "2 commits that no other branch holds, only remote-tracking branches inside\n" in said
+    assert "hint: git fetch in your checkout, or atoll rm x --force" in said
 
 
 def test_commits_are_found_among_many_branches(project, repo, git):

@@ -235,6 +235,12 @@ def test_what_was_fetched_inside_is_no_work(project, owner, git, tmp_path):
         "git -C lib tag | wc -l",
     )
     assert not capsule.work().any, capsule.work()
+    # The remote is in the capsule's own /tmp: what was pushed there is nowhere else.
+    sh(capsule, "cd lib; git switch -qc own; git commit -q --allow-empty -m own; "
+       "git push -q origin own; git checkout -q --detach HEAD~1; git branch -qD own")  # fmt: skip
+    assert capsule.work().nested == ("lib",)
+    sh(capsule, "git -C lib update-ref -d refs/remotes/origin/own")
+    assert not capsule.work().any, capsule.work()
     sh(capsule, "cd lib; git switch -qc own; git commit -q --allow-empty -m own")
     with pytest.raises(StateError, match="`lib`"):
         capsule.remove()

@@ -195,7 +195,7 @@ def render_way_out(capsule: Capsule, work: Work, *, is_layered: bool) -> str:
     if work.stashes:
         return f"atoll run {name} -- git stash pop, or {stored}"
     if work.off_branch:
-        return stored
+        return f"git fetch in your checkout, or {stored}" if work.only_fetched else stored
     return (
         f"git merge {capsule.branch}, or atoll rm {name} --keep-branch, or "
         f"atoll rm {name} --force (stores all of them; atoll recover brings them back)"

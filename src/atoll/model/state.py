@@ -203,11 +203,18 @@ class Work(NamedTuple):
     stashes: int = 0
     off_branch: int = 0
     """How many of the commits are not on the capsule's own branch."""
+    fetched: int = 0
+    """How many of these only remote-tracking branches of the capsule hold."""
 
     @property
     def any(self) -> bool:
         held = self.uncommitted or self.untracked or self.commits or self.stashes
         return bool(held or self.needs_files)
+
+    @property
+    def only_fetched(self) -> bool:
+        """Whether the owner may get all of the commits where the capsule has them from."""
+        return 0 < self.fetched == self.commits
 
     @property
     def needs_files(self) -> bool:
@@ -248,7 +255,8 @@ class Work(NamedTuple):
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
         for count, where in (
             (self.commits - self.off_branch, ""),
-            (self.off_branch, ", outside of the capsule's branch"),
+            (self.off_branch - self.fetched, ", outside of the capsule's branch"),
+            (self.fetched, ", only remote-tracking branches inside"),
         ):
             if count:
                 noun = "commit" if count == 1 else "commits"

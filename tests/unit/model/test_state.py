@@ -89,6 +89,9 @@ def test_work_in_words():
     assert Work(nested=WHOLE, large=WHOLE).render() == [
         "its files, which cannot be compared with a commit"
     ]
+    assert Work(commits=2, off_branch=2, fetched=2).render() == [
+        "2 commits that no other branch holds, only remote-tracking branches inside",
+    ]
     assert Work(commits=3, off_branch=1, stashes=2).render() == [
         "2 commits that no other branch holds",
         "1 commit that no other branch holds, outside of the capsule's branch",

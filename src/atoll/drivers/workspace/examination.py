@@ -27,7 +27,7 @@ from atoll.model.state import WHOLE, Work
 from atoll.model.untrusted import InsidePath, ObjectId
 
 UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
-_HOLDERS = ("refs/heads/", "refs/remotes/", "refs/tags/", PREFIX)
+HOLDERS = ("refs/heads/", "refs/remotes/", "refs/tags/", PREFIX)
 """What keeps commits of the owner's repository."""
 
 
@@ -45,6 +45,8 @@ class Taken(NamedTuple):
     """False when a ref or the index cannot be read: it may name anything."""
     stashes: tuple[ObjectId, ...] = ()
     """Those of the tips that are stash entries, newest first."""
+    fetched: tuple[ObjectId, ...] = ()
+    """Those of the tips that only remote-tracking refs name."""
 
 
 class Site(Protocol):
@@ -169,6 +171,7 @@ def examined(site: Site) -> Iterator[Examined]:
             commits=lonely.commits,
             stashes=lonely.stashes,
             off_branch=lonely.off_branch,
+            fetched=lonely.fetched,
             large=left_behind,
         )
         if not work.any and taken.head is not None:
@@ -281,7 +284,9 @@ def _lonely_work(site: Site, taken: Taken) -> Work:
         listed = _list_lonely(site, taken.stashes).lines
         stashes = len(set(taken.stashes).intersection(listed)) or 1
     off_branch = commits - _lonely_commits(site, own) if is_off else 0
-    return Work(commits=commits, stashes=stashes, off_branch=off_branch)
+    rest = list(dict.fromkeys([*own, *(tip for tip in others if tip not in taken.fetched)]))
+    fetched = commits - _lonely_commits(site, rest) if off_branch and taken.fetched else 0
+    return Work(commits=commits, stashes=stashes, off_branch=off_branch, fetched=fetched)
 
 
 def _lonely_commits(site: Site, tips: list[str]) -> int:
@@ -321,7 +326,7 @@ def _are_held(plan: WorkspacePlan, tips: list[str]) -> bool:
     try:
         left.discard(ref_files.find_head(plan.checkout, plan.repository) or "")
         if left:
-            for value in ref_files.values(plan.repository, below=_HOLDERS, without=own):
+            for value in ref_files.values(plan.repository, below=HOLDERS, without=own):
                 left.discard(value)
     except ref_files.UnusualError:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from atoll.drivers.workspace.owner_modules import find_module, find_place, has_object, is_kept
+from atoll.drivers.workspace.owner_modules import find_module, find_place, has_objects, is_kept
 from atoll.drivers.workspace.survey import GITLINK
 from atoll.host import git
 from atoll.host.beneath import TreeReader
@@ -54,8 +54,8 @@ def is_changed(
         refs = load_refs(kept, InsidePath(os.fsencode(name)))
     if refs is None or refs.head != commit or refs.refused:
         return True
-    tips = {*refs.refs.values(), *refs.stashes, *refs.worktrees, commit}
-    if not all(has_object(owner, tip) for tip in tips):
+    tips = {*refs.refs.values(), *refs.fetched.values(), *refs.stashes, *refs.worktrees, commit}
+    if not has_objects(owner, tips):
         return True
     listed = git.git(
         "ls-tree", "-r", "-z", "--full-tree", commit, cwd=owner, env={"GIT_DIR": owner}

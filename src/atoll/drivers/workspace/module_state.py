@@ -1,13 +1,15 @@
 """Whether a submodule in a capsule holds anything that the owner does not have.
 
-Commits that a remote-tracking ref of the submodule leads to were fetched: they are no work, whether
-or not the owner has fetched them, too. To decide that, its objects are copied into a store of ours,
-through the same checks as an import.
+What is known elsewhere are the commits that refs of the owner's submodule lead to, those that the
+capsule was given, and the one that the base commit of the project records. The submodule's own
+remote-tracking refs are no evidence: anybody inside can write them. To find out what leads where,
+its objects are copied into a store of ours, through the same checks as an import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,17 +19,24 @@ from atoll.drivers.workspace.survey import GITLINK, Workspace, git_mode
 from atoll.host import git
 from atoll.host.intake.content import blob_id, tracked_below
 from atoll.host.intake.objects import import_objects
-from atoll.host.intake.refs import load_fetched, load_refs
+from atoll.host.intake.refs import load_refs
 from atoll.host.intake.store import Store, open_store
 from atoll.host.intake.tree_objects import TreeEntry
 from atoll.host.merged import Entry
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
-from atoll.model.untrusted import InsidePath, ObjectId, as_content
+from atoll.model.untrusted import (
+    InsidePath,
+    ObjectId,
+    Untrusted,
+    as_content,
+    find_object_id,
+    find_path,
+)
 
 _MOST_ASKED = 20
 """So many commits are asked for one by one."""
-_MOST_FETCHED = 10_000
+_MOST_TIPS = 10_000
 _FILE_BYTES = 1 << 28
 
 Entries = dict[InsidePath, TreeEntry]
@@ -40,35 +49,74 @@ class ModuleState:
         self._plan, self._workspace, self._scratch = plan, workspace, scratch
         self._entries: dict[tuple[InsidePath, ObjectId], Entries | None] = {}
 
-    def has_all(self, module: InsidePath, tips: Collection[ObjectId]) -> bool:
-        """Whether the owner has these commits, or they were fetched."""
+    def has_all(
+        self, module: InsidePath, tips: Collection[ObjectId], *, known: Collection[ObjectId]
+    ) -> bool:
         place = find_place(self._plan, self._workspace.tree, module)
-        if place.owner is not None and len(tips) <= _MOST_ASKED:
-            owner = place.owner
-            if all(is_kept(owner, tip) for tip in tips):
-                return True
-        return place.inside is not None and self._are_fetched(place, place.inside, list(tips))
+        held = {*known, *_refs_of(place.owner)}
+        left = [tip for tip in tips if tip not in held]
+        if left and (recorded := self._find_recorded(module)) is not None:
+            held.add(recorded)
+            left = [tip for tip in left if tip != recorded]
+        owner = place.owner
+        if owner is not None and len(left) <= _MOST_ASKED:
+            left = [tip for tip in left if not is_kept(owner, tip)]
+        if not left:
+            return True
+        return place.inside is not None and self._lead_nowhere_else(place, left, held)
 
-    def _are_fetched(self, place: ModulePlace, inside: InsidePath, tips: list[ObjectId]) -> bool:
-        fetched = load_fetched(self._workspace.tree, inside)
-        if not fetched or len(fetched) > _MOST_FETCHED:
+    def _lead_nowhere_else(
+        self, place: ModulePlace, tips: Sequence[ObjectId], held: Collection[str]
+    ) -> bool:
+        """Whether commits that are held lead to all that these lead to."""
+        if place.inside is None or not held or len(tips) > _MOST_TIPS:
             return False
         try:
-            with self._imported(place, inside, [*tips, *fetched]) as (store, commits):
+            with self._imported(place, place.inside, tips) as (store, commits):
                 if any(tip not in commits for tip in tips):
-                    # It is not a commit, so no remote branch leads to it.
+                    # It is not a commit, so no other commit leads to it.
                     return False
-                known = [commits[tip] for tip in fetched if tip in commits]
-                asked = [*(commits[tip] for tip in tips), *(f"^{name}" for name in known)]
-                asked += [f"^{commit}" for commit in _refs_of(place.owner)]
+                asked = [*(commits[tip] for tip in tips), *(f"^{name}" for name in held)]
                 given = "".join(f"{word}\n" for word in asked).encode()
-                return store.run("rev-list", "--count", "--stdin", stdin=given).strip() == b"0"
+                # What is held may be neither in the owner's repository nor below these.
+                words = ("rev-list", "--count", "--ignore-missing", "--stdin")
+                return store.run(*words, stdin=given).strip() == b"0"
         except (StateError, DriverError):
             return False
 
+    def _find_recorded(self, module: InsidePath) -> ObjectId | None:
+        """The commit at which the base commit records a submodule, or one in a submodule."""
+        if module.is_below(MODULES):
+            return None
+        path, commit = self._find_outermost(module)
+        while path is not None and commit is not None and path != module:
+            inner = {
+                _within(path, below): entry.object_id
+                for below, entry in (self.entries(path, commit) or {}).items()
+                if entry.mode == GITLINK
+            }
+            path = next((below for below in inner if module.is_below(below)), None)
+            commit = None if path is None else inner[path]
+        return commit
+
+    def _find_outermost(self, module: InsidePath) -> tuple[InsidePath | None, ObjectId | None]:
+        """The submodule of the project that is `module` or holds it, and its commit."""
+        repository = self._plan.repository
+        asked = [os.fsdecode(path.raw) for path in (module, *module.parents())]
+        answer = git.git(
+            "--literal-pathspecs", "ls-tree", "-z", "--full-tree", self._plan.base_commit, "--",
+            *asked, cwd=repository, env={"GIT_DIR": repository}, allowed=(0, 128),
+        )  # fmt: skip
+        for line in answer.stdout.split(b"\0"):
+            head, _, raw = line.partition(b"\t")
+            path = find_path(Untrusted(raw))
+            if path is not None and head.startswith(b"160000 ") and module.is_below(path):
+                return path, find_object_id(Untrusted(head.split(b" ")[-1]))
+        return None, None
+
     @contextmanager
     def _imported(
-        self, place: ModulePlace, inside: InsidePath, tips: list[ObjectId]
+        self, place: ModulePlace, inside: InsidePath, tips: Sequence[ObjectId]
     ) -> Iterator[tuple[Store, dict[ObjectId, ObjectId]]]:
         """A store that sees the owner's objects and holds these commits of the capsule's."""
         owner = place.owner or self._plan.repository

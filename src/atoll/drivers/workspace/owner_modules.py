@@ -10,6 +10,7 @@ is no submodule of the owner's is never used, whatever the capsule's commits rec
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from atoll.host.beneath import TreeReader
 from atoll.host.merged import PlainTree
 from atoll.model.errors import StateError
 from atoll.model.plan import WorkspacePlan
-from atoll.model.untrusted import InsidePath, Untrusted, find_module_name
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_module_name
 
 _POINTER_BYTES = 1 << 16
 _SHA1 = 40
@@ -155,6 +156,14 @@ def _is_repository(place: Path) -> bool:
 def has_object(git_dir: str, name: str) -> bool:
     env = {"GIT_DIR": git_dir}
     return git.git("cat-file", "-e", name, cwd=git_dir, env=env, allowed=(0, 1, 128)).code == 0
+
+
+def has_objects(git_dir: str, names: Iterable[ObjectId]) -> bool:
+    """Whether all of these are there."""
+    asked = "".join(f"{name}\n" for name in names).encode()
+    words = ("cat-file", "--batch-check=%(objecttype)")
+    answer = git.git(*words, cwd=git_dir, env={"GIT_DIR": git_dir}, stdin=asked)
+    return not any(line.endswith(" missing") for line in answer.lines)
 
 
 def is_kept(git_dir: str, commit: str) -> bool:

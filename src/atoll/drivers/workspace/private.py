@@ -7,17 +7,17 @@ the host. Refs and the index are parsed here, objects pass a quarantine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.drivers.workspace.examination import Taken, branch_commits
+from atoll.drivers.workspace.examination import HOLDERS, Taken, branch_commits
 from atoll.drivers.workspace.gitlinks import find_lost_submodules
 from atoll.drivers.workspace.module_state import ModuleState
 from atoll.drivers.workspace.parts import Parts, bring_parts
 from atoll.drivers.workspace.survey import GIT, Workspace
-from atoll.host import files, git
+from atoll.host import files, git, ref_files
 from atoll.host.intake.index import Staged, parse_index
 from atoll.host.intake.objects import import_objects
 from atoll.host.intake.refs import STASH, AgentRefs, load_refs
@@ -43,6 +43,13 @@ def _stashes(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
     own = {refs.head, *(tip for ref, tip in refs.refs.items() if ref != STASH)}
     found = dict.fromkeys((refs.refs[STASH], *reversed(refs.stashes)))
     return tuple(tip for tip in found if tip in tips and tip not in own)
+
+
+def _fetched(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
+    """Those of the tips that nothing but remote-tracking refs name."""
+    own = {refs.head, *refs.refs.values(), *refs.stashes, *refs.worktrees}
+    fetched = set(refs.fetched.values()) - own
+    return tuple(tip for tip in tips if tip in fetched)
 
 
 @contextmanager
@@ -108,6 +115,7 @@ class PrivateSite:
             tips=tuple(tips),
             is_whole=not refs.refused and self._can_be_read(workspace),
             stashes=_stashes(refs, tips),
+            fetched=_fetched(refs, tips),
         )
 
     def _can_be_read(self, workspace: Workspace) -> bool:
@@ -128,12 +136,26 @@ class PrivateSite:
     def _tips(self, refs: AgentRefs) -> list[ObjectId]:
         """HEAD first, then where refs stand that are not as they were when the capsule was made."""
         at_first = self._first_refs()
-        own = [tip for ref, tip in refs.refs.items() if f"{tip} {ref}" not in at_first]
+        own, fetched = (
+            [tip for ref, tip in found.items() if f"{tip} {ref}" not in at_first]
+            for found in (refs.refs, refs.fetched)
+        )
         head = [] if refs.head is None else [refs.head]
         tips = list(dict.fromkeys([*head, *own, *refs.stashes, *refs.worktrees]))
+        tips += self._unknown(set(fetched).difference(tips))
         if len(tips) > _REFS_LIMIT:
             raise StateError(f"the capsule has more than {_REFS_LIMIT} refs of its own")
         return tips
+
+    def _unknown(self, fetched: Collection[ObjectId]) -> list[ObjectId]:
+        """Those that no ref of the owner's stands at: there may be more remote branches than refs
+        that can be brought out.
+        """
+        held: set[str] = set()
+        if fetched:
+            with suppress(ref_files.UnusualError):
+                held.update(ref_files.values(self.plan.repository, below=HOLDERS, without=None))
+        return sorted(tip for tip in fetched if tip not in held)
 
     def _deliver(self, workspace: Workspace, tips: Sequence[ObjectId]) -> list[ObjectId]:
         """Sees that the owner's repository has the commits that these stand for."""

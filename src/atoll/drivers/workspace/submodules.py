@@ -30,8 +30,10 @@ class OwnerCheck(Protocol):
     are, or by where its repository is if no file leads there.
     """
 
-    def has_all(self, module: InsidePath, tips: Collection[ObjectId]) -> bool:
-        """Whether all of these exist elsewhere."""
+    def has_all(
+        self, module: InsidePath, tips: Collection[ObjectId], *, known: Collection[ObjectId]
+    ) -> bool:
+        """Whether all of these exist elsewhere; `known` do."""
 
     def entries(self, module: InsidePath, commit: ObjectId) -> dict[InsidePath, TreeEntry] | None:
         """What a commit tracks; None when that cannot be found out."""
@@ -198,8 +200,9 @@ class _Repository:
         now = load_refs(self._tree, self._place, self._budget)
         if now is None or now.refused or (before is None and owner is None):
             return False
-        fresh = set(_tips(now)) - set(() if before is None else _tips(before))
-        if fresh and (owner is None or not owner.has_all(module, fresh)):
+        known = set(() if before is None else _tips(before))
+        fresh = set(_tips(now)) - known
+        if fresh and (owner is None or not owner.has_all(module, fresh, known=known)):
             return False
         return self._stages_nothing_new(now, owner, module)
 
@@ -236,6 +239,7 @@ def _tips(refs: AgentRefs) -> Iterator[ObjectId]:
     if refs.head is not None:
         yield refs.head
     yield from refs.refs.values()
+    yield from refs.fetched.values()
     yield from refs.stashes
     yield from refs.worktrees
 

@@ -23,9 +23,9 @@ from atoll.model.untrusted import (
 
 GIT_DIRECTORY = InsidePath(b".git")
 STASH = RefName("refs/stash")
-_FETCHED = "refs/remotes/"
-_FOREIGN = (_FETCHED, "refs/prefetch/")
-"""Of what others have: not the agent's work."""
+_FETCHED = ("refs/remotes/", "refs/prefetch/")
+"""They say what others have. Anybody can write them, and another repository may be in the capsule's
+own `/tmp`."""
 _IN_PROGRESS = (
     b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH",
     b"rebase-merge/orig-head", b"rebase-apply/orig-head", b"REBASE_HEAD",
@@ -56,6 +56,8 @@ class AgentRefs(NamedTuple):
     """None when HEAD is unusable or its branch has no commit yet."""
     refs: dict[RefName, ObjectId]
     """All but those of remotes. A tag may name a tag object."""
+    fetched: dict[RefName, ObjectId]
+    """Those of remotes: whether anybody else has the commits is not known."""
     stashes: tuple[ObjectId, ...]
     """All entries of the stash's log, newest first, and what an unfinished rebase, merge or the
     like has put aside or is about."""
@@ -102,13 +104,6 @@ def load_refs(
     return _Loader(reader, at, budget or Budget()).load()
 
 
-def load_fetched(reader: TreeReader, at: InsidePath = GIT_DIRECTORY) -> frozenset[ObjectId]:
-    """Where the remote-tracking refs of the repository at `at` stand."""
-    if reader.kind(at.child(b"refs")) != "directory":
-        return frozenset()
-    return _Loader(reader, at, Budget()).load_fetched()
-
-
 class _Loader:
     def __init__(self, reader: TreeReader, at: InsidePath, budget: Budget) -> None:
         self._reader, self._at, self._budget = reader, at, budget
@@ -121,9 +116,7 @@ class _Loader:
         # Whatever else there is: a few looks, and most depends on it.
         head = self._load_target(self._below(b"HEAD"))
         at = None if head is None else head.object_id or self._resolve(head.ref)
-        refs = {
-            name: found for name, found in self._packed.items() if not name.startswith(_FOREIGN)
-        }
+        refs = dict(self._packed)
         for name in self._loose_names():
             if not self._may_look():
                 break
@@ -137,17 +130,12 @@ class _Loader:
         return AgentRefs(
             head_ref=None if head is None else head.ref,
             head=at,
-            refs=refs,
+            refs={name: tip for name, tip in refs.items() if not name.startswith(_FETCHED)},
+            fetched={name: tip for name, tip in refs.items() if name.startswith(_FETCHED)},
             stashes=self._load_stashes(),
             worktrees=self._load_worktrees(),
             refused=tuple(self._refused),
         )
-
-    def load_fetched(self) -> frozenset[ObjectId]:
-        self._packed = self._load_packed()
-        names = {name for name in self._packed if name.startswith(_FETCHED)}
-        names |= set(self._loose_names(_FETCHED.rstrip("/").encode()))
-        return frozenset(tip for name in names if (tip := self._resolve(name)) is not None)
 
     def _below(self, raw: bytes) -> InsidePath:
         return InsidePath(self._at.raw + b"/" + raw)
@@ -219,10 +207,9 @@ class _Loader:
                 found.setdefault(name, object_id)
         return found
 
-    def _loose_names(self, top: bytes = b"refs") -> list[RefName]:
-        """The loose refs below `top`, but for those of remotes if that holds them."""
+    def _loose_names(self) -> list[RefName]:
         found: list[RefName] = []
-        ahead = [self._below(top)]
+        ahead = [self._below(b"refs")]
         while ahead and len(found) < _MOST_REFS:
             place = ahead.pop()
             for path in self._names(place):
@@ -231,8 +218,7 @@ class _Loader:
                 kind = self._reader.kind(path)
                 name = find_ref_name(Untrusted(path.raw[len(self._at.raw) + 1 :]))
                 if kind == "directory":
-                    below = path.raw[len(self._at.raw) + 1 :].decode(errors="replace") + "/"
-                    ahead += [] if below in _FOREIGN else [path]
+                    ahead.append(path)
                 elif path.name.endswith(b".lock"):
                     # Of a git that is at work, or was killed: it holds nothing yet.
                     continue
