@@ -125,11 +125,23 @@ def test_planted_repositories_do_not_come_out(lost, atoll, repo, git, tmp_path):
         f"mkdir -p a/.git b/.GIT .git/modules/m; printf '{evil}' | tee a/.git/config b/.GIT/config "
         "> .git/modules/m/config; git init -q inner; rm -rf .git/hooks; echo x > .git/config"
     )
+    # One without a `.git`, which a commit can hold: git runs what its settings say.
+    bare = (
+        "git init -q --bare bare/x; cd bare/x; touch objects/o refs/r; "
+        "for s in 'bare false' 'worktree ..' 'fsmonitor touch ran;false'; do "
+        'git config -f config core.${s%% *} "${s#* }"; done; git status || true; rm ../ran'
+    )
+    atoll("run", "x", "--", "sh", "-ec", bare, cwd=repo)
     atoll("run", "x", "--", "sh", "-c", script, cwd=repo)
     shutil.rmtree(repo)
     atoll("gc", "--gone", cwd=lost)
     back = tmp_path / "back"
-    atoll("recover", "--gone", "x", "--to", back, cwd=lost)
+    said = atoll("recover", "--gone", "x", "--to", back, cwd=lost).stderr
+    assert "not restored: `bare/x/HEAD`: with it git takes the directory for a repo" in said
+    assert (back / "bare/x/config").is_file()
+    git("status", cwd=back / "bare/x")
+    assert not (back / "bare/ran").exists()
+    shutil.rmtree(back / "bare")
     planted = [
         p
         for p in back.rglob("*")

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath
 
 
 class WorkspaceRequest(NamedTuple):
@@ -147,8 +148,12 @@ class WorkspaceDriver(Protocol):
 class SharedDriver(WorkspaceDriver, Protocol):
     """Gives a capsule files whose repository is the owner's own."""
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
-        """Brings a recovery point's files and index state into a fresh workspace."""
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int
+    ) -> tuple[InsidePath, ...]:
+        """Brings a recovery point's files and index state into a fresh workspace. Returns the files
+        that are left out, because git would take their directories for repositories.
+        """
 
 
 class LayeredDriver(WorkspaceDriver, Protocol):

@@ -15,6 +15,7 @@ from atoll.host.points import Shelf
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of, printable
 from atoll.model.state import Capsule, Project, RecoveryPoint
+from atoll.model.untrusted import InsidePath
 
 _ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 """No filter of the owner's runs on files that come from a capsule."""
@@ -133,7 +134,17 @@ def write_checkout(session: Session, point: RecoveryPoint, directory: str) -> st
     return place
 
 
+def warn_of_heads(session: Session, left_out: Sequence[InsidePath]) -> None:
+    if left_out:
+        session.warn(
+            f"not restored: {_listed([path.shown() for path in left_out])}: with it git takes the "
+            "directory for a repository, whose settings can start programs"
+        )
+
+
 def _fill(session: Session, point: RecoveryPoint, place: str) -> None:
+    from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
     kind = "sha256" if len(point.commit) > 40 else "sha1"
     git.git("init", "--quiet", f"--object-format={kind}", "--template=", place, cwd=place)
     git_dir = os.path.join(place, ".git")
@@ -147,9 +158,8 @@ def _fill(session: Session, point: RecoveryPoint, place: str) -> None:
     git.git("symbolic-ref", "HEAD", branch, cwd=place)
     _write_files(session, points.recovered_tree(point), place)
     if point.files is not None:
-        from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
-
         restored.put_back(Path(point.files), Path(place), at=WORKSPACE)
+    warn_of_heads(session, restored.remove_bare_heads(Path(place)))
     git.git("read-tree", point.index_commit or point.head_commit, cwd=place, env=_ALONE)
 
 

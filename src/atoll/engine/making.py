@@ -12,6 +12,7 @@ from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
 from atoll.engine import (
     bases,
+    gone,
     inside,
     networks,
     ports,
@@ -144,7 +145,7 @@ def _restore(
     """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
     if not plan.workspace.pool:
         driver = registry.shared_driver(plan.workspace.driver)
-        driver.restore(plan.workspace, point, lock=lock)
+        gone.warn_of_heads(session, driver.restore(plan.workspace, point, lock=lock))
         return
     _read_tree(session, capsule, point, "-u", "--reset", recovered_tree(point))
     _restore_submodules(session, capsule, plan, point)

@@ -28,6 +28,8 @@ _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _REMOVED_BYTES = 1 << 28
 _GIT = InsidePath(b".git")
 _MODULES = InsidePath(b".git/modules")
+_LAYOUTS = (frozenset({b"head", b"objects", b"refs"}), frozenset({b"head", b"commondir"}))
+"""By which git knows a repository without a `.git`, in lower case: some file systems ignore it."""
 
 
 def find_kept(aside: Path, at: str) -> Path | None:
@@ -58,8 +60,8 @@ def put_back(
 
     With `overlay` the target is an upper layer, and marks of that namespace hide what lies below.
     A workspace that only processes inside of a capsule use (`is_inside`) gets the repositories in
-    it, and those of its submodules. Anywhere else nothing is written that a git would take for a
-    repository of its own: an agent may have put settings there that start programs. The
+    it, and those of its submodules. Anywhere else no `.git` is written: an agent may have put
+    settings there that start programs. `remove_bare_heads` is for repositories without one. The
     repository of the target itself is never touched. Raises StateError when something cannot be
     written and PrerequisiteError when there is no space.
     """
@@ -74,6 +76,30 @@ def put_back(
                 place.hide(path)
         opaque = {path for path in removed if _is_directory(source, path)}
         place.fill(source, opaque)
+
+
+def remove_bare_heads(root: Path) -> tuple[InsidePath, ...]:
+    """Removes the `HEAD` of each directory below `root`, a checkout of the owner's, that git takes
+    for a bare repository: its settings may start programs when a git runs there. They can come
+    from a commit as well as from files that were set aside. Without a `HEAD` it is a directory as
+    any other. Returns what was removed.
+    """
+    top, target = os.fsencode(root), _Target(root, None, is_inside=False)
+    found = []
+    with explained(root, root):
+        for place, directories, names in os.walk(top):
+            if place == top:
+                # Git looks for a `.git` first, and the checkout has one.
+                directories[:] = [name for name in directories if name != b".git"]
+                continue
+            present = {name.lower() for name in (*directories, *names)}
+            if any(layout <= present for layout in _LAYOUTS):
+                heads = [name for name in (*directories, *names) if name.lower() == b"head"]
+                inner = InsidePath(place[len(top) + 1 :])
+                found += [inner.child(n) for n in heads if not _is_directory(root, inner.child(n))]
+        for path in found:
+            target.clear(path)
+    return tuple(sorted(found))
 
 
 def _removed(aside: Path, at: str) -> Iterator[InsidePath]:
@@ -108,11 +134,11 @@ class _Target:
     def hide(self, path: InsidePath) -> None:
         if self._overlay is None:
             with suppress(FileNotFoundError, NotADirectoryError):
-                self._clear(path)
+                self.clear(path)
             return
         for above in reversed([*path.parents()]):
             self._make_directory(above, is_opaque=False)
-        self._clear(path)
+        self.clear(path)
         with Opened(self._open_parent(path)) as parent:
             os.mknod(path.name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=parent)
 
@@ -140,7 +166,7 @@ class _Target:
         if stat.S_ISDIR(status.st_mode):
             self._make_directory(path, is_opaque=is_opaque)
             return
-        self._clear(path)
+        self.clear(path)
         if stat.S_ISLNK(status.st_mode):
             with Opened(self._open_parent(path)) as parent:
                 os.symlink(os.readlink(source), path.name, dir_fd=parent)
@@ -170,7 +196,7 @@ class _Target:
             ):
                 os.setxattr(handle, f"{self._overlay}.overlay.opaque", b"y")
 
-    def _clear(self, path: InsidePath) -> None:
+    def clear(self, path: InsidePath) -> None:
         """Removes what is there, whatever it is."""
         with Opened(self._open_parent(path)) as parent:
             found = _find_status(parent, path)

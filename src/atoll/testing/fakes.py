@@ -19,6 +19,7 @@ from atoll.model.errors import StateError
 from atoll.model.names import printable
 from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath
 
 Content = dict[str, tuple[int, bytes]]
 """Mode and bytes by path; a link's bytes are its target."""
@@ -96,12 +97,15 @@ class FakeWorkspace:
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         return Patch("".join(f"{name}\n" for name in changed).encode())
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int
+    ) -> tuple[InsidePath, ...]:
         del lock
         root = Path(plan.path)
         for name in _read(root):
             (root / name).unlink()
         _write(root, self._contents[point.commit])
+        return ()
 
 
 def _shown(names: Iterable[str]) -> tuple[str, ...]:

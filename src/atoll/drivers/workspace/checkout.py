@@ -10,6 +10,7 @@ from atoll.drivers.workspace import changes
 from atoll.drivers.workspace.linked import LinkedSite
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath
 
 
 class CheckoutWorkspace:
@@ -39,8 +40,11 @@ class CheckoutWorkspace:
         del plan, point, base, home
         return None
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int
+    ) -> tuple[InsidePath, ...]:
         del plan, point, lock
+        return ()
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         site = LinkedSite(plan, Path(tempfile.gettempdir()))

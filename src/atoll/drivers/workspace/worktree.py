@@ -22,6 +22,7 @@ from atoll.model.errors import DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
+from atoll.model.untrusted import InsidePath
 
 _OLDEST_GIT = (2, 36, 0)
 
@@ -102,17 +103,21 @@ class WorktreeWorkspace:
         made = recovery.save_files(_site(stored), point=point, home=home)
         return made if made is None else made._replace(repository=stored.repository)
 
-    def restore(self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int) -> None:
+    def restore(
+        self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int
+    ) -> tuple[InsidePath, ...]:
         """Files as they stood, index as it stood; the branch stands at the HEAD of that moment."""
+        from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+
         start = recovered_tree(point)
         options = lfs.build_options(plan.repository, (lock,))
         git.git(*options, "read-tree", "-u", "--reset", start, cwd=plan.path, keep_fds=(lock,))
         if point.files is not None:
-            from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
-
             restored.put_back(Path(point.files), Path(plan.path), at=WORKSPACE)
+        left_out = restored.remove_bare_heads(Path(plan.path))
         now = point.index_commit or point.head_commit
         git.git(*options, "read-tree", now, cwd=plan.path, keep_fds=(lock,))
+        return left_out
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         return changes.diff(_site(plan), base=base, stat=stat)
