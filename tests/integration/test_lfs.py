@@ -302,11 +302,11 @@ git commit -qm wrong
 def test_wrong_objects_are_hashed_once_and_holes_are_not(project, owner, monkeypatch):
     hashed = []
 
-    def pieces(file, read=large._pieces):
+    def pieces(file, read=large.pieces):
         hashed.append(os.fstat(file.fileno()).st_size)
         return read(file)
 
-    monkeypatch.setattr(large, "_pieces", pieces)
+    monkeypatch.setattr(large, "pieces", pieces)
     capsule = project.new("x")
     sh(capsule, WRONG)
     for _ in range(2):
