@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ class Hierarchy(NamedTuple):
     is_unified: bool
     mount: str
     own: str
-    """The directory of this process, or the mount if that cannot be seen."""
+    """The directory of the process, or the mount if that cannot be seen."""
 
     def candidates(self) -> list[str]:
         """The directories from the mount down to our own."""
@@ -58,9 +59,29 @@ def _seen_at(mount: str, root: str, path: str) -> str:
     return str(mount / PurePosixPath(path).relative_to(root))
 
 
-def load_hierarchies() -> list[Hierarchy]:
+def load_hierarchies(pid: int | str = "self") -> list[Hierarchy]:
+    """As this process sees them; `own` is that of the process `pid`, or nothing if it is gone."""
     texts = []
-    for name in ("mountinfo", "cgroup"):
-        with open(f"/proc/self/{name}", encoding="utf-8", errors="surrogateescape") as stream:
-            texts.append(stream.read())
+    for place in ("self/mountinfo", f"{pid}/cgroup"):
+        try:
+            with open(f"/proc/{place}", encoding="utf-8", errors="surrogateescape") as stream:
+                texts.append(stream.read())
+        except (FileNotFoundError, ProcessLookupError):
+            return []
     return parse_hierarchies(*texts)
+
+
+def find_unified(pid: int | str = "self") -> str | None:
+    """The directory of a process in the hierarchy of version 2, if that is mounted."""
+    return next((tree.own for tree in load_hierarchies(pid) if tree.is_unified), None)
+
+
+def can_enter(directories: Iterable[str]) -> bool:
+    """Whether this process can move to these groups of version 2: the kernel wants it to have the
+    right to move processes in the group that is above both.
+    """
+    own = find_unified()
+    return own is not None and all(
+        os.access(os.path.join(os.path.commonpath([own, place]), "cgroup.procs"), os.W_OK)
+        for place in directories
+    )

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import os
 
-from atoll.host.hierarchies import Hierarchy, load_hierarchies, parse_hierarchies
+import pytest
+
+from atoll.host import hierarchies
+from atoll.host.hierarchies import Hierarchy, find_unified, load_hierarchies, parse_hierarchies
 
 PLAIN = "22 1 0:21 / /proc rw,relatime - proc proc rw\n"
 V2 = "41 31 0:38 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -58,3 +61,34 @@ def test_this_host_is_understood():
     for tree in load_hierarchies():
         assert os.path.isdir(tree.mount)
         assert tree.own.startswith(tree.mount)
+
+
+def test_process_that_is_gone_is_nowhere():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert load_hierarchies(pid) == []
+    assert find_unified(pid) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "expected"),
+    [
+        ("session.scope", "manager/a.scope/atoll/1", False),
+        ("manager/terminal.scope", "manager/a.scope/atoll/1", True),
+        ("manager/a.scope/keeper", "manager/a.scope/atoll/1", True),
+    ],
+)
+def test_group_can_be_entered_from_below_what_is_ours(tmp_path, monkeypatch, own, group, expected):
+    for path in (own, group):
+        (tmp_path / path).mkdir(parents=True)
+    for path in ("manager", "manager/a.scope"):
+        (tmp_path / path / "cgroup.procs").touch()
+    monkeypatch.setattr(hierarchies, "find_unified", lambda: str(tmp_path / own))
+    assert hierarchies.can_enter([str(tmp_path / group)]) is expected
+
+
+def test_group_cannot_be_entered_without_version_2(monkeypatch):
+    monkeypatch.setattr(hierarchies, "find_unified", lambda: None)
+    assert not hierarchies.can_enter(["/x"])

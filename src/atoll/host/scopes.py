@@ -1,0 +1,237 @@
+"""Scopes of the systemd user manager: a directory of cgroups that is the user's own, per capsule.
+
+The session of a login belongs to root, and the kernel lets nobody else move a process out of it.
+The user manager has the right to have that done: it makes a scope for a process that it is told,
+and delegates it to us. A scope is gone as soon as its last process is; what is left of its groups
+then goes with it. What a scope is good for is found out by trying.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from atoll.host import cgroups, dbus, programs
+from atoll.host.cgroups import LIMITED, UNIFIED, Limits, Made, Places
+from atoll.host.hierarchies import find_unified
+from atoll.host.process import wait_until
+from atoll.keeper.groups import Group
+
+_MANAGER = "systemd/private"
+_START = dbus.Method(
+    "org.freedesktop.systemd1",
+    "/org/freedesktop/systemd1",
+    "org.freedesktop.systemd1.Manager",
+    "StartTransientUnit",
+)
+_UNLIMITED = (1 << 64) - 1
+_ANSWER_S = 5.0
+_MOVED_S = 5.0
+_SETTLED_S = 2.0
+_GONE_S = 2.0
+_LEAF, _PARENT = "keeper", "atoll"
+"""In a scope: where its first process goes, and where groups are made."""
+_UNIT = re.compile(r"atoll-([0-9a-f]{8}-[0-9]+)-[0-9a-f]{8}\.scope")
+_USES = (UNIFIED, *LIMITED)
+
+
+class ScopeError(Exception):
+    """There is no scope to be had, or it is of no use."""
+
+
+class NoAnswerError(ScopeError):
+    """The manager is not running, or hangs: nothing is known of what it could do."""
+
+
+class Scopes(NamedTuple):
+    """Where the user manager makes scopes, and what groups in them can be used for."""
+
+    directory: str
+    uses: list[str]
+    missing: dict[str, str]
+    """Why the other uses are not there."""
+
+
+def find_manager() -> str | None:
+    """The socket of this user's systemd manager; None where there is none.
+
+    Root needs none. A cheap look: it may be that nobody listens there any more.
+    """
+    uid = os.geteuid()
+    if uid == 0:
+        return None
+    place = os.environ.get("XDG_RUNTIME_DIR", "")
+    path = os.path.join(place if os.path.isabs(place) else f"/run/user/{uid}", _MANAGER)
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    is_ours = stat.S_ISSOCK(status.st_mode) and status.st_uid == uid
+    return path if is_ours and programs.is_trusted(path, programs.untrusted_roots()) else None
+
+
+def unit_name(group: str) -> str:
+    """A name for a new scope; never one that was there, which the manager may not be rid of yet."""
+    return f"atoll-{group}-{os.urandom(4).hex()}.scope"
+
+
+def start(manager: str, unit: str, pid: int, description: str) -> str:
+    """Has the manager put a process of ours into a new scope; returns the scope's directory.
+
+    Raises ScopeError.
+    """
+    body = dbus.Body()
+    body.string(unit)
+    body.string("fail")
+    body.properties(
+        [
+            ("Description", "s", description),
+            ("PIDs", "au", [pid]),
+            ("Delegate", "b", True),
+            # One that failed would else be remembered.
+            ("CollectMode", "s", "inactive-or-failed"),
+            # The limits are ours to set.
+            ("TasksMax", "t", _UNLIMITED),
+        ]
+    )
+    body.no_units()
+    try:
+        dbus.call(manager, _START, body, timeout_s=_ANSWER_S)
+    except dbus.DBusError as error:
+        raise ScopeError(f"the systemd user manager makes no scope: {error}") from error
+    except OSError as error:
+        raise NoAnswerError(f"the systemd user manager does not answer: {error}") from error
+    found: list[str] = []
+
+    def is_moved() -> bool:
+        place = find_unified(pid) or ""
+        found[:] = [place] if os.path.basename(place) == unit else []
+        return bool(found) or not os.path.exists(f"/proc/{pid}")
+
+    # It answers before it has moved the process.
+    if not wait_until(is_moved, timeout_s=_MOVED_S) or not found:
+        raise ScopeError("the systemd user manager did not move the process to its scope")
+    return found[0]
+
+
+def settle(scope: str) -> None:
+    """Moves the processes of a scope to a leaf of it: groups with limits cannot be beside them.
+
+    OSError or ScopeError if that cannot be.
+    """
+    leaf = os.path.join(scope, _LEAF)
+    with suppress(FileExistsError):
+        os.mkdir(leaf)
+
+    def is_clear() -> bool:
+        with open(os.path.join(scope, "cgroup.procs"), encoding="ascii") as stream:
+            left = stream.read().split()
+        for pid in left:
+            # A child that was born before its parent was moved, and may have ended since.
+            with suppress(ProcessLookupError):
+                _write(os.path.join(leaf, "cgroup.procs"), pid)
+        return not left
+
+    if not wait_until(is_clear, timeout_s=_SETTLED_S):
+        raise ScopeError(f"`{scope}` is never without processes of its own")
+
+
+def make_group(scopes: Scopes, scope: str, name: str, limits: Limits) -> Made:
+    """As `cgroups.make_group`, in a scope that is settled."""
+    parent = os.path.join(scope, _PARENT)
+    return cgroups.make_group(
+        Places(dict.fromkeys(scopes.uses, parent), scopes.missing), name, limits
+    )
+
+
+def try_scopes(manager: str) -> Scopes:
+    """Has a child put into a scope, and tries there what a capsule's holder needs; both are gone
+    afterwards. Raises ScopeError.
+    """
+    orders, told = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(orders[1])
+            os.close(told[0])
+            _try_inside(orders[0], told[1])
+        finally:
+            os._exit(0)
+    os.close(orders[0])
+    os.close(told[1])
+    with os.fdopen(orders[1], "wb") as order, os.fdopen(told[0], "rb") as answer:
+        try:
+            unit = unit_name(f"{0:08x}-{pid}")
+            scope = start(manager, unit, pid, "Atoll tries whether scopes can be used")
+            order.write(os.fsencode(scope) + b"\n")
+            order.flush()
+            line = answer.readline()
+        finally:
+            order.close()
+            os.waitpid(pid, 0)
+    if not line:
+        raise ScopeError("the trial in a scope died")
+    found = json.loads(line)
+    if "error" in found:
+        raise ScopeError(found["error"])
+    _await_end(scope)
+    return Scopes(os.path.dirname(scope), found["uses"], found["missing"])
+
+
+def _try_inside(orders: int, told: int) -> None:
+    """For the child: as a holder would, it goes to a leaf and starts something in a group."""
+    with os.fdopen(orders, "rb") as order:
+        scope = os.fsdecode(order.readline()).removesuffix("\n")
+    if not scope:
+        return
+    found: dict[str, object]
+    try:
+        settle(scope)
+        tried = cgroups.try_directory(scope, _USES)
+        uses = [use for use in _USES if use in tried.works]
+        found = {"uses": uses, "missing": tried.reasons}
+    except (OSError, ScopeError) as error:
+        found = {"error": str(error)}
+    os.write(told, json.dumps(found).encode() + b"\n")
+
+
+def find_scopes(directory: str, is_wanted: Callable[[str], bool]) -> dict[str, str]:
+    """The directories of scopes whose groups are wanted, with the names of these groups."""
+    try:
+        units = sorted(os.listdir(directory))
+    except OSError:
+        return {}
+    named = ((unit, _UNIT.fullmatch(unit)) for unit in units)
+    return {
+        os.path.join(directory, unit): match[1]
+        for unit, match in named
+        if match is not None and is_wanted(match[1])
+    }
+
+
+def end(scope: str) -> list[int]:
+    """Kills all that is in a scope and waits until it is gone; returns what cannot be killed.
+
+    A manager that hangs leaves the empty directory until it goes on.
+    """
+    group = Group({UNIFIED: scope})
+    group.kill()
+    _await_end(scope)
+    return group.pids()
+
+
+def _await_end(scope: str) -> None:
+    wait_until(lambda: not os.path.exists(scope), timeout_s=_GONE_S)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode("ascii"))
+    finally:
+        os.close(fd)
