@@ -8,7 +8,9 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from atoll.host.process import Companion, launch, own_environment, wait_until
 from atoll.keeper import asking, bootstrap
@@ -16,6 +18,15 @@ from atoll.model.errors import DriverError
 
 _PACKAGE_ROOT = Path(__file__).parents[2]
 _ENDED_S = 5.0
+
+
+class Confined(NamedTuple):
+    """The group that a holder has for its runs."""
+
+    group: dict[str, str]
+    """Its directories by their use (`atoll.keeper.groups`)."""
+    is_scoped: bool
+    """Whether it is in a scope, which not every process of the user can enter."""
 
 
 class Nursery:
@@ -32,11 +43,38 @@ class Nursery:
         """Starts the keeper of a run that needs no view. Raises DriverError when it cannot."""
         await_ready(lambda ready: self._ask({"start": run_dir}, (lock, ready)), run_dir)
 
-    def hold(self, view: dict[str, object], lock: int) -> int:
+    def hold(
+        self,
+        view: dict[str, object],
+        lock: int,
+        confine: Callable[[int], Confined] | None = None,
+    ) -> int:
         """Starts the holder of a view; returns its process id. Raises DriverError when it cannot:
         then there is none.
+
+        `confine` is called with the process id while the view is built, and makes the group of the
+        holder's runs; without it the group is the view's.
         """
-        news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
+        if confine is None:
+            news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
+            return int(str(news["pid"]))
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb") as gate:
+
+            def begin(ready: int) -> None:
+                try:
+                    self._ask({"hold": view}, (lock, ready, reader))
+                finally:
+                    os.close(reader)
+
+            def let_go(holder: int) -> None:
+                confined = confine(holder)
+                # One that has failed meanwhile says why, or nothing.
+                with suppress(BrokenPipeError):
+                    gate.write(json.dumps(confined._asdict()).encode() + b"\n")
+                    gate.flush()
+
+            news = await_ready(begin, "the view", first=let_go)
         return int(str(news["pid"]))
 
     def watch(
@@ -90,10 +128,13 @@ def _close(sock: socket.socket, child: Companion) -> None:
         child.wait()
 
 
-def await_ready(begin: Callable[[int], None], subject: str) -> dict[str, object]:
+def await_ready(
+    begin: Callable[[int], None], subject: str, *, first: Callable[[int], None] | None = None
+) -> dict[str, object]:
     """Calls `begin` with the descriptor that the new keeper tells its news through, and waits.
 
-    Raises DriverError when it dies first or says that it cannot.
+    With `first`, it tells its process id before anything else, which `first` is called with. Raises
+    DriverError when it dies first or says that it cannot.
     """
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as ready:
@@ -101,7 +142,12 @@ def await_ready(begin: Callable[[int], None], subject: str) -> dict[str, object]
             begin(writer)
         finally:
             os.close(writer)
-        line = ready.readline()
+        if first is not None:
+            first(int(str(_require_news(ready.readline(), subject)["pid"])))
+        return _require_news(ready.readline(), subject)
+
+
+def _require_news(line: bytes, subject: str) -> dict[str, object]:
     news: dict[str, object] = json.loads(line) if line else {"error": "it died at once"}
     if "error" in news:
         raise DriverError(f"the keeper of `{subject}` did not start: {news['error']}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from atoll.host import hierarchies
 from atoll.keeper import asking
 from atoll.model.errors import StateError
 
@@ -89,6 +90,9 @@ def borrowed(directory: str) -> Iterator[Borrowed]:
     try:
         group = answer[0].get("group")
         told = group if isinstance(group, dict) else {}
+        if answer[0].get("is_scoped") and not hierarchies.can_enter(told.values()):
+            # As where there are no groups: it is limited by itself.
+            told = {}
         yield Borrowed(lock=fds[0], namespaces=tuple(fds[1:]), group=told)
     finally:
         for fd in fds:

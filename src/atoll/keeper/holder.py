@@ -28,22 +28,31 @@ _PLACE_S = 30.0
 """Between two looks whether the capsule's directory is still there."""
 
 
-def fork_holder(view: dict[str, object], lock_fd: int, ready_fd: int) -> int:
+def fork_holder(
+    view: dict[str, object], lock_fd: int, ready_fd: int, gate_fd: int | None = None
+) -> int:
     """Start a holder; `view["directory"]` is where its socket is. Returns its process id.
 
-    One that `is_bound` ends with the nursery, and so with the command that it serves.
+    One that `is_bound` ends with the nursery, and so with the command that it serves. With
+    `gate_fd` it tells its process id first, and its group comes through there: a JSON line with
+    `group` and `is_scoped`.
     """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         directory = str(view["directory"])
-        run_process(directory, lambda: _hold(view, lock_fd, ready_fd, parent))
+        run_process(directory, lambda: _hold(view, lock_fd, ready_fd, parent, gate_fd))
     return pid
 
 
-def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
-    leave_everything({lock_fd, news})
+def _hold(
+    view: dict[str, object], lock_fd: int, news: int, parent: int, gate: int | None = None
+) -> int:
+    leave_everything({lock_fd, news, *(() if gate is None else (gate,))})
     calls.name_process("atoll-keeper")
+    if gate is not None:
+        # Whoever makes its group does so meanwhile.
+        os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     directory = str(view["directory"])
     origin = Origin(is_strict=view.get("walls") is not None)
     kept = _keep_lookout(view.get("lookout"))
@@ -55,6 +64,12 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
         wire.remove(directory, asking.SOCKET)
         os.write(news, json.dumps({"error": str(error)}).encode() + b"\n")
         return _BUILD_FAILED
+    if gate is not None:
+        confined = _await_group(gate)
+        if confined is None:
+            wire.remove(directory, asking.SOCKET)
+            return _BUILD_FAILED
+        view = {**view, **confined}
     # After the namespaces: a change of credentials would take the wish back.
     if view.get("is_bound") and not calls.die_with_parent(signal.SIGTERM, parent):
         return _BUILD_FAILED
@@ -65,6 +80,13 @@ def _hold(view: dict[str, object], lock_fd: int, news: int, parent: int) -> int:
     if kept is not None:
         kept.close()
     return 0
+
+
+def _await_group(gate: int) -> dict[str, object] | None:
+    """`group` and `is_scoped`; None when whoever started us has died."""
+    with os.fdopen(gate, "rb") as stream:
+        line = stream.readline()
+    return wire.parse_json(line) if line else None
 
 
 def _keep_lookout(directory: object) -> socket.socket | None:
@@ -90,6 +112,7 @@ class Holder:
         self._clients: dict[int, socket.socket] = {}
         group = view.get("group")
         self._group: dict[str, str] = group if isinstance(group, dict) else {}
+        self._is_scoped = view.get("is_scoped") is True
         self._origin = origin
         given = {"walls": view.get("walls"), "limits": view.get("limits")}
         watched_in = view.get("lookout")
@@ -232,10 +255,10 @@ class Holder:
                 if "hold" in request:
                     # No run starts until the client leaves.
                     self._gates.add(client)
-                waiting = self._wards.waiting
-                return {"pid": os.getpid(), "runs": len(self._wards), "waiting": waiting}, ()
+                return self._describe(), ()
             case {"join": _}:
-                return {"group": self._group}, (self._lock_fd, *self._namespaces)
+                told = {"group": self._group, "is_scoped": self._is_scoped}
+                return told, (self._lock_fd, *self._namespaces)
             case {"sockets": _} | {"ports": _}:
                 return {}, self._give_sockets(request.get("sockets"), fds, client)
             case {"pin": _}:
@@ -246,6 +269,15 @@ class Holder:
                 self._is_ending = not self._wards
                 return {"runs": len(self._wards)}, ()
         raise wire.WireError("no such request")
+
+    def _describe(self) -> dict[str, object]:
+        """`held` is what its group is for."""
+        return {
+            "pid": os.getpid(),
+            "runs": len(self._wards),
+            "waiting": self._wards.waiting,
+            "held": list(self._group),
+        }
 
     def _give_sockets(self, wanted: object, fds: list[int], client: int) -> tuple[int, ...]:
         """New ones as `wanted`, or those of the ports that are kept for the client."""

@@ -28,7 +28,8 @@ def main() -> None:
     """`SOCKET_FD LABEL`: serve requests until the socket is closed.
 
     `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard;
-    `{"hold": VIEW}` with (lock, ready) a holder; news come through the ready descriptor.
+    `{"hold": VIEW}` with (lock, ready) a holder; news come through the ready descriptor. With a
+    third descriptor the holder says who it is at once, and reads its group from there.
     `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command once the lock is free; it gets
     the descriptors that come with it, and their numbers as its last arguments.
     `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they go on, the
@@ -81,13 +82,13 @@ def _serve(
                 finally:
                     os._exit(1)
             return
-    if len(fds) != 2:
-        raise WireError("a lock and a pipe are needed")
-    lock_fd, ready_fd = fds
     view = request.get("hold")
+    if len(fds) != 2 and not (view and len(fds) == 3):
+        raise WireError("a lock and a pipe are needed")
+    lock_fd, ready_fd, *gates = fds
     if isinstance(view, dict):
         _provide_lookout(view)
-        fork_holder(view, lock_fd, ready_fd)
+        fork_holder(view, lock_fd, ready_fd, *gates)
     else:
         fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
 
