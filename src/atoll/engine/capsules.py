@@ -94,8 +94,7 @@ class Capsule:
 
         limits = isolation_plan(self.session, self.record).limits
         answer = views.ask(self.record.directory, {"ping": True}) if limits else None
-        holder = 0 if answer is None else int(str(answer[0]["pid"]))
-        return confines.tell(self.session, limits, holder)
+        return confines.tell(self.session, limits, None if answer is None else answer[0])
 
     @staticmethod
     def uncounted(limit: str, how: str) -> tuple[str, ...]:

@@ -243,9 +243,11 @@ def _egress() -> str:
 def _limits() -> str:
     """What the kernel holds for us, what can only be watched, and what nobody holds here."""
     from atoll.engine import confines  # noqa: PLC0415 - only here
-    from atoll.host import cgroups  # noqa: PLC0415 - likewise
+    from atoll.host import cgroups, scopes  # noqa: PLC0415 - likewise
 
-    places = cgroups.find_places()
+    direct, manager = cgroups.find_places(), scopes.find_manager()
+    scoped = None if manager is None else confines.try_scopes(manager)
+    places = confines.choose(direct, scoped)
     told: dict[str, list[str]] = {"enforced": [], "watched": [], "not held": []}
     for limit, use in (("memory_bytes", "memory"), ("pids", "pids"), ("cpus", "cpu")):
         name = limit.partition("_")[0]
@@ -253,7 +255,9 @@ def _limits() -> str:
         why = f" ({places.missing[use]})" if use in places.missing else ""
         left = ", ".join(confines.uncounted(limit, how))
         told[how].append(name + why + (f", not counting {left}" if left else ""))
-    return "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
+    said = "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
+    is_scoped = confines.prefers_scope(direct.parents, scoped)
+    return said + ("; by a scope of the systemd user manager" if is_scoped else "")
 
 
 def _browser() -> str:

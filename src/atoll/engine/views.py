@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from atoll.drivers import registry
@@ -16,6 +16,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
 from atoll.host import files, locks, procfs, views
+from atoll.host.nursery import Confined
 from atoll.host.process import wait_until
 from atoll.keeper.asking import SYNCED, WRITTEN
 from atoll.model.errors import DriverError, IsolationError, StateError
@@ -61,7 +62,9 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
         history.adopt_recovered(plan, capsule.name)
     look_after(session, capsule, plan)
     view = store_overlays.lay(furnished(session, capsule, driver.view(plan)), Pool(plan.pool))
-    view = view._replace(group=open_group(session, capsule))
+    confine = plan_scope(session, capsule)
+    if confine is None:
+        view = view._replace(group=open_group(session, capsule))
     note_use(capsule)
     given = _given_to_runs(session, capsule, plan)
     request: dict[str, object] = {
@@ -72,7 +75,7 @@ def _start_holder(session: Session, capsule: Capsule, lock: locks.Lock) -> None:
         "lookout": str(session.home / _LOOKOUT) if given["limits"] else None,
     }
     try:
-        session.nursery.hold(request, lock.fd)
+        session.nursery.hold(request, lock.fd, confine)
     except DriverError as error:
         raise IsolationError(
             f"the view of `{capsule.name}` cannot be built: {error}", hint="atoll doctor"
@@ -107,6 +110,15 @@ def open_group(session: Session, capsule: Capsule) -> dict[str, str]:
     from atoll.engine import confines  # noqa: PLC0415 - only with limits
 
     return confines.open_group(session, capsule, limits)
+
+
+def plan_scope(session: Session, capsule: Capsule) -> Callable[[int], Confined] | None:
+    limits = isolation_plan(session, capsule).limits
+    if not limits:
+        return None
+    from atoll.engine import confines  # noqa: PLC0415 - only with limits
+
+    return confines.plan_scope(session, capsule, limits)
 
 
 def look_after(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:

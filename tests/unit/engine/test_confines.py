@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from atoll.engine import confines, doctor
-from atoll.host import cgroups
+from atoll.host import cgroups, scopes
 from atoll.host.cgroups import Made, Places
+from atoll.host.scopes import NoAnswerError, ScopeError, Scopes
 from atoll.keeper.groups import Group
 from atoll.model.errors import StateError
 
@@ -31,6 +33,12 @@ WAYS = {
     ),
     "no groups": ({}, NO_GROUPS),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_manager(monkeypatch):
+    """Whoever runs the tests may have one."""
+    monkeypatch.setattr(scopes, "find_manager", lambda: None)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -113,3 +121,159 @@ def test_chosen_limits_that_are_not_held(tmp_path, monkeypatch, way):
     unheld = ["cpus"] if expected["cpus"] == "not held" else []
     assert confines.find_unheld(session, ["memory", "cpus", "disk"]) == unheld
     assert confines.find_unheld(session, ["memory", "disk"]) == []
+
+
+# Scopes of the systemd user manager.
+
+ALL = Scopes("/app.slice", ["unified", "memory", "pids", "cpu"], {})
+SOME = Scopes("/app.slice", ["unified", "memory"], {"pids": "no pids", "cpu": "no cpu"})
+NONE = Scopes("/app.slice", ["unified"], dict.fromkeys(("memory", "pids", "cpu"), "nothing"))
+NO_PLACES = Places({}, dict.fromkeys(("memory", "pids", "cpu", "unified"), "denied"))
+
+
+@pytest.mark.parametrize(
+    ("direct", "scoped", "expected"),
+    [
+        ({}, None, False),
+        ({}, ALL, True),
+        ({}, SOME, True),
+        ({}, NONE, False),
+        (V2, None, False),
+        (V2, ALL, True),
+        (V2, SOME, False),
+        (V1, ALL, True),
+        ({"unified": "/v2/atoll"}, NONE, False),
+    ],
+)
+def test_scope_is_preferred_where_it_holds_no_less(direct, scoped, expected):
+    assert confines.prefers_scope(direct, scoped) is expected
+
+
+def test_reasons_of_both_are_told():
+    assert confines.choose(NO_PLACES, ALL).missing == {}
+    assert confines.choose(NO_PLACES, SOME).missing == {"pids": "no pids", "cpu": "no cpu"}
+    chosen = confines.choose(NO_PLACES, NONE)
+    assert chosen.parents == {}
+    assert chosen.missing["memory"] == "denied; nothing"
+    assert chosen.missing["unified"] == "denied"
+    assert confines.choose(NO_PLACES, None) == NO_PLACES
+
+
+@pytest.fixture
+def managed(tmp_path, monkeypatch):
+    """`managed(SCOPES or an error)`: a home whose user has a manager that says this."""
+    monkeypatch.setattr(scopes, "find_manager", lambda: "/run/manager")
+    monkeypatch.setattr(confines, "find_places", lambda _: NO_PLACES)
+    asked = []
+
+    def prepare(answer):
+        def try_scopes(manager):
+            asked.append(manager)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(scopes, "try_scopes", try_scopes)
+        return SimpleNamespace(home=tmp_path), asked
+
+    return prepare
+
+
+def test_scopes_are_tried_once_per_boot(managed):
+    session, asked = managed(ALL)
+    assert confines.find_scopes(session.home) == ALL
+    assert confines.find_scopes(session.home) == ALL
+    assert asked == ["/run/manager"]
+    told = confines.tell(session, LIMITS)
+    assert {told[name][1] for name in ("memory_bytes", "pids", "cpus")} == {"enforced"}
+    assert confines.find_unheld(session, ["cpus"]) == []
+
+
+def test_scopes_that_cannot_be_used_are_tried_once_per_boot(managed):
+    session, asked = managed(ScopeError("refused"))
+    assert confines.find_scopes(session.home).missing["memory"] == "refused"
+    assert confines.find_scopes(session.home).uses == []
+    assert len(asked) == 1
+    assert confines.tell(session, LIMITS)["memory_bytes"][1] == "watched"
+
+
+def test_manager_that_does_not_answer_is_asked_again(managed):
+    session, asked = managed(NoAnswerError("hangs"))
+    assert confines.find_scopes(session.home) is None
+    assert confines.find_scopes(session.home) is None
+    assert len(asked) == 2
+
+
+def test_what_is_remembered_does_not_count_without_a_manager(managed, monkeypatch):
+    session, _ = managed(ALL)
+    confines.find_scopes(session.home)
+    monkeypatch.setattr(scopes, "find_manager", lambda: None)
+    assert confines.find_scopes(session.home) is None
+    assert confines.tell(session, LIMITS)["memory_bytes"][1] == "watched"
+    assert confines.plan_scope(session, SimpleNamespace(id=7), LIMITS) is None
+
+
+def test_living_holder_knows_better_than_what_is_remembered(managed):
+    session, _ = managed(ALL)
+    told = confines.tell(session, LIMITS, {"pid": os.getpid(), "held": ["unified", "pids"]})
+    assert [told[name][1] for name in ("memory_bytes", "pids", "cpus")] == [
+        "watched", "enforced", "not held",
+    ]  # fmt: skip
+    # One of a former version says nothing, and has no scope.
+    assert confines.tell(session, LIMITS, {"pid": os.getpid()})["memory_bytes"][1] == "watched"
+
+
+def test_no_scope_without_limits(managed):
+    session, asked = managed(ALL)
+    assert confines.plan_scope(session, SimpleNamespace(id=7), {}) is None
+    assert asked == []
+
+
+def test_holder_without_a_scope_after_all(managed, monkeypatch):
+    session, _ = managed(ALL)
+
+    def refuse(*_):
+        raise ScopeError("refused")
+
+    monkeypatch.setattr(scopes, "start", refuse)
+    confine = confines.plan_scope(session, SimpleNamespace(id=7, name="x"), LIMITS)
+    assert confine(1) == ({}, False)
+
+
+@pytest.mark.parametrize("scoped", [ALL, None, NONE])
+def test_doctor_says_that_it_is_by_a_scope(monkeypatch, scoped):
+    monkeypatch.setattr(cgroups, "find_places", lambda: NO_PLACES)
+    monkeypatch.setattr(scopes, "find_manager", lambda: "/run/manager")
+    monkeypatch.setattr(confines, "try_scopes", lambda _: scoped)
+    said = doctor._limits()
+    is_scoped = scoped is ALL
+    assert said.endswith("; by a scope of the systemd user manager") is is_scoped
+    assert said.startswith("enforced: memory, pids, cpus;") is is_scoped
+    assert ("denied" in said) is not is_scoped
+
+
+def test_scopes_of_capsules_that_are_no_more_are_swept(managed, tmp_path, monkeypatch):
+    session, _ = managed(ALL._replace(directory=str(tmp_path / "app.slice")))
+    living, gone, stuck = (SimpleNamespace(id=number, name=f"c{number}") for number in (1, 2, 3))
+    said, ended = [], []
+    session.store, session.warn = SimpleNamespace(capsules=lambda: [living]), said.append
+    units = {
+        capsule.id: scopes.unit_name(confines._name(session, capsule))
+        for capsule in (living, gone, stuck)
+    }
+    others = scopes.unit_name("0a0b0c0d-2")
+    for unit in (*units.values(), others):
+        (tmp_path / "app.slice" / unit).mkdir(parents=True)
+
+    def end(scope):
+        ended.append(os.path.basename(scope))
+        return [4194300] if ended[-1] == units[3] else []
+
+    monkeypatch.setattr(scopes, "end", end)
+    assert confines.sweep(session) == [units[2]]
+    assert sorted(ended) == sorted([units[2], units[3]])
+    name = confines._name(session, stuck)
+    assert said == [f"processes of `{name}` cannot be killed: 4194300"]
+    with pytest.raises(StateError, match="`c3` cannot be killed: 4194300"):
+        confines.close_group(session, stuck)
+    confines.close_group(session, gone)
