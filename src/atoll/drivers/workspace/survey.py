@@ -137,9 +137,8 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
     modules = find_moved(workspace.tree, workspace.below, owner)
-    with Ignore(
-        workspace.tree, store.settings, scratch=store.place, is_void=own_rules.is_void
-    ) as ignore:
+    scratch, is_void = store.place, own_rules.is_void
+    with Ignore(workspace.tree, store.settings, scratch=scratch, is_void=is_void) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
         tracked = _tracked(store, commit, workspace, changes, walk, modules)
@@ -159,8 +158,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     # Nothing is hashed for the others yet, but what cannot be opened has to be told.
     loose = [path for path in found if path not in known and path not in links]
     unread = compared - {*ids} | _closed(reader, changes, loose)
-    nested = _nested(workspace, walk.nested, (tracked, second), is_changed)
-    repositories = nested | modules
+    repositories = modules | _nested(workspace, walk.nested, (tracked, second), is_changed)
     return Survey(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
@@ -322,7 +320,7 @@ class _Walk:
         fresh = {path for path in (*self.ignored, *self.nested) if path in above}
         fresh -= self._entered
         self._entered |= fresh
-        opened = {place for path in fresh for place in _with_all_below(path, above)}
+        opened = {place for path in fresh for place in above if place.is_below(path)}
         self._decided |= dict.fromkeys(opened, False)
         return bool(fresh)
 
@@ -343,10 +341,6 @@ class _Walk:
             self.nested.append(path)
             return path not in self._entered
         return False
-
-
-def _with_all_below(path: InsidePath, above: set[InsidePath]) -> Iterable[InsidePath]:
-    return (place for place in above if place.is_below(path))
 
 
 def _removed(
