@@ -26,8 +26,9 @@ def render_excluded(found: Excluded, *, dirty: bool) -> str:
     if found.secrets:
         count = len(found.secrets)
         what = "1 that looks like a secret" if count == 1 else f"{count} that look like secrets"
-        option = "--dirty and " if found.untracked_secrets and not dirty else ""
-        parts.append(f"{what} ({_names(found.secrets)}), include with {option}{_wish(found)}")
+        wishes = ["--dirty"] if found.untracked_secrets and not dirty else []
+        wishes += filter(None, [_wish(found)])
+        parts.append(f"{what} ({_names(found.secrets)}), include with {' and '.join(wishes)}")
     if found.unreadable:
         parts.append(f"{len(found.unreadable)} that cannot be read ({_names(found.unreadable)})")
     if found.submodules:
@@ -39,10 +40,15 @@ def render_excluded(found: Excluded, *, dirty: bool) -> str:
 
 
 def _wish(found: Excluded) -> str:
-    """The line for the project file that names the secrets and keeps what is listed there."""
+    """The line for the project file that names the secrets and keeps what is listed there; empty
+    when it lists them all.
+    """
     listed = ("**",) if found.carry is None else found.carry
-    fresh = [path for path in found.secrets if path not in listed][:_MOST_LISTED]
-    more = f", and so on ({len(found.secrets)})" if len(found.secrets) > len(fresh) else ""
+    missing = [path for path in found.secrets if path not in listed]
+    if not missing:
+        return ""
+    fresh = missing[:_MOST_LISTED]
+    more = f", and so on ({len(missing)})" if len(missing) > len(fresh) else ""
     if len(listed) > _MOST_LISTED:
         return f"`{_quoted(fresh)}` added to `carry` under [project] in atoll.toml{more}"
     return f"`carry = [{_quoted([*listed, *fresh])}]` under [project] in atoll.toml{more}"

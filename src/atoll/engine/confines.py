@@ -188,8 +188,9 @@ def plan_scope(
             scope = scopes.start(manager, unit, holder, f"Atoll capsule {capsule.name}")
             scopes.settle(scope)
             made = scopes.make_group(scoped, scope, name, _asked(limits))
-        except (ScopeError, OSError):
+        except (ScopeError, OSError) as error:
             # The manager was stopped, or hangs: as where there is none.
+            session.warn(f"the limits of `{capsule.name}` are not enforced: {error}")
             return Confined(_open_reachable(session, capsule, limits), is_scoped=False)
         return Confined(_taken(made), is_scoped=True)
 

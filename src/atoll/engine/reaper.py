@@ -18,11 +18,11 @@ from atoll.drivers import registry
 from atoll.engine import removal, runs
 from atoll.engine.leases import find_note
 from atoll.engine.session import Session
-from atoll.host import files, git, locks, programs, space, views
+from atoll.host import discovery, files, git, locks, programs, space, views
 from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
-from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, RunState
+from atoll.model.state import Capsule, CapsuleState, Project, RecoveryPoint, RunState
 
 _FAILED = "unsettled"
 """A file in a capsule's directory: when it was last tried in vain to put it right."""
@@ -87,12 +87,20 @@ def _unsettled_here(session: Session, at: str, *, patient: bool) -> list[Capsule
     if not found or patient:
         return found
     place = os.path.realpath(at)
-    roots = {p.id: p.root for p in session.store.projects() if os.path.isdir(p.git_dir)}
+    # No git is asked: nothing is known yet of this place.
+    checkout = discovery.find_plain_checkout(place)
+    there = {p.id: p for p in session.store.projects() if os.path.isdir(p.git_dir)}
+
+    def is_here(project: Project) -> bool:
+        # The root is the checkout that was used last, of those that the repository has.
+        is_main = checkout is not None and project.git_dir == os.path.join(checkout, ".git")
+        return is_main or programs.is_below(place, [project.root])
+
     return [
         capsule
         for capsule in found
-        if (root := roots.get(capsule.project_id)) is not None
-        and (programs.is_below(place, [root]) or not _has_work_to_store(capsule))
+        if (project := there.get(capsule.project_id)) is not None
+        and (is_here(project) or not _has_work_to_store(capsule))
     ]
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from atoll.drivers import registry
 from atoll.engine import descriptions, runs, views, windows
 from atoll.engine.leases import isolation_plan, workspace_plan
 from atoll.engine.session import Session
-from atoll.host import files, space
+from atoll.host import files, points, space
 from atoll.model.errors import AtollError, Interrupted, PrerequisiteError
 from atoll.model.plan import Enclosure, Removal, WorkspacePlan
 from atoll.model.state import Capsule, CapsuleState, RecoveryPoint, Work
@@ -78,7 +78,7 @@ def remove(
     driver = registry.workspace_driver(workspace.driver)
     losing = _losing(session, capsule, keep_branch=removal.keep_branch)
     saved = None
-    with _kept_when_interrupted(session, capsule, workspace):
+    with _kept_when_interrupted(session, capsule, losing):
         windows.end_window(capsule)
         runs.stop_all(session, capsule)
         session.reach("rm.stopped", capsule.name)
@@ -124,8 +124,8 @@ def _kept_when_interrupted(
         yield
     except (KeyboardInterrupt, Interrupted):
         if plan.pool and capsule.state is CapsuleState.READY:
-            session.store.cancel_removal(capsule)
-            session.warn(f"`{capsule.name}` is not removed; its runs were stopped")
+            _take_back(session, capsule, plan)
+            session.warn(f"`{capsule.name}` is not removed; its runs may have been stopped")
         raise
 
 
@@ -146,10 +146,22 @@ def _taken_back(session: Session, capsule: Capsule, plan: WorkspacePlan) -> Iter
             raise
         # Other programs may have used up the first half of the reserve meanwhile.
         space.Reserve(session.home).release(everything=True)
-        session.store.cancel_removal(capsule)
+        _take_back(session, capsule, plan)
         if not is_full:
             raise
         raise _no_room(session, capsule, plan, error) from error
+
+
+def _take_back(session: Session, capsule: Capsule, plan: WorkspacePlan) -> None:
+    """Forgets an announcement. What was copied for a point that is not there goes: the next removal
+    makes another point, and the capsule still has it all. Files of a worktree were moved, and stay.
+    """
+    point = session.store.removal(capsule).point
+    session.store.cancel_removal(capsule)
+    shelf = points.Shelf(plan.repository, session.home)
+    with suppress(AtollError, OSError):
+        if plan.pool and points.find_point(shelf, point) is None:
+            files.remove_tree(shelf.files_of(point), within=session.home)
 
 
 def is_intact(capsule: Capsule) -> bool:

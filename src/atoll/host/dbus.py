@@ -18,6 +18,7 @@ _CALL, _RETURN, _ERROR = 1, 2, 3
 _PATH, _INTERFACE, _MEMBER, _DESTINATION, _SIGNATURE = 1, 2, 3, 6, 8
 _SERIAL = 1
 _FIXED = struct.Struct("<BBBBIII")
+_PEER = struct.Struct("iII")
 _LONGEST_LINE = 4096
 _LONGEST_MESSAGE = 1 << 24
 
@@ -122,13 +123,19 @@ def render_call(method: Method, body: Body) -> bytes:
 def call(path: str, method: Method, body: Body, *, timeout_s: float) -> None:
     """Calls a method of the service that listens at `path`, and waits until it has answered.
 
-    Raises OSError when nothing listens there, TimeoutError when the time is over, and DBusError
-    when the service refuses.
+    Raises OSError when nothing listens there, TimeoutError when the time is over, EOFError when the
+    service hangs up, and DBusError when it refuses.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         stream = _Stream(sock, time.monotonic() + timeout_s)
         sock.settimeout(timeout_s)
         sock.connect(path)
+        peer, _, _ = _PEER.unpack(
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        )
+        if not peer:
+            # It is outside of this pid namespace: to it our process ids are those of others.
+            raise DBusError("the service is in another pid namespace")
         stream.send(b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n")
         if not stream.line().startswith(b"OK "):
             raise DBusError("the service does not accept this user")
@@ -161,7 +168,7 @@ class _Stream:
             self._limit()
             chunk = self._sock.recv(count - len(found))
             if not chunk:
-                raise DBusError("the service hung up")
+                raise EOFError("the service hung up")
             found += chunk
         return bytes(found)
 

@@ -59,7 +59,8 @@ class Nursery:
             news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
             return int(str(news["pid"]))
         reader, writer = os.pipe()
-        with os.fdopen(writer, "wb") as gate:
+        # Without a buffer: closing would try again to send what could not be sent.
+        with os.fdopen(writer, "wb", buffering=0) as gate:
 
             def begin(ready: int) -> None:
                 try:
@@ -72,7 +73,6 @@ class Nursery:
                 # One that has failed meanwhile says why, or nothing.
                 with suppress(BrokenPipeError):
                     gate.write(json.dumps(confined._asdict()).encode() + b"\n")
-                    gate.flush()
 
             news = await_ready(begin, "the view", first=let_go)
         return int(str(news["pid"]))

@@ -193,7 +193,8 @@ def drop(shelf: Shelf, point: RecoveryPoint) -> None:
         raise StateError("this is not the id of a recovery point", hint="atoll recover")
     if os.path.lexists(kept := shelf.files_of(point.id)):
         files.remove_tree(kept, within=shelf.home / FILES)
-    if os.path.lexists(objects := shelf.objects_of(point.id)):
-        files.remove_tree(objects, within=shelf.notes)
+    # Also those that were kept while the repository was at another place.
+    for objects in shelf.all_objects_of(point.id):
+        files.remove_tree(objects, within=shelf.home)
     git.delete_ref(PREFIX + point.id, cwd=shelf.repository, old=point.commit)
     shelf.note_of(point.id).unlink(missing_ok=True)

@@ -88,9 +88,10 @@ def remove_bare_heads(root: Path) -> tuple[InsidePath, ...]:
     found = []
     with explained(root, root):
         for place, directories, names in os.walk(top):
+            # No commit and nothing that is put back has a `.git`: a set-up has made it.
+            directories[:] = [name for name in directories if not is_git_name(name)]
             if place == top:
                 # Git looks for a `.git` first, and the checkout has one.
-                directories[:] = [name for name in directories if name != b".git"]
                 continue
             present = {name.lower() for name in (*directories, *names)}
             if any(layout <= present for layout in _LAYOUTS):

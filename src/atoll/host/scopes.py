@@ -65,14 +65,19 @@ def find_manager() -> str | None:
     uid = os.geteuid()
     if uid == 0:
         return None
-    place = os.environ.get("XDG_RUNTIME_DIR", "")
-    path = os.path.join(place if os.path.isabs(place) else f"/run/user/{uid}", _MANAGER)
+    # The variable may be another user's, as after `sudo`.
+    places = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}")
+    paths = [os.path.join(place, _MANAGER) for place in places if os.path.isabs(place)]
+    return next((path for path in paths if _is_own_socket(path, uid)), None)
+
+
+def _is_own_socket(path: str, uid: int) -> bool:
     try:
         status = os.lstat(path)
     except OSError:
-        return None
+        return False
     is_ours = stat.S_ISSOCK(status.st_mode) and status.st_uid == uid
-    return path if is_ours and programs.is_trusted(path, programs.untrusted_roots()) else None
+    return is_ours and programs.is_trusted(path, programs.untrusted_roots())
 
 
 def unit_name(group: str) -> str:
@@ -104,7 +109,7 @@ def start(manager: str, unit: str, pid: int, description: str) -> str:
         dbus.call(manager, _START, body, timeout_s=_ANSWER_S)
     except dbus.DBusError as error:
         raise ScopeError(f"the systemd user manager makes no scope: {error}") from error
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise NoAnswerError(f"the systemd user manager does not answer: {error}") from error
     found: list[str] = []
 
@@ -115,7 +120,7 @@ def start(manager: str, unit: str, pid: int, description: str) -> str:
 
     # It answers before it has moved the process.
     if not wait_until(is_moved, timeout_s=_MOVED_S) or not found:
-        raise ScopeError("the systemd user manager did not move the process to its scope")
+        raise NoAnswerError("the systemd user manager did not move the process to its scope")
     return found[0]
 
 
@@ -175,7 +180,7 @@ def try_scopes(manager: str) -> Scopes:
             order.close()
             os.waitpid(pid, 0)
     if not line:
-        raise ScopeError("the trial in a scope died")
+        raise NoAnswerError("the trial in a scope died")
     found = json.loads(line)
     if "error" in found:
         raise ScopeError(found["error"])

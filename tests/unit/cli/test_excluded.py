@@ -4,6 +4,12 @@ from atoll.cli.excluded import render_excluded
 from atoll.engine.excluded import Excluded
 
 
+def test_listed_secrets_need_only_the_option() -> None:
+    found = Excluded(secrets=(".env",), untracked_secrets=(".env",), carry=("**", ".env"))
+    line = render_excluded(found, dirty=False)
+    assert line == "left out: 1 that looks like a secret (.env), include with --dirty"
+
+
 def test_long_lists_are_bounded() -> None:
     secrets = tuple(f"k{number}/id_rsa" for number in range(40))
     line = render_excluded(Excluded(secrets=secrets), dirty=True)

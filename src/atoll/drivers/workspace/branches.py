@@ -24,7 +24,7 @@ def forget_branch(repository: str, branch: str) -> None:
     try:
         git.delete_ref(ref, cwd=repository, old=tip)
     except DriverError:
-        if git.find_ref(ref, cwd=repository) in (None, tip):
+        if git.find_ref(ref, cwd=repository) == tip:
             raise
 
 
