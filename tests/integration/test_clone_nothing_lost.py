@@ -59,6 +59,21 @@ def test_commits_are_found_and_kept(where, project, repo, git):
         assert held.count("WIP on") == 2
 
 
+def test_a_fetch_without_history_keeps_no_stash_from_being_stored(repo, atoll, git, monkeypatch):
+    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+    atoll("new", "x", cwd=repo)
+    script = (
+        "git clone -q . $TMPDIR/r; cd $TMPDIR/r; git commit -q --allow-empty -m one; "
+        "git commit -q --allow-empty -m two; cd -; git fetch -q --depth 1 file://$TMPDIR/r "
+        "HEAD:refs/remotes/other/one; echo w > README.md; git stash -q"
+    )
+    atoll("run", "x", "--", "sh", "-ec", script, cwd=repo)
+    assert atoll("rm", "x", cwd=repo, check=False).returncode == 4
+    atoll("rm", "x", "--force", cwd=repo)
+    said = atoll("recover", "x", cwd=repo).stderr
+    assert "stash entries, newest first: " in said
+
+
 def test_stash_entries_are_named_and_can_be_applied_again(repo, atoll, monkeypatch):
     monkeypatch.setenv("ATOLL_LEVEL", "clone")
     atoll("new", "x", cwd=repo)

@@ -24,7 +24,7 @@ from atoll.host.intake.refs import STASH, AgentRefs, load_refs
 from atoll.host.intake.store import Store, open_store
 from atoll.host.layer_stack import Namespace
 from atoll.host.merged import MergedTree
-from atoll.model.errors import StateError
+from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId
 
@@ -107,13 +107,14 @@ class PrivateSite:
         own = f"refs/heads/{self.plan.branch}"
         branch = next((tip for ref, tip in refs.refs.items() if ref == own), None)
         first = [tip for tip in (refs.head, branch) if tip is not None]
-        tips = self._deliver(workspace, self._tips(refs) if everything else first)
+        wanted = self._tips(refs) if everything else (first, [])
+        tips, is_delivered = self._deliver_all(workspace, *wanted)
         return Taken(
             head=refs.head,
             head_ref=refs.head_ref,
             branch=branch,
             tips=tuple(tips),
-            is_whole=not refs.refused and self._can_be_read(workspace),
+            is_whole=is_delivered and not refs.refused and self._can_be_read(workspace),
             stashes=_stashes(refs, tips),
             fetched=_fetched(refs, tips),
         )
@@ -133,8 +134,21 @@ class PrivateSite:
 
         return not workspace.tree.changes(skip=skip).closed
 
-    def _tips(self, refs: AgentRefs) -> list[ObjectId]:
-        """HEAD first, then where refs stand that are not as they were when the capsule was made."""
+    def _deliver_all(
+        self, workspace: Workspace, own: list[ObjectId], fetched: list[ObjectId]
+    ) -> tuple[list[ObjectId], bool]:
+        """All tips, and whether those that were fetched are among them: what was fetched without
+        its history, or is too much, must not keep the capsule's own work from being stored.
+        """
+        if 0 < len(fetched) <= _REFS_LIMIT:
+            with suppress(StateError, DriverError):
+                return self._deliver(workspace, [*own, *fetched]), True
+        return self._deliver(workspace, own), not fetched
+
+    def _tips(self, refs: AgentRefs) -> tuple[list[ObjectId], list[ObjectId]]:
+        """HEAD first, then where refs stand that are not as they were when the capsule was made;
+        and apart from these what only remote-tracking refs stand at.
+        """
         at_first = self._first_refs()
         own, fetched = (
             [tip for ref, tip in found.items() if f"{tip} {ref}" not in at_first]
@@ -142,10 +156,9 @@ class PrivateSite:
         )
         head = [] if refs.head is None else [refs.head]
         tips = list(dict.fromkeys([*head, *own, *refs.stashes, *refs.worktrees]))
-        tips += self._unknown(set(fetched).difference(tips))
         if len(tips) > _REFS_LIMIT:
             raise StateError(f"the capsule has more than {_REFS_LIMIT} refs of its own")
-        return tips
+        return tips, self._unknown(set(fetched).difference(tips))
 
     def _unknown(self, fetched: Collection[ObjectId]) -> list[ObjectId]:
         """Those that no ref of the owner's stands at: there may be more remote branches than refs
