@@ -231,6 +231,8 @@ def test_no_scope_without_limits(managed):
 
 def test_holder_without_a_scope_after_all(managed, monkeypatch):
     session, _ = managed(ALL)
+    said = []
+    session.warn = said.append
 
     def refuse(*_):
         raise ScopeError("refused")
@@ -238,6 +240,7 @@ def test_holder_without_a_scope_after_all(managed, monkeypatch):
     monkeypatch.setattr(scopes, "start", refuse)
     confine = confines.plan_scope(session, SimpleNamespace(id=7, name="x"), LIMITS)
     assert confine(1) == ({}, False)
+    assert said == ["the limits of `x` are not enforced: refused"]
 
 
 @pytest.mark.parametrize("scoped", [ALL, None, NONE])
