@@ -1,9 +1,9 @@
 """Scopes of the systemd user manager: a directory of cgroups that is the user's own, per capsule.
 
-The session of a login belongs to root, and the kernel lets nobody else move a process out of it.
-The user manager has the right to have that done: it makes a scope for a process that it is told,
-and delegates it to us. A scope is gone as soon as its last process is; what is left of its groups
-then goes with it. What a scope is good for is found out by trying.
+A login session's cgroup belongs to root, and only root can move a process out of it. The user
+manager may request that: it makes a transient scope for a given process id and delegates it to us.
+A scope is gone as soon as its last process is; what is left of its groups then goes with it. What a
+scope is good for is found out by trying.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Scopes(NamedTuple):
 def find_manager() -> str | None:
     """The socket of this user's systemd manager; None where there is none.
 
-    Root needs none. A cheap look: it may be that nobody listens there any more.
+    Root needs none. A cheap look: a stopped manager may have left the socket behind.
     """
     uid = os.geteuid()
     if uid == 0:
@@ -158,18 +158,18 @@ def try_scopes(manager: str) -> Scopes:
     """Has a child put into a scope, and tries there what a capsule's holder needs; both are gone
     afterwards. Raises ScopeError.
     """
-    orders, told = os.pipe(), os.pipe()
+    orders, results = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(orders[1])
-            os.close(told[0])
-            _try_inside(orders[0], told[1])
+            os.close(results[0])
+            _try_inside(orders[0], results[1])
         finally:
             os._exit(0)
     os.close(orders[0])
-    os.close(told[1])
-    with os.fdopen(orders[1], "wb") as order, os.fdopen(told[0], "rb") as answer:
+    os.close(results[1])
+    with os.fdopen(orders[1], "wb") as order, os.fdopen(results[0], "rb") as answer:
         try:
             unit = unit_name(f"{0:08x}-{pid}")
             scope = start(manager, unit, pid, "Atoll tries whether scopes can be used")
@@ -188,7 +188,7 @@ def try_scopes(manager: str) -> Scopes:
     return Scopes(os.path.dirname(scope), found["uses"], found["missing"])
 
 
-def _try_inside(orders: int, told: int) -> None:
+def _try_inside(orders: int, results: int) -> None:
     """For the child: as a holder would, it goes to a leaf and starts something in a group."""
     with os.fdopen(orders, "rb") as order:
         scope = os.fsdecode(order.readline()).removesuffix("\n")
@@ -202,7 +202,7 @@ def _try_inside(orders: int, told: int) -> None:
         found = {"uses": uses, "missing": tried.reasons}
     except (OSError, ScopeError) as error:
         found = {"error": str(error)}
-    os.write(told, json.dumps(found).encode() + b"\n")
+    os.write(results, json.dumps(found).encode() + b"\n")
 
 
 def find_scopes(directory: str, is_wanted: Callable[[str], bool]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 
 from atoll.engine import schema
 from atoll.engine.database import SCHEMA_VERSION
+from atoll.engine.session import find_session, open_session
 from atoll.engine.store import PortTakenError, Store
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import CapsulePlan, IsolationPlan, Removal, WorkspacePlan
@@ -461,3 +462,12 @@ def test_no_database_is_made_where_one_was_removed(home, store):
     with pytest.raises(StateError, match="was removed"):
         store.remember_project(PROJECT)
     assert not list(home.glob("state.db*"))
+
+
+def test_process_in_the_background_makes_no_home_again(tmp_path):
+    assert find_session(tmp_path / "home") is None
+    assert list(tmp_path.iterdir()) == []
+    open_session(home=tmp_path / "home").store.close()
+    found = find_session(tmp_path / "home")
+    assert found is not None
+    found.store.close()
