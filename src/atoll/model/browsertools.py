@@ -1,6 +1,6 @@
-"""How the browser tools that agents use are told where a capsule's own browser is.
+"""Configuration of browser tools, so that they connect to a capsule's browser.
 
-Each takes the address of a browser that runs already: none of them starts another one.
+Every tool connects to a browser that is already running; none starts another one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 Settings = dict[str, object]
 
 VARIABLES = ("PLAYWRIGHT_MCP_CDP_ENDPOINT",)
-"""What tools read instead of an option."""
+"""Environment variables that tools read instead of an option."""
 
 
 def _mcp(name: str, package: str, option: str, endpoint: str) -> Settings:
@@ -17,8 +17,8 @@ def _mcp(name: str, package: str, option: str, endpoint: str) -> Settings:
 
 
 def settings_of(tool: str, endpoint: str) -> Settings:
-    """For `.mcp.json`, or the arguments of the library's own call. KeyError for another tool."""
-    told: dict[str, Settings] = {
+    """The content of `.mcp.json`, or the arguments of a library's call. Raises KeyError."""
+    settings: dict[str, Settings] = {
         "playwright-mcp": _mcp("playwright", "@playwright/mcp", "--cdp-endpoint", endpoint),
         "chrome-devtools-mcp": _mcp(
             "chrome-devtools", "chrome-devtools-mcp", "--browserUrl", endpoint
@@ -27,7 +27,7 @@ def settings_of(tool: str, endpoint: str) -> Settings:
         "browser-use": {"cdp_url": endpoint},
         "puppeteer": {"browserURL": endpoint, "defaultViewport": None},
     }
-    return told[tool]
+    return settings[tool]
 
 
 TOOLS = ("playwright-mcp", "chrome-devtools-mcp", "browser-use", "puppeteer")

@@ -1,7 +1,7 @@
-"""Where a capsule may connect to: names and addresses in one strict form, and who may have them.
+"""Destinations and egress rules: canonical names and addresses, and which of them are allowed.
 
-A name is brought into its one canonical form when it arrives, and that form serves for every
-decision and for the dial. What has no canonical form is refused, never repaired.
+A name is converted to its canonical form once, on arrival; every decision and the connection use
+that form. A name without a canonical form is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 WEB_PORTS = (80, 443)
-"""What a rule without a port stands for."""
+"""The ports of a rule that names none."""
 ANY_PORT = "*"
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*", re.ASCII)
@@ -37,11 +37,11 @@ _NEVER = _networks(
 _CARRIERS = _networks(
     "::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32",
 )  # fmt: skip
-"""IPv6 addresses that lead to IPv4 ones, which could be any."""
+"""IPv6 ranges that embed IPv4 addresses, which could be any."""
 _SPECIAL = _networks("192.88.99.0/24", "3fff::/20")
-"""Set aside like private ones, though not every Python knows that."""
+"""Reserved like private ranges; not every Python version knows these."""
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""The only part of IPv6 that is public; what lies outside has no meaning yet, or had one once."""
+"""The only public part of IPv6; the rest is unassigned or retired."""
 _RESERVED = {
     ipaddress.ip_network(network): meaning
     for network, meaning in (
@@ -55,17 +55,17 @@ _RESERVED = {
         ("fc00::/7", "private"),
     )
 }
-"""What special-purpose addresses are for (the registries of RFC 6890)."""
+"""Purposes of special-purpose addresses (the registries of RFC 6890)."""
 LOCAL = "localhost"
 _NEVER_NAMES = frozenset({
     "metadata", "metadata.google.internal", "metadata.goog", "instance-data",
     "instance-data.ec2.internal",
 })  # fmt: skip
-"""Names of `_NEVER`, for when somebody else looks them up: the owner's own proxy."""
+"""Names of addresses in `_NEVER`, for when the owner's upstream proxy resolves them."""
 
 
 def canonical_name(text: str) -> str:
-    """The one form of a host name. Raises ValueError for everything that is not plainly one.
+    """Returns the canonical form of a host name. Raises ValueError for anything else.
 
     One final dot is allowed, and so is upper case; an address is not a name.
     """
@@ -78,14 +78,14 @@ def canonical_name(text: str) -> str:
 
 
 def canonical_address(text: str) -> Address | None:
-    """The address that a text spells out in full; None for a name and for every short spelling."""
+    """The address that a text spells out in full; None for names and abbreviated addresses."""
     is_bracketed = text.startswith("[") and text.endswith("]")
     bare = text[1:-1] if is_bracketed else text
     try:
         address = ipaddress.ip_address(bare)
     except ValueError:
         return None
-    # A zone names an interface, and nobody inside knows those of the host.
+    # A zone names an interface of the host, which the capsule does not know.
     is_odd = "%" in bare or (is_bracketed and address.version == 4)
     return None if is_odd else address
 
@@ -98,7 +98,7 @@ def canonical_port(text: str) -> int:
 
 
 class Destination(NamedTuple):
-    """Where somebody wants to connect to, in canonical form."""
+    """A requested destination in canonical form."""
 
     place: str | Address
     port: int
@@ -130,20 +130,20 @@ def parse_place(text: str, port: int) -> Destination:
     return Destination(canonical_name(text) if address is None else address, port)
 
 
-class Rule(NamedTuple):
-    """One line of what is allowed, as `atoll.model.rules.require_allow_rule` lets it pass."""
+class EgressRule(NamedTuple):
+    """One allowed destination, as `atoll.model.rules.require_allow_rule` accepts it."""
 
     text: str
     name: str = ""
     suffix: str = ""
     network: Network | None = None
     host: bool = False
-    """A port of the owner's own loopback."""
+    """Whether it means a port of the owner's loopback."""
     ports: tuple[int, ...] | None = WEB_PORTS
     """None: all of them."""
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> EgressRule:
         place, colon, port = text.rpartition(":")
         if not colon or text.endswith("]") or (":" in place and not place.endswith("]")):
             place, port = text, ""
@@ -171,7 +171,7 @@ class Rule(NamedTuple):
 
 
 def _is_never(place: str | Address) -> bool:
-    """What no rule can allow: also IPv6 addresses that lead to IPv4 ones, which could be any."""
+    """What no rule can allow, including IPv6 addresses that embed IPv4 ones."""
     if isinstance(place, str):
         return is_local(place) or place in _NEVER_NAMES
     return is_in(place, _NEVER) or is_in(place, _CARRIERS)
@@ -180,32 +180,30 @@ def _is_never(place: str | Address) -> bool:
 class Verdict(NamedTuple):
     allowed: bool
     why: str
-    """The rule that allows it, or what stands against it."""
+    """The rule that allows it, or the reason for refusing it."""
     ask: str = ""
     """The rule that would allow it; empty when none would."""
 
 
 class Policy(NamedTuple):
-    """What one capsule may reach."""
+    """The destinations that one capsule may reach."""
 
     mode: str
     """`none`, `allow` or `open`."""
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[EgressRule, ...] = ()
 
     @classmethod
     def of(cls, mode: str, texts: Iterable[str]) -> Policy:
-        return cls(mode, tuple(Rule.parse(text) for text in texts))
+        return cls(mode, tuple(EgressRule.parse(text) for text in texts))
 
     def knows(self, name: str) -> bool:
-        """Whether a name is worth an answer, whatever the port."""
+        """Whether some port of a name is allowed, so that DNS may answer for it."""
         return self.mode == "open" or (
             self.mode == "allow" and any(rule.names(name) for rule in self.rules)
         )
 
     def judge(self, wanted: Destination) -> Verdict:
-        """Before anything is looked up: whether the name, or the address as it was written, may
-        be reached at all.
-        """
+        """Judges a destination before name resolution: by its name, or its literal address."""
         place, port = wanted
         if self.mode == "none":
             return Verdict(allowed=False, why="this capsule has no network")
@@ -223,7 +221,7 @@ class Policy(NamedTuple):
         return Verdict(allowed=False, why=f"`{place}` is not allowed", ask=ask)
 
     def judge_address(self, address: Address, port: int, own: frozenset[Address]) -> Verdict:
-        """Whether the very address that would be dialled may be reached; `own` are the host's."""
+        """Judges the exact address to be dialled; `own` are the host's addresses."""
         if _is_never(address):
             return Verdict(allowed=False, why=f"the address {address} is never a destination")
         for rule in self.rules:
@@ -238,13 +236,13 @@ class Policy(NamedTuple):
         return Verdict(allowed=True, why="public")
 
     def host_ports(self) -> tuple[int, ...]:
-        """Ports of the owner's loopback that the capsule has on its own."""
+        """Ports of the owner's loopback that the capsule can reach on its own loopback."""
         found = {port for rule in self.rules if rule.host for port in rule.ports or ()}
         return tuple(sorted(found)) if self.mode != "none" else ()
 
 
 def is_local(name: str) -> bool:
-    """Whether a canonical name stands for the machine that asks, which is the capsule."""
+    """Whether a canonical name means the local machine, which is the capsule itself."""
     return name.rpartition(".")[2] == LOCAL
 
 
@@ -254,7 +252,7 @@ def is_public(address: Address) -> bool:
 
 
 def describe_reserved(address: Address) -> str:
-    """What an address is for that is not public, as the sentence "the address is …" ends."""
+    """The purpose of a non-public address, to complete the sentence "the address is …"."""
     for network, meaning in _RESERVED.items():
         if is_in(address, (network,)):
             return meaning

@@ -1,11 +1,11 @@
-"""Everything that can go wrong, as one tree.
+"""The exception tree.
 
 AtollError
 ├── SpecError          the request must change                 exit 2
 ├── PrerequisiteError  the host lacks something                exit 3
 ├── StateError         no such thing, exists, or wrong state   exit 4
 ├── DriverError        a tool failed                           exit 5
-│   └── Unanswered     it is kept from answering, by what lies inside of a capsule
+│   └── Unanswered     content of the capsule prevents the tool from answering
 ├── IsolationError     a promised wall could not be built      exit 6
 └── Interrupted        a signal ended the work                 exit 128+n
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong in something the user wrote, with the place where it stands."""
+    """One mistake in user input, with its location."""
 
     source: str
     """The file (or `command line`, `environment`) that holds the value."""
@@ -37,7 +37,7 @@ class Mistake(NamedTuple):
 
 
 class AtollError(Exception):
-    """Root of the tree; only its children are raised."""
+    """Root of the tree; only subclasses are raised."""
 
     exit_code = 5
     kind = "error"
@@ -76,14 +76,14 @@ class StateError(AtollError):
 
 
 class DriverError(AtollError):
-    """A tool failed. The message names the tool and carries the end of what it said."""
+    """A tool failed. The message names the tool and includes the end of its output."""
 
     exit_code = 5
     kind = "driver"
 
 
 class Unanswered(DriverError):  # noqa: N818 - what came of a question
-    """What lies inside of a capsule keeps a tool from answering there; the tool itself is fine."""
+    """Content of a capsule prevents a tool from answering; the tool itself works."""
 
 
 class IsolationError(AtollError):
@@ -93,8 +93,8 @@ class IsolationError(AtollError):
     kind = "isolation"
 
 
-class Interrupted(AtollError):  # noqa: N818 - not an error, but somebody's wish
-    """A signal ended the work; what was half-made is undone, now or by the next command."""
+class Interrupted(AtollError):  # noqa: N818 - not an error, but a signal
+    """A signal ended the work; half-made state is undone now or by the next command."""
 
     kind = "interrupted"
 

@@ -25,12 +25,12 @@ class Pointer(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where git-lfs keeps the object, below a directory `objects`."""
+        """The path of the object below git-lfs' `objects` directory."""
         return f"{self.oid[:2]}/{self.oid[2:4]}/{self.oid}"
 
 
 def parse_pointer(content: bytes) -> Pointer | None:
-    """None for everything that is not exactly a pointer: the content may be an attacker's."""
+    """Returns None for anything but an exact pointer: the content may be hostile."""
     found = _POINTER.fullmatch(content) if len(content) < POINTER_BYTES else None
     return None if found is None else Pointer(found[1].decode(), int(found[2]))
 

@@ -30,13 +30,13 @@ def parse_name(text: str, *, what: str = "capsule name") -> str:
 
 
 def slug(text: str) -> str:
-    """The nearest safe name, or an empty string when nothing of `text` is usable."""
+    """The nearest safe name; empty when no character of `text` is usable."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:NAME_LENGTH].strip("-")
 
 
 def printable(text: str) -> str:
-    """`text` with everything that could move a cursor or hide itself written out."""
+    """`text` with control and invisible characters escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -1,11 +1,10 @@
-"""Where package managers keep what they have downloaded or compiled, and what of it is private.
+"""Caches of package managers that capsules share copy-on-write, and what in them is private.
 
-A capsule sees these directories copy-on-write: it reads what the owner has and writes to a layer
-of its own. Only the directories that are named here are shared. The directories around them often
-hold credentials (`~/.cargo/credentials.toml`, `~/.npmrc`, `~/.m2/settings.xml`,
-`~/.gradle/gradle.properties`) and are not. `hidden` names what lies in a store and must not be
-seen: git clones remember the address that they came from, which may contain a token, and some
-tools keep settings there.
+A capsule reads the owner's store and writes to a layer of its own. Only the directories named here
+are shared, not those around them, which often hold credentials (`~/.cargo/credentials.toml`,
+`~/.npmrc`, `~/.m2/settings.xml`, `~/.gradle/gradle.properties`). `hidden` lists paths in a store
+that capsules must not read: git clones record their URL, which may contain a token, and some tools
+keep settings there.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from typing import NamedTuple
 
 class PackageStore(NamedTuple):
     name: str
-    """Also the name of the directory that holds a capsule's changes to it: never rename one."""
+    """Also the name of the directory with a capsule's changes to the store: never rename one."""
     below_home: str
-    """The default place. Below `.cache` and `.local/share` the XDG variables count."""
+    """The default path. Below `.cache` and `.local/share` the XDG variables apply."""
     variable: str = ""
-    """Names the store itself, if it is elsewhere; a capsule then has the same variable."""
+    """The variable that sets the store's path; a capsule gets the same variable."""
     roots: tuple[tuple[str, str], ...] = ()
-    """Variables that name a directory around it, with the path of the store from there. A capsule
-    does not get these variables, and sees the store at the default place."""
+    """Variables that set a parent directory, with the store's path below it. A capsule does not get
+    these variables, and has the store at the default path."""
     hidden: tuple[str, ...] = ()
-    """Paths in it that no capsule sees, also when they appear while a view is open. A pattern
-    hides only what is there when the view is opened: where the names are known, they are listed,
-    too."""
+    """Paths in it that no capsule sees, even if they are created while a view is open. A pattern
+    hides only what exists when the view is opened: list names as well where they are known."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Variables that tell its tool how to use it across filesystems."""
+    """Variables that make the tool work across filesystems."""
     is_path_recorded: bool = False
     """Projects record its path and refuse another one: a capsule sees it where the owner does."""
 

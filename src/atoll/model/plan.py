@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from atoll.model.enclosure import Limits, encode, parse
+from atoll.model.layers import LayerKind, is_changed_inside
+
 
 class WorkspacePlan(NamedTuple):
     """The files of one capsule: where they will be and what they start from."""
@@ -36,9 +39,19 @@ class WorkspacePlan(NamedTuple):
     """The capsule's disk limit, which also bounds what is imported from it; 0 if there is none."""
 
     @property
+    def is_layered(self) -> bool:
+        """Whether it is a private view of frozen layers, which can be snapshot and forked."""
+        return bool(self.pool)
+
+    @property
     def is_dirty(self) -> bool:
-        """Whether it began with what the owner had not committed."""
-        return any(layer.startswith("x") for layer in self.layers)
+        """Whether it began with the owner's uncommitted changes."""
+        return any(map(LayerKind.DIRTY.matches, self.layers))
+
+    @property
+    def own_layers(self) -> list[str]:
+        """The frozen layers that hold what the capsule has changed, the lowest first."""
+        return [layer for layer in self.layers if is_changed_inside(layer)]
 
 
 class IsolationPlan(NamedTuple):
@@ -64,14 +77,27 @@ class IsolationPlan(NamedTuple):
     uid: int | None = None
     """Whom its processes are to the kernel, when root makes the capsule."""
     network: str = "open"
-    """`none`, `allow` or `open`; how that is done is the driver's matter."""
+    """`none`, `allow` or `open`; the driver decides how it is enforced."""
     setup_network: str = ""
     """That of the set-up commands, where it is another."""
     allow: tuple[str, ...] = ()
     """Rules and names of presets (`atoll.model.egress`, `atoll.model.presets`)."""
-    limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
-    """What a capsule may use: `memory_bytes`, `cpus`, `pids`, `disk_bytes`, `files`, `idle_s` and
-    `output_bytes`, those that are set."""
+    limits: Limits = Limits()
+
+    @property
+    def has_view(self) -> bool:
+        """Whether its processes start in a private view, which a holder keeps."""
+        return bool(self.holder)
+
+    @property
+    def has_walls(self) -> bool:
+        """Whether its processes are sandboxed."""
+        return bool(self.home)
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether it may listen on any port, and leaves its network through the daemon only."""
+        return self.has_walls
 
 
 Plan = WorkspacePlan | IsolationPlan
@@ -89,13 +115,21 @@ class Lease(NamedTuple):
     plan: Plan
 
     def payload(self) -> dict[str, Any]:
-        return self.plan._asdict()
+        payload = self.plan._asdict()
+        if isinstance(self.plan, IsolationPlan):
+            payload["limits"] = encode(self.plan.limits)
+        return payload
 
     @classmethod
     def parse(cls, kind: str, payload: dict[str, Any]) -> Lease:
         # JSON knows no tuples.
-        lists = {key: tuple(v) for key, v in payload.items() if isinstance(v, list)}
-        return cls(kind=kind, plan=_KINDS[kind](**{**payload, **lists}))
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in payload.items()
+        }
+        if "limits" in values:
+            values["limits"] = parse(Limits, values["limits"])
+        return cls(kind=kind, plan=_KINDS[kind](**values))
 
 
 class Refs(NamedTuple):
@@ -107,27 +141,6 @@ class Refs(NamedTuple):
 
     def find(self, name: str) -> str | None:
         return next((commit for commit, ref in self.pairs if ref == name), None)
-
-
-class View(NamedTuple):
-    """A private mount namespace, as the keeper builds it."""
-
-    user: bool
-    """With a user namespace: without root."""
-    pool: str
-    """What the layers of an overlay are named relative to."""
-    mounts: tuple[dict[str, object], ...]
-    network: str = "host"
-    """`host`, or how its own is let out: `none`, `allow` or `open`."""
-    uid: int | None = None
-    """Whom the files are shown to belong to, where that is not us."""
-    group: dict[str, str] | None = None
-    """The directories of the group that limits the processes, by their use."""
-    room: dict[str, object] | None = None
-    """The whole tree that walled processes see: its `root`, and its `entries` in order."""
-    stores: tuple[dict[str, object], ...] = ()
-    """Package stores that are still to be mounted, by `name`: the owner's is at `source`, of which
-    the patterns in `hidden` are not shown."""
 
 
 class Ground(NamedTuple):
@@ -192,32 +205,3 @@ class Removal(NamedTuple):
     keep_branch: bool
     save: bool = True
     """False for one that was never finished: it holds nobody's work yet, only half a checkout."""
-
-
-class Enclosure(NamedTuple):
-    """How to start a process inside a capsule: the one value that other drivers need.
-
-    `prefix` goes before the command, `env` is the whole environment, `cwd` the place to start.
-    """
-
-    env: dict[str, str]
-    cwd: str
-    prefix: tuple[str, ...] = ()
-    holder: str = ""
-    """The directory in which the view's holder listens; empty when the host's own view is meant."""
-    walls: dict[str, object] | None = None
-    """What stands around the process; None without any."""
-    limits: dict[str, object] | None = None
-    """What it may use; None when that is nobody's matter."""
-    network: str = "host"
-    """`host`, or how the capsule's own is let out: `none`, `allow` or `open`."""
-
-    @property
-    def has_egress(self) -> bool:
-        return self.network in ("allow", "open")
-
-    def around(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        return (*self.prefix, *argv)
-
-    def adding(self, variables: dict[str, str]) -> Enclosure:
-        return self._replace(env={**self.env, **variables})

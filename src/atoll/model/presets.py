@@ -1,13 +1,21 @@
-"""Names for lists of destinations that many projects need, and which files of a project call for
-which.
+"""Network modes, and named lists of destinations that many projects need.
 
-Where packages come from is not ours to say: each machine's own tools are asked
-(`atoll.engine.registries`), so that a mirror is followed and nobody is sent anywhere else.
+Package registries are not listed here: `atoll.engine.project.registries` reads them from the
+machine's own tools, so that a configured mirror is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+
+MODES = ("none", "allow", "open")
+"""From narrowest to widest."""
+
+
+def widest(*modes: str) -> str:
+    """The widest of several modes; empty strings are ignored."""
+    return max(filter(None, modes), key=MODES.index)
+
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "model-apis": (
@@ -23,7 +31,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     ),
     "gitlab": ("gitlab.com",),
 }  # fmt: skip
-"""Each rule without a port stands for 80 and 443."""
+"""A rule without a port means 80 and 443."""
 
 FOUND = {
     "python": "where pip and uv get packages",
@@ -33,10 +41,10 @@ FOUND = {
     "ruby": "where gem gets packages",
     "debian": "where apt gets packages",
 }
-"""Presets that this machine's own tools are asked for."""
+"""Presets that are read from this machine's package managers."""
 
 ALWAYS = ("model-apis",)
-"""An agent that cannot think does no work."""
+"""Always allowed by default: an agent needs its model's API."""
 _CALLED_FOR = {
     "pyproject.toml": "python", "requirements.txt": "python", "setup.py": "python",
     "Pipfile": "python", "uv.lock": "python", "poetry.lock": "python", "setup.cfg": "python",
@@ -47,17 +55,15 @@ _CALLED_FOR = {
 _HOSTED = {".github": "github", ".gitlab-ci.yml": "gitlab"}
 
 
-def called_for(names: Iterable[str]) -> tuple[str, ...]:
-    """The presets for a project with these files, for all who did not choose: to build and to
-    test it.
-    """
+def default_presets(names: Iterable[str]) -> tuple[str, ...]:
+    """The default presets for a project with these files: what it takes to build and test it."""
     return (*ALWAYS, *_found(names, _CALLED_FOR))
 
 
 def proposed(names: Iterable[str]) -> tuple[str, ...]:
-    """The same with where the project is hosted, for an owner who sees it and can take it out."""
+    """The default presets plus the project's host, to be written into a new project file."""
     names = list(names)
-    return (*called_for(names), *_found(names, _HOSTED))
+    return (*default_presets(names), *_found(names, _HOSTED))
 
 
 def _found(names: Iterable[str], presets: Mapping[str, str]) -> list[str]:
@@ -66,7 +72,7 @@ def _found(names: Iterable[str], presets: Mapping[str, str]) -> list[str]:
 
 
 def expand(rules: Iterable[str], found: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """The rules, with presets in the place of their names; `found` are those of this machine."""
+    """The rules with preset names replaced by their destinations; `found` are this machine's."""
     for rule in rules:
         if rule in FOUND:
             yield from found.get(rule, ())

@@ -1,6 +1,8 @@
-"""From the text of `atoll.toml` to its model, or to all that is wrong with it at once.
+"""Parses `atoll.toml` into its model, and reports all mistakes at once.
 
-The text may be hostile: it is bounded before it is parsed, and nothing of it is shown raw.
+The text may be hostile: its size is limited before parsing, and no part of it is printed raw. Rules
+that relate several tables are checked on the raw tables, so that their violations are reported
+together with those of single values; values of the wrong shape are left to the model.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -18,10 +22,110 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from atoll.model.errors import Mistake, SpecError
 from atoll.model.names import printable
-from atoll.model.relations import Report, find_conflicts
-from atoll.model.spec import Limits, ProjectFile, Service, UserFile
+from atoll.model.spec import LimitsSpec, ProjectFile, Service, UserFile
 from atoll.model.tomlkeys import KeyPath, render_key, scan_keys
 from atoll.model.units import render_duration, render_size
+
+_CYCLE_SHOWN = 6
+_CHOICES = 100
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemReport:
+    """One mistake before its line is known; `word` is compared with `choices` for a suggestion."""
+
+    path: KeyPath
+    message: str
+    word: str | None = None
+    choices: tuple[str, ...] = ()
+
+
+def find_conflicts(data: Table) -> Iterator[ProblemReport]:
+    """Reports every violated relation between tables."""
+    services = _tables(data, "services")
+    for name, service in services.items():
+        yield from _service_conflicts(("services", name), service, services)
+    yield from _cycles(services)
+    for name, secret in _tables(data, "secrets").items():
+        yield from _secret_conflicts(("secrets", name), secret)
+    checks = _tables(data, "checks")
+    for name, stage in _tables(data, "stages").items():
+        yield from _stage_conflicts(("stages", name), stage, checks)
+
+
+def _service_conflicts(path: KeyPath, service: Table, names: Table) -> Iterator[ProblemReport]:
+    yield from _exactly_one(path, service, ("command", "use"))
+    yield from _missing_names((*path, "needs"), service.get("needs"), names, what="service")
+    ready = service.get("ready")
+    if isinstance(ready, Mapping):
+        yield from _exactly_one((*path, "ready"), ready, ("http", "tcp", "command", "log"))
+        if "http" in ready and "port" not in service:
+            yield ProblemReport((*path, "ready", "http"), "needs the service's `port`")
+
+
+def _secret_conflicts(path: KeyPath, secret: Table) -> Iterator[ProblemReport]:
+    source, form = secret.get("from"), secret.get("as")
+    if isinstance(source, Mapping):
+        yield from _exactly_one((*path, "from"), source, ("env", "file", "command", "keyring"))
+    if isinstance(form, Mapping):
+        yield from _exactly_one((*path, "as"), form, ("file", "broker"))
+
+
+def _stage_conflicts(path: KeyPath, stage: Table, checks: Table) -> Iterator[ProblemReport]:
+    yield from _missing_names((*path, "checks"), stage.get("checks"), checks, what="check")
+    if "merge" in stage and "branch" not in stage:
+        yield ProblemReport((*path, "merge"), "needs a `branch` to land on")
+    if "undo" in stage and "run" not in stage:
+        yield ProblemReport((*path, "undo"), "needs a `run` to take back")
+
+
+def _exactly_one(path: KeyPath, table: Table, keys: tuple[str, ...]) -> Iterator[ProblemReport]:
+    given = [key for key in keys if key in table]
+    if len(given) != 1:
+        listed = ", ".join(f"`{key}`" for key in keys)
+        fault = f"has {len(given)}" if given else "has none"
+        yield ProblemReport(path, f"needs exactly one of {listed}; it {fault}")
+
+
+def _missing_names(
+    path: KeyPath, wanted: object, names: Table, *, what: str
+) -> Iterator[ProblemReport]:
+    choices = tuple(islice(names, _CHOICES))
+    for index, name in enumerate(wanted if isinstance(wanted, list) else ()):
+        if isinstance(name, str) and name not in names:
+            message = f"there is no {what} `{render_key((name,))}`"
+            yield ProblemReport((*path, index), message, name, choices)
+
+
+def _cycles(services: Mapping[str, Table]) -> Iterator[ProblemReport]:
+    """Reports one cycle: a second one shows up once the first is fixed."""
+    graph = {name: _names(service.get("needs")) for name, service in services.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        # The sorter lists dependencies first; a reader follows `needs` in the other direction.
+        cycle = [str(name) for name in reversed(error.args[1])]
+        order = {name: place for place, name in enumerate(graph)}
+        start = min(range(len(cycle) - 1), key=lambda index: order[cycle[index]])
+        turned = [*cycle[start:-1], *cycle[: start + 1]]
+        steps = [f"`{render_key((name,))}`" for name in turned]
+        shown = steps if len(steps) <= _CYCLE_SHOWN else [*steps[:3], "…", *steps[-2:]]
+        message = "has a dependency cycle: " + " → ".join(shown)
+        yield ProblemReport(("services", turned[0], "needs"), message)
+
+
+def _names(wanted: object) -> list[str]:
+    return [name for name in wanted if isinstance(name, str)] if isinstance(wanted, list) else []
+
+
+def _tables(data: Table, key: str) -> dict[str, Table]:
+    found = data.get(key)
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: table for name, table in found.items() if isinstance(table, Mapping)}
+
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, core_schema
@@ -30,7 +134,7 @@ FILE_LIMIT_BYTES = 1 << 20
 _DEPTH_LIMIT = 16
 _MISTAKES_SHOWN = 100
 _WORD_LENGTH = 64
-"""Words longer than this get no suggestion: comparing takes the square of their length."""
+"""Longer words get no suggestion: comparison is quadratic."""
 
 _PLACE = re.compile(r" \((?:at line (?P<line>\d+), column (?P<column>\d+)|at end of document)\)$")
 _TUPLE = re.compile(r"\((?:'[^']*',? ?)+\)")
@@ -51,12 +155,12 @@ _File = TypeVar("_File", bound=BaseModel)
 
 
 def parse_project_file(text: bytes, *, source: str) -> ProjectFile:
-    """Raises SpecError with every mistake; `source` is how the file is called in them."""
+    """Raises SpecError with every mistake; `source` is the file's name in messages."""
     return _parse(text, source, ProjectFile, find_conflicts)
 
 
 def parse_user_file(text: bytes, *, source: str) -> UserFile:
-    """Raises SpecError with every mistake; `source` is how the file is called in them."""
+    """Raises SpecError with every mistake; `source` is the file's name in messages."""
     return _parse(text, source, UserFile, lambda _data: ())
 
 
@@ -64,7 +168,7 @@ def _parse(
     text: bytes,
     source: str,
     model: type[_File],
-    conflicts: Callable[[dict[str, object]], Iterable[Report]],
+    conflicts: Callable[[dict[str, object]], Iterable[ProblemReport]],
 ) -> _File:
     shown = printable(source)
     data, lines = _read(text, shown)
@@ -96,8 +200,8 @@ def _read(text: bytes, source: str) -> tuple[dict[str, object], dict[KeyPath, in
     except RecursionError as error:
         raise _single(source, "is nested too deep") from error
     except ValueError as error:
-        # `int()` refuses numbers of thousands of digits in its own words.
-        raise _single(source, "holds a number that is too large") from error
+        # `int()` refuses numbers of thousands of digits with a message of its own.
+        raise _single(source, "contains a number that is too large") from error
 
 
 def _lines(text: str, source: str) -> dict[KeyPath, int]:
@@ -105,15 +209,15 @@ def _lines(text: str, source: str) -> dict[KeyPath, int]:
     for path, line in scan_keys(text):
         if len(path) > _DEPTH_LIMIT:
             raise _single(source, "is nested too deep", line=line)
-        # A table that is never named by itself stands where its first key does.
+        # The line of an implicit table is that of its first key.
         for length in range(1, len(path) + 1):
             lines.setdefault(path[:length], line)
     return lines
 
 
-def _syntax_error(said: str, text: str, source: str) -> SpecError:
-    place = _PLACE.search(said)
-    reason = _TUPLE.sub(_dotted, _PLACE.sub("", said))
+def _syntax_error(parser_message: str, text: str, source: str) -> SpecError:
+    place = _PLACE.search(parser_message)
+    reason = _TUPLE.sub(_dotted, _PLACE.sub("", parser_message))
     message = f"not valid TOML: {printable(reason[:1].lower() + reason[1:])[:200]}"
     if place is None or place["line"] is None:
         return _single(source, message, line=max(1, len(text.rstrip().splitlines())))
@@ -129,7 +233,9 @@ def _single(source: str, message: str, *, line: int | None = None) -> SpecError:
     return SpecError(f"`{source}` has 1 mistake", mistakes=(mistake,))
 
 
-def _error(source: str, reports: Sequence[Report], lines: Mapping[KeyPath, int]) -> SpecError:
+def _error(
+    source: str, reports: Sequence[ProblemReport], lines: Mapping[KeyPath, int]
+) -> SpecError:
     placed = sorted(
         ((_line_of(report.path, lines), report) for report in reports),
         key=lambda pair: pair[0] or 0,
@@ -142,7 +248,7 @@ def _error(source: str, reports: Sequence[Report], lines: Mapping[KeyPath, int])
     return SpecError(f"`{source}` has {len(placed)} {noun}", mistakes=tuple(mistakes))
 
 
-def _mistake(source: str, report: Report, line: int | None) -> Mistake:
+def _mistake(source: str, report: ProblemReport, line: int | None) -> Mistake:
     close: list[str] = []
     if report.word and len(report.word) <= _WORD_LENGTH:
         close = difflib.get_close_matches(report.word.lower(), report.choices, n=1)
@@ -156,40 +262,40 @@ def _mistake(source: str, report: Report, line: int | None) -> Mistake:
 
 
 def _line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
-    """The line of the key or, for one that is not written, of the nearest table around it."""
+    """The line of the key or, for a missing key, of the nearest enclosing table."""
     return next((lines[p] for n in range(len(path), 0, -1) if (p := path[:n]) in lines), None)
 
 
-def _report(model: type[BaseModel], detail: ErrorDetails) -> Report:
+def _report(model: type[BaseModel], detail: ErrorDetails) -> ProblemReport:
     path = detail["loc"]
     if path and path[-1] == "[key]":
         path = path[:-1]
     match detail["type"]:
         case "value_error":
-            return Report(path, str(detail["ctx"]["error"]))
+            return ProblemReport(path, str(detail["ctx"]["error"]))
         case "literal_error":
             choices = tuple(_QUOTED.findall(str(detail["ctx"]["expected"])))
             given = detail["input"]
             message = "must be one of " + ", ".join(f"`{choice}`" for choice in choices)
-            return Report(path, message, given if isinstance(given, str) else None, choices)
+            return ProblemReport(path, message, given if isinstance(given, str) else None, choices)
         case "extra_forbidden":
             return _unknown_key(model, path)
         case "too_long":
-            return Report(path, f"must have at most {detail['ctx']['max_length']} entries")
+            return ProblemReport(path, f"must have at most {detail['ctx']['max_length']} entries")
         case kind:
-            return Report(path, _MESSAGES.get(kind, "has a value of the wrong kind"))
+            return ProblemReport(path, _MESSAGES.get(kind, "has a value of the wrong kind"))
 
 
-def _unknown_key(model: type[BaseModel], path: KeyPath) -> Report:
+def _unknown_key(model: type[BaseModel], path: KeyPath) -> ProblemReport:
     word = str(path[-1])
     if word in _known_keys(ProjectFile, path[:-1]):
-        return Report(path, "belongs in a project's own `atoll.toml`")
-    return Report(path, "unknown key", word, _known_keys(model, path[:-1]))
+        return ProblemReport(path, "belongs in a project's own `atoll.toml`")
+    return ProblemReport(path, "unknown key", word, _known_keys(model, path[:-1]))
 
 
 @lru_cache(maxsize=64)
 def _known_keys(model: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
-    """The keys that the table at `path` may hold; none if there can be no such table."""
+    """The keys that the table at `path` may have; empty if no such table can exist."""
     table: type[BaseModel] | None = model
     named = False
     for part in path:
@@ -212,7 +318,7 @@ def _table_in(kind: object) -> type[BaseModel] | None:
 
 
 class _SchemaMaker(GenerateJsonSchema):
-    """TOML has no null, so "may be left out" must not read as "may be null"."""
+    """Describes optional keys as optional instead of nullable: TOML has no null."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -227,7 +333,7 @@ class _SchemaMaker(GenerateJsonSchema):
 
 
 def project_schema() -> dict[str, object]:
-    """The JSON schema of `atoll.toml`, for editors: what each key means and may hold."""
+    """The JSON schema of `atoll.toml`, for editors."""
     schema = ProjectFile.model_json_schema(
         ref_template="#/definitions/{model}", schema_generator=_SchemaMaker
     )
@@ -242,14 +348,14 @@ def project_schema() -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something in a project file that needs the owner's approval: its key and its value."""
+    """A value in a project file that needs the owner's approval, with its key."""
 
     key: str
     text: str
 
 
 def commands(file: ProjectFile) -> tuple[Claim, ...]:
-    """All that could run something or widen what a capsule may do, section by section."""
+    """Everything that could run a command or widen a capsule's permissions, by section."""
     project, capsule = file.project, file.capsule
     claims = [
         *_listed(("project", "carry"), project.carry or ()),
@@ -279,11 +385,11 @@ def _service(path: KeyPath, service: Service) -> Iterator[Claim]:
     if service.ready is not None:
         yield from _given((*path, "ready"), {"command": service.ready.command})
     yield from _given((*path, "env"), service.env)
-    # A shared service lives outside any one capsule's walls.
+    # A shared service runs outside the capsules' walls.
     yield from _given(path, {"shared": "true" if service.shared else None})
 
 
-def _limits(limits: Limits) -> Iterator[Claim]:
+def _limits(limits: LimitsSpec) -> Iterator[Claim]:
     for name, value in limits:
         if value is None:
             continue

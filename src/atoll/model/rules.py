@@ -1,7 +1,7 @@
-"""What a value may be: plain functions that return the value or raise ValueError.
+"""Validators of single values: functions that return the value or raise ValueError.
 
-Messages read as the end of a sentence that begins with the key and never repeat the value, which
-may be hostile. Nothing here knows pydantic or files.
+Messages complete a sentence that starts with the key and never repeat the value, which may be
+hostile. This module does not depend on pydantic or on files.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _LABEL = re.compile(rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PROJECT = re.compile(rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OWNED_VARIABLES = frozenset({"HOME", "TMPDIR"})
-# Tab and newline are ordinary in shell text; the rest of C0 and C1 can rewrite a terminal, and
-# the bidirectional controls can make an approved command read differently from what runs.
+# Tab and newline are ordinary in shell text. Other control characters can rewrite a terminal, and
+# bidirectional controls can make an approved command look different from what runs.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -50,18 +50,18 @@ _CLOSED: tuple[Network, ...] = (
 
 
 def require_text(text: str) -> str:
-    """Not empty, not enormous, and shown as it is."""
+    """Requires non-empty text of bounded length without control characters."""
     if not text.strip():
         raise ValueError("must not be empty")
     return require_plain(text)
 
 
 def require_plain(text: str) -> str:
-    """Text without control characters, which could hide what it says."""
+    """Requires text without control characters, which could hide part of it."""
     if len(text) > 65_536:
         raise ValueError("is too long")
     if _CONTROL.search(text):
-        raise ValueError("must not hold control characters")
+        raise ValueError("must not contain control characters")
     return text
 
 
@@ -82,7 +82,7 @@ def require_project_name(text: str) -> str:
 
 
 def require_variable(text: str) -> str:
-    """An environment variable that is not Atoll's own."""
+    """Requires the name of an environment variable that Atoll does not set."""
     if not _VARIABLE.fullmatch(text):
         raise ValueError("is not a variable name: it takes letters, digits and `_`")
     if text in _OWNED_VARIABLES or text.startswith("ATOLL_"):
@@ -91,14 +91,14 @@ def require_variable(text: str) -> str:
 
 
 def require_source_variable(text: str) -> str:
-    """An environment variable that is only read, so that Atoll's own would do no harm."""
+    """Requires the name of an environment variable that is only read, so any is allowed."""
     if not _VARIABLE.fullmatch(text):
         raise ValueError("must be the name of a variable")
     return text
 
 
 def require_ref(text: str) -> str:
-    """What git accepts as a reference, and no option could be mistaken for."""
+    """Requires a name that git accepts as a ref and that cannot be mistaken for an option."""
     parts = text.split("/")
     bad_part = any(not p or p.startswith(".") or p.endswith((".", ".lock")) for p in parts)
     if bad_part or text[0] == "-" or text == "@" or len(text) > 255 or _CONTROL.search(text):
@@ -115,7 +115,7 @@ def require_branch(text: str) -> str:
 
 
 def require_inner_path(text: str) -> str:
-    """A path below the project's root that is not git's own."""
+    """Requires a path below the project's root and outside `.git`."""
     parts = [part for part in require_plain(text).split("/") if part not in {"", "."}]
     if text.startswith(("/", "~")) or ".." in parts:
         raise ValueError("must be a path inside the project, without `..`")
@@ -127,16 +127,16 @@ def require_inner_path(text: str) -> str:
 
 
 def require_secret_pattern(text: str) -> str:
-    """A pattern that only ever adds to the list of what is never carried."""
+    """Requires a pattern that adds to the list of secrets; `!` is refused."""
     if text.startswith("!"):
-        raise ValueError("cannot take a pattern off the list")
+        raise ValueError("must not start with `!`: patterns can only be added to the list")
     if not text.strip() or text.startswith("/") or ".." in text.split("/") or "\n" in text:
         raise ValueError("must be a file name or a pattern such as `*.pem`")
     return require_plain(text)
 
 
 def require_secret_path(text: str) -> str:
-    """A file outside or inside the project, named without detours."""
+    """Requires a file path without `..`."""
     if not text.strip() or ".." in text.split("/") or "\n" in text:
         raise ValueError("must be the path of a file, without `..`")
     return require_plain(text)
@@ -149,7 +149,7 @@ def require_url_path(text: str) -> str:
 
 
 def require_host(text: str) -> str:
-    """One host name, lower-cased; no pattern, no address, not this machine."""
+    """Requires one host name, returned in lower case; no pattern, address or local name."""
     host = text.lower()
     labels = host.split(".")
     if not text.isascii():
@@ -175,7 +175,7 @@ def require_allow_rule(text: str) -> str:
     if place.startswith("*."):
         return _joined("*." + _require_suffix(place[2:]), port)
     if "*" in place:
-        raise ValueError("may hold `*` only in front, as in `*.example.org`")
+        raise ValueError("may contain `*` only at the start, as in `*.example.org`")
     if place.startswith("[") or ":" in place or re.fullmatch(r"[0-9.]+(?:/[0-9]+)?", place):
         return _joined(_require_network(place), port)
     if place.rpartition(".")[2] == "localhost":
@@ -203,7 +203,7 @@ def _require_suffix(suffix: str) -> str:
     labels = require_host(suffix).split(".")
     registry = len(labels) == 2 and len(labels[1]) == 2 and labels[0] in _SECOND_LEVEL
     if len(labels) == 1 or registry:
-        raise ValueError("opens a whole top-level domain: name the sites")
+        raise ValueError("allows a whole top-level domain: name the sites")
     return suffix
 
 
@@ -215,7 +215,7 @@ def _require_network(place: str) -> str:
         raise ValueError("must be a full address or CIDR such as `10.1.0.0/16`") from None
     shortest = _FULL_V4_PREFIX if network.version == 4 else _FULL_V6_PREFIX
     if network.prefixlen < shortest:
-        raise ValueError('opens too many addresses: use `network = "open"` or a longer prefix')
+        raise ValueError('allows too many addresses: use `network = "open"` or a longer prefix')
     if any(network.version == closed.version and network.overlaps(closed) for closed in _CLOSED):
         raise ValueError(
             "covers loopback, link-local or multicast addresses: write `host:PORT` for a port of "

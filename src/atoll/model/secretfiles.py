@@ -1,8 +1,8 @@
-"""Which files look like secrets: by name, and by content where a name only raises suspicion.
+"""Detects files that look like secrets: by name, and by content where a name is ambiguous.
 
-Fails closed: an environment file is one whatever it holds, because nobody reads it before it
-travels. A name that harmless files share (`*.pem`, `.npmrc`) is judged by what is inside, so that
-certificates and settings stay with the packages that need them. Nothing here touches a file.
+Detection fails closed: an environment file counts whatever its content, because the owner does not
+review it before it is carried. A name that harmless files share (`*.pem`, `.npmrc`) is decided by
+content, so that certificates and settings stay with their packages. This module reads no file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 VERSION = 1
-"""To be raised with the rules: what was judged by former ones is judged again."""
+"""Increase it with every change of the rules: earlier decisions are made again."""
 READ_BYTES = 1 << 16
-"""How much of a suspicious file is looked at."""
+"""How much of an ambiguous file is read."""
 
-# Compiled when first needed. Every repetition that could begin at many places is bounded, because
-# files are written by anybody.
+# Compiled on first use. Every repetition that can start at many offsets is bounded, because the
+# content may be hostile.
 _KEY = rb"BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY|AGE-SECRET-KEY-"
 _LONE = _KEY + rb"|\A\s{0,99}\S{16,512}\s{0,99}\Z"
-"""A key as such, or one long word and nothing else, which is how frameworks keep theirs."""
-# `${TOKEN}`, `%TOKEN%` and `<token>` stand for a value that is kept elsewhere.
+"""A key, or one long word and nothing else, as frameworks store theirs."""
+# `${TOKEN}`, `%TOKEN%` and `<token>` are placeholders.
 _SETTING = rb"""(?ix)
       (?:pass(?:word|wd|phrase)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key
         |_auth|"auth"|npmauth\w{1,20})
@@ -42,39 +42,39 @@ _ACCOUNT = (
 )
 
 
-class Rule(NamedTuple):
+class SecretFileRule(NamedTuple):
     """A kind of secret."""
 
     reason: str
     content: bytes | None = None
-    """An expression for what makes a file a secret; None when its name is enough."""
+    """A regular expression that confirms a secret; None when the name is enough."""
     within: frozenset[str] = frozenset()
-    """The directories in which the name means this; empty for all."""
+    """The directories in which the rule applies; empty for all."""
     has_examples: bool = False
-    """Whether `.example` and the like in a name make it harmless."""
+    """Whether `.example` and the like in the name make it harmless."""
 
     def fits(self, content: bytes) -> bool:
         return self.content is None or re.search(self.content, content) is not None
 
 
-_ENVIRONMENT = Rule("an environment file", has_examples=True)
-_SECRETS = Rule("a file of secrets", has_examples=True)
-_PASSWORDS = Rule("a file of passwords")
-_PRIVATE_KEY = Rule("a private key")
-_KEY_STORE = Rule("a key store")
-_ACCESS_TOKEN = Rule("an access token")
-_ACCESS_KEY = Rule("an access key")
-_STATE = Rule("a Terraform state, which holds secrets in the clear")
-_VARIABLES = Rule("a file of Terraform variables", has_examples=True)
-_WALLET = Rule("a wallet")
-_HISTORY = Rule("a history of commands")
-_COOKIES = Rule("a browser's cookies")
-_MAYBE_KEY = Rule("a private key", _KEY)
-_MAYBE_SETTING = Rule("settings with a password or token", _SETTING)
-_MAYBE_CREDENTIALS = Rule("a file of credentials", _SETTING)
-_MAYBE_ACCOUNT = Rule("the key of an account", _ACCOUNT)
+_ENVIRONMENT = SecretFileRule("an environment file", has_examples=True)
+_SECRETS = SecretFileRule("a file of secrets", has_examples=True)
+_PASSWORDS = SecretFileRule("a file of passwords")
+_PRIVATE_KEY = SecretFileRule("a private key")
+_KEY_STORE = SecretFileRule("a key store")
+_ACCESS_TOKEN = SecretFileRule("an access token")
+_ACCESS_KEY = SecretFileRule("an access key")
+_STATE = SecretFileRule("a Terraform state, which holds secrets in the clear")
+_VARIABLES = SecretFileRule("a file of Terraform variables", has_examples=True)
+_WALLET = SecretFileRule("a wallet")
+_HISTORY = SecretFileRule("a history of commands")
+_COOKIES = SecretFileRule("a browser's cookies")
+_MAYBE_KEY = SecretFileRule("a private key", _KEY)
+_MAYBE_SETTING = SecretFileRule("settings with a password or token", _SETTING)
+_MAYBE_CREDENTIALS = SecretFileRule("a file of credentials", _SETTING)
+_MAYBE_ACCOUNT = SecretFileRule("the key of an account", _ACCOUNT)
 
-_NAMES: dict[str, Rule | None] = {
+_NAMES: dict[str, SecretFileRule | None] = {
     name: rule
     for rule, names in (
         (_ENVIRONMENT, ".env .envrc .dev.vars local.settings.json"),
@@ -96,7 +96,7 @@ _NAMES: dict[str, Rule | None] = {
         (_MAYBE_CREDENTIALS, "credentials.ini credentials.cfg auth.json auth.toml"),
         (_MAYBE_SETTING._replace(within=frozenset({".docker"})), "config.json"),
         (_MAYBE_SETTING._replace(within=frozenset({".git", ".bundle"})), "config"),
-        # Android's, with a password that everybody knows.
+        # Android's debug keystore has a well-known password.
         (None, "debug.keystore"),
     )
     for name in names.split()
@@ -109,10 +109,10 @@ _ENDINGS = {
         (_KEY_STORE, "p12 pfx jks bks keystore kdbx keychain keychain-db"),
         (_STATE, "tfstate"),
         (_VARIABLES, "tfvars"),
-        (Rule("a VPN profile, which holds keys"), "ovpn"),
+        (SecretFileRule("a VPN profile, which holds keys"), "ovpn"),
         (_WALLET, "wallet"),
         (_MAYBE_KEY, "pem crt cer cert p8 asc"),
-        (Rule("a key", _LONE), "key"),
+        (SecretFileRule("a key", _LONE), "key"),
     )
     for ending in endings.split()
 }
@@ -133,7 +133,7 @@ _ACCOUNT_NAME = (
     r"(?:.*[._-])?(?:service[_-]?account|credentials?|creds|adminsdk|gcp|gcloud|google|firebase|sa"
     r"|keys?|keyfile|keypair|id|oauth|tokens?)(?:[._-].*)?\.json|.*-[0-9a-f]{12}\.json"
 )
-# A file that shows what another one looks like: `.env.example`, `secrets.sample.yml`.
+# Example files such as `.env.example` and `secrets.sample.yml`.
 _EXAMPLE = (
     r"(?:example|sample|template|default)[._-].*"
     r"|.*[._-](?:example|sample|template|tmpl|tpl|dist|defaults?|schema)(?:\.(?!local\Z)\w+)?"
@@ -141,14 +141,14 @@ _EXAMPLE = (
 
 
 class DirectoryRule(NamedTuple):
-    """A kind of directory that is secret as a whole."""
+    """A kind of directory whose entire content is secret."""
 
     reason: str
     harmless: str = ""
-    """An expression for a name below that shows it to be something else."""
+    """A regular expression for an entry that shows the directory to be harmless."""
 
 
-# A virtual environment may have the name, and code is kept in packages called `secrets`.
+# A virtual environment may have this name, and packages may be called `secrets`.
 _ENVIRONMENTS = DirectoryRule("environment files", r"\A(?:pyvenv\.cfg|conda-meta)\Z")
 _STORE = DirectoryRule(
     "secrets",
@@ -176,14 +176,14 @@ REASONS = frozenset(
     for rule in rules
     if rule is not None
 ) | {_MAYBE_ACCOUNT.reason, _ENVIRONMENTS.reason, *(rule.reason for rule in _DIRECTORIES.values())}
-"""All reasons for which a file or directory counts as a secret."""
+"""All reasons why a file or directory counts as a secret."""
 
 
 @lru_cache(maxsize=1 << 15)
-def find_rule(name: str) -> Rule | None:
-    """The kind of secret that a file of this name is, or may be when the rule has `content`.
+def find_rule(name: str) -> SecretFileRule | None:
+    """The rule for files of this name; if it has `content`, the content decides.
 
-    The same few names make up most of a tree, which is why answers are kept.
+    Results are cached: the same few names make up most of a tree.
     """
     lower = name.lower()
     if lower in _NAMES:
@@ -207,15 +207,15 @@ def looks_secret(name: str) -> str | None:
 
 
 def find_directory_rule(name: str) -> DirectoryRule | None:
-    """The kind of secret that a directory of this name is, unless it holds something harmless."""
+    """The rule for directories of this name; its `harmless` marker is an exception."""
     lower = name.lower()
     return _ENVIRONMENTS if lower.startswith(_ENVIRONMENT_NAMES) else _DIRECTORIES.get(lower)
 
 
 def names_secret(pattern: str) -> bool:
-    """Whether the last part of a pattern means a secret, or only happens to cover one.
+    """Whether a pattern is meant for secrets, or only happens to match some.
 
-    `.env`, `.env*` and `*.pem` do; `*` and `*.json` do not.
+    True for `.env`, `.env*` and `*.pem`; false for `*` and `*.json`.
     """
     bare = re.sub(r"\[[^]]*\]|[*?]", "", pattern)
     return bare == pattern or any(
@@ -224,12 +224,12 @@ def names_secret(pattern: str) -> bool:
 
 
 def stands_for(piece: str, name: str) -> bool:
-    """Whether one part of a pattern fits a name; `[id]` also fits itself, as routes are named."""
+    """Whether one part of a pattern matches a name; `[id]` also matches itself literally."""
     return piece == name or fnmatchcase(name, piece)
 
 
 def fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path fits a pattern, part by part; `**` stands for any number of parts."""
+    """Whether a path matches a pattern, part by part; `**` matches any number of parts."""
     reached = {0}
     for piece in pattern:
         if piece == "**":
@@ -242,20 +242,20 @@ def fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Globs:
-    """Patterns as in a `.gitignore`, in any case of letters.
+    """Patterns as in a `.gitignore`, case-insensitive.
 
-    Without an inner `/` a pattern fits a name at any depth, otherwise a path from the root; with
-    one at its end it fits directories only. A literal `*` is written `[*]`.
+    Without an inner `/` a pattern matches a name at any depth, otherwise a path from the root. With
+    a trailing `/` it matches directories only. A literal `*` is written `[*]`.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
         self._split = tuple(_split(pattern) for pattern in patterns)
-        # Most names are turned away by their last part alone.
+        # The last part alone rules out most names.
         self._may_fit = re.compile("|".join(_expression(parts[-1]) for parts in self._split)).match
 
     def find(self, path: str, *, is_directory: bool) -> str | None:
-        """The first pattern that fits this very path; one that fits a parent does not count."""
+        """The first pattern that matches this path itself; matches of a parent do not count."""
         lower = path.lower()
         if self._may_fit(lower.rpartition("/")[2]) is None:
             return None

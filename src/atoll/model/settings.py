@@ -1,4 +1,4 @@
-"""What a project's capsules are made with, each value with the place that it came from."""
+"""Merged settings, each value with its source."""
 
 from __future__ import annotations
 

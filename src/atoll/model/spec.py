@@ -1,9 +1,9 @@
-"""What the project file and the user's own file may say, as frozen models.
+"""The models of the project file and the user's settings file.
 
-Every field carries its description: the JSON schema and the reference page are generated from
-here. Relations between fields are checked by `atoll.model.projectfile`, which is the only maker of
-these models, because a person wants to hear of all mistakes at once and pydantic would stop at
-the first table that is wrong. None always means "not given"; defaults are decided by the engine.
+Every field has a description: the JSON schema and the reference page are generated from them.
+Relations between fields are checked by `atoll.model.projectfile`, the only place that builds these
+models, because users want all mistakes at once and pydantic stops at the first wrong table. None
+means "not given"; the engine decides defaults.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Project(_Table):
+class ProjectSettings(_Table):
     """What the project is and where capsules start."""
 
     name: Annotated[StrictStr, AfterValidator(rules.require_project_name)] | None = Field(
@@ -114,7 +114,7 @@ class Project(_Table):
     )
 
 
-class Limits(_Table):
+class LimitsSpec(_Table):
     """How much a capsule may use."""
 
     memory_bytes: LargeSize | None = Field(
@@ -173,7 +173,9 @@ class UserCapsule(_Table):
             "`*` means all ports.",
         )
     )
-    limits: Limits = Field(default_factory=Limits, description="How much a capsule may use.")
+    limits: LimitsSpec = Field(
+        default_factory=LimitsSpec, description="How much a capsule may use."
+    )
     setup_network: NetworkMode | None = Field(
         None, description="The network of the set-up, when it differs from that of the runs."
     )
@@ -182,7 +184,7 @@ class UserCapsule(_Table):
     )
 
 
-class Capsule(UserCapsule):
+class CapsuleSettings(UserCapsule):
     """How this project's capsules are made."""
 
     setup: tuple[Text, ...] = Field(
@@ -323,8 +325,12 @@ class UserFile(_Table):
 class ProjectFile(_Table):
     """`atoll.toml`: what a project asks of Atoll. All of it is optional."""
 
-    project: Project = Field(default_factory=Project, description="What the project is.")
-    capsule: Capsule = Field(default_factory=Capsule, description="How its capsules are made.")
+    project: ProjectSettings = Field(
+        default_factory=ProjectSettings, description="What the project is."
+    )
+    capsule: CapsuleSettings = Field(
+        default_factory=CapsuleSettings, description="How its capsules are made."
+    )
     tools: Tools = Field(
         default_factory=Tools, description="Where compilers and interpreters come from."
     )

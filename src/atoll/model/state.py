@@ -1,4 +1,4 @@
-"""What is: records as they were observed, never as somebody claimed."""
+"""Records of observed state; nothing here is taken from what an agent claims."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from atoll.model.names import printable
 
 
 class CapsuleState(StrEnum):
-    """Where a capsule is in its life. Only `ready` lasts; the others belong to one command."""
+    """A capsule's lifecycle. Only `ready` is permanent; the others last for one command."""
 
     CREATING = "creating"
     READY = "ready"
     REMOVING = "removing"
+
+
+class SnapshotKind(StrEnum):
+    MANUAL = "manual"
+    AUTOMATIC = "automatic"
+    """Taken before a run or a fork."""
+    ROLLBACK = "rollback"
+    """The state that a rollback replaced."""
 
 
 class RunState(StrEnum):
@@ -40,7 +48,7 @@ class Reason(StrEnum):
     LOST = "lost"
 
 
-class Project(NamedTuple):
+class ProjectRecord(NamedTuple):
     """A git repository that Atoll knows; `root` is the owner's checkout."""
 
     id: str
@@ -50,15 +58,19 @@ class Project(NamedTuple):
     """The repository's common directory: all its worktrees are one project."""
 
 
-class Checkout(NamedTuple):
-    """Which capsule has the project's canonical ports."""
+class CheckoutRecord(NamedTuple):
+    """The capsule that has the project's canonical ports."""
 
     capsule_id: int
     ports: tuple[int, ...] = ()
     """Ports that the owner named, in addition to what the project file declares."""
 
 
-class Capsule(NamedTuple):
+RECOVERED = "recovered"
+"""The `base_ref` of a capsule that was made of a recovery point."""
+
+
+class CapsuleRecord(NamedTuple):
     id: int
     project_id: str
     name: str
@@ -72,38 +84,53 @@ class Capsule(NamedTuple):
     created_at: float
     time_limit_s: float | None
     ports: dict[str, int]
-    """Leased on the host, by name."""
+    """Leased host ports, by name."""
     numbers: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
-    """The same ports as the project knows them: what listens in a network of the capsule's own,
-    and what is canonical. Without those that nobody declared."""
+    """The ports inside the capsule's own network, by name; only declared ones."""
     exported: tuple[str, ...] = ()
-    """Where its branch may stand in the owner's repository, by what Atoll itself did there."""
+    """Commits that Atoll has set its branch to in the owner's repository."""
     automatic: bool = False
     """Whether a snapshot is taken before every run."""
-    browser: str = ""
-    """Which of its directories is the owner's browser profile; empty when there is none."""
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether it was made of a recovery point."""
+        return self.base_ref == RECOVERED
 
 
 class Snapshot(NamedTuple):
-    """A point in a capsule's time to which it can return."""
+    """A point to which a capsule can be rolled back."""
 
     id: int
     capsule_id: int
     number: int
     message: str
     layers: tuple[str, ...]
-    automatic: bool
+    kind: SnapshotKind
     synced: bool
-    """Whether it is known to be on disk: it then lives through a power cut."""
+    """Whether it is synced to disk, so that it survives a power failure."""
     created_at: float
-    browser: str = ""
-    """Which directory holds the owner's browser profile as it was; empty when there was none."""
+    parts: dict[str, str] = {}  # noqa: RUF012 - a tuple's default, never changed
+    """What each part of the capsule stored for it, by name (`atoll.engine.state.parts`)."""
     moment: str = ""
-    """How it was known that nothing wrote while it was taken (`atoll.engine.freezer.Held`)."""
+    """How writes were excluded while it was taken (`atoll.engine.run.freezer.Held`)."""
+
+    @property
+    def is_automatic(self) -> bool:
+        return self.kind is not SnapshotKind.MANUAL
+
+
+class PartChange(NamedTuple):
+    """The payloads of a part after a snapshot or a rollback; empty means that there is nothing."""
+
+    snapshot: str = ""
+    """Stored with the new snapshot."""
+    current: str = ""
+    """Stored for the capsule, which continues with it."""
 
 
 class Outcome(NamedTuple):
-    """How a run ended. `exit_code` and `signal` are what the kernel said of the main process."""
+    """How a run ended. `exit_code` and `signal` are the main process's, as the kernel reports."""
 
     reason: Reason
     exit_code: int | None = None
@@ -115,7 +142,7 @@ class Outcome(NamedTuple):
 
     @property
     def shell_code(self) -> int:
-        """The exit code that a shell would show for this end."""
+        """The exit code that a shell reports for this outcome."""
         match self.reason:
             case Reason.TIMEOUT | Reason.IDLE:
                 return 124
@@ -152,24 +179,42 @@ class Run(NamedTuple):
     ended_at: float | None = None
     outcome: Outcome | None = None
     network: str | None = None
-    """What it asked for where that is not the capsule's own."""
+    """The requested network, if it differs from the capsule's."""
     write: tuple[str, ...] = ()
-    """Patterns for what it may write in the workspace; none means all of it."""
+    """Patterns of writable workspace paths; empty allows all."""
+    internal: bool = False
+    """Whether Atoll started it for itself."""
 
     @property
     def label(self) -> str:
         return f"{self.capsule_name}.{self.number}"
 
 
+class Event(NamedTuple):
+    """One change of state. Its id is a cursor: later events have higher ids."""
+
+    id: int
+    at: float
+    kind: str
+    """What changed and how, such as `run.ended`; a prefix names the group (`run.`)."""
+    project_id: str
+    capsule_id: int | None
+    capsule: str | None
+    """Its name; None when the event is about the whole project."""
+    subject: str
+    """Which run or snapshot (its number), rule or port (its name)."""
+    payload: dict[str, str | int | list[int] | None]
+
+
 def require_outcome(run: Run) -> Outcome:
-    """How an ended run ended."""
+    """The outcome of an ended run. Raises ValueError for a running one."""
     if run.outcome is None:
         raise ValueError(f"`{run.label}` has not ended")
     return run.outcome
 
 
 class Process(NamedTuple):
-    """One live process, as /proc shows it."""
+    """One live process, from /proc."""
 
     pid: int
     ppid: int
@@ -180,31 +225,30 @@ class Process(NamedTuple):
 
 
 WHOLE = (".",)
-"""In the place of paths: the whole workspace."""
+"""Used instead of paths: the whole workspace."""
 
 
 class Work(NamedTuple):
-    """What a workspace holds that exists nowhere else."""
+    """Work in a workspace that exists nowhere else."""
 
     uncommitted: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     commits: int = 0
-    """Those that are only stashed are not among them."""
+    """Commits that are only stashed do not count."""
     nested: tuple[str, ...] = ()
-    """Repositories inside the workspace: git cannot store them, so they are kept as files. One that
-    is no submodule ends with `/`."""
+    """Nested repositories: git cannot store them, so they are saved as files. Those that are no
+    submodules end with `/`."""
     ignored: int = 0
-    """Ignored top-level entries: build products, which no command promises to keep."""
+    """Ignored top-level entries: build products, which no command promises to save."""
     unstorable: tuple[str, ...] = ()
-    """Files and directories that cannot be read, that are too large, or whose name git refuses:
-    they are kept as files, too."""
+    """Paths that cannot be read, are too large, or have names that git refuses: saved as files."""
     large: tuple[str, ...] = ()
     """Git LFS objects that commits refer to and that were not imported."""
     stashes: int = 0
     off_branch: int = 0
-    """How many of the commits are not on the capsule's own branch."""
+    """How many of the commits are not on the capsule's branch."""
     fetched: int = 0
-    """How many of these only remote-tracking branches of the capsule hold."""
+    """How many of the commits are reachable only from the capsule's remote-tracking branches."""
 
     @property
     def any(self) -> bool:
@@ -213,22 +257,22 @@ class Work(NamedTuple):
 
     @property
     def only_fetched(self) -> bool:
-        """Whether the owner may get all of the commits where the capsule has them from."""
+        """Whether all of the commits were fetched, so that the owner may fetch them too."""
         return 0 < self.fetched == self.commits
 
     @property
     def needs_files(self) -> bool:
-        """Whether git cannot store some of it, so that files are kept."""
+        """Whether git cannot store all of it, so that files are saved."""
         return bool(self.nested or self.unstorable or self.large)
 
     @property
     def submodules(self) -> tuple[str, ...]:
-        """Those of the nested repositories that are submodules."""
+        """The nested repositories that are submodules."""
         return tuple(path for path in self.nested if not path.endswith("/") and path not in WHOLE)
 
     @property
     def is_recordable(self) -> bool:
-        """Whether submodules have changed, and a commit of the project can hold all the rest."""
+        """Whether submodules changed and a project commit can hold everything else."""
         others = self._others() or self.unstorable or self.large
         return bool(self.submodules) and not (others or self.stashes or self.off_branch)
 
@@ -236,7 +280,7 @@ class Work(NamedTuple):
         return tuple(path for path in self.nested if path not in self.submodules)
 
     def render(self) -> list[str]:
-        """One phrase per kind of work, as `rm` shows them."""
+        """One phrase per kind of work, for `rm`."""
         lines = []
         for one, several, paths in (
             ("uncommitted", "uncommitted", self.uncommitted),
@@ -255,7 +299,7 @@ class Work(NamedTuple):
                 lines.append(f"{len(paths)} {label}: {shown}{more}")
         for count, where in (
             (self.commits - self.off_branch, ""),
-            (self.off_branch - self.fetched, ", outside of the capsule's branch"),
+            (self.off_branch - self.fetched, ", outside the capsule's branch"),
             (self.fetched, ", only remote-tracking branches inside"),
         ):
             if count:
@@ -268,21 +312,21 @@ class Work(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """What a workspace changes."""
+    """The changes of a workspace."""
 
     text: bytes
     concealed: tuple[str, ...] = ()
-    """What commits of the branch change and the files do not show."""
+    """Paths that commits of the branch change but the files do not show."""
     left_out: tuple[str, ...] = ()
-    """What the text cannot hold: repositories in the workspace, and what cannot be read."""
+    """Paths that the text cannot include: nested repositories and unreadable files."""
     refused: str = ""
-    """Why the commits could not be looked at."""
+    """Why the commits could not be examined."""
     ignored: int = 0
-    """How many entries are not shown because they are ignored, if ignore rules were changed."""
+    """The number of ignored entries, if ignore rules were changed."""
 
 
 class RecoveryPoint(NamedTuple):
-    """Work that was stored before its capsule was removed."""
+    """Work that was saved before its capsule was removed."""
 
     id: str
     capsule: str
@@ -293,31 +337,33 @@ class RecoveryPoint(NamedTuple):
     stored_at: float
     index_commit: str | None = None
     files: str | None = None
-    """A directory beside the ref that holds what git cannot store."""
+    """A directory with the files that git cannot store."""
     files_base: str | None = None
-    """The commit that the files there differ from; None when they are all files."""
+    """The commit that these files differ from; None if they are complete."""
     lacks: str = ""
-    """Why the commit does not hold the uncommitted work, which is in `files` then; else empty."""
+    """Why the commit lacks the uncommitted work (`files` then has it); empty if it is complete."""
     repository: str = ""
-    """The stand-in that holds it, when the capsule's own repository is gone."""
+    """The stand-in repository that holds it, if the original is gone."""
     stashes: tuple[str, ...] = ()
     """Stash entries among the parents of the commit, newest first."""
 
 
 class Problem(NamedTuple):
-    """Something that this host lacks, and what cures it."""
+    """Something that this host lacks, and the remedy."""
 
     what: str
     cure: str | None = None
 
 
 class Finding(NamedTuple):
-    """One line of `atoll doctor`: what was tried, what came of it, how long it took."""
+    """One line of `atoll doctor`: what was checked, the result, and how long it took."""
 
     name: str
     good: bool
     detail: str
     cure: str | None = None
     needed: bool = True
-    """False when only levels that are not the default depend on it."""
+    """False when the default level does not depend on it."""
     took_s: float = 0.0
+    is_exposure: bool = False
+    """Whether it fails when a capsule can reach something of the owner's, not for a lack."""

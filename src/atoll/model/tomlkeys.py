@@ -1,8 +1,8 @@
-"""Where each key of a TOML text stands, and how a key is shown.
+"""Finds the line of each key in a TOML text, and renders keys for messages.
 
-`tomllib` forgets lines, and its time grows with the square of a dotted key's length. The scan
-here is linear, tolerates anything, and is meant to run first: its reader can stop at the first
-path that is deeper than a project file can be.
+`tomllib` does not keep lines, and takes quadratic time for long dotted keys. This scan is linear,
+tolerates any text, and is meant to run first: the caller can stop at the first path that is deeper
+than a project file can be.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-# A string that is not closed runs to the end of its line (or text): every alternative consumes
-# what it has looked at, which keeps the scan linear on hostile text.
-# Every repetition ends in something optional, so nothing is ever tried twice. Not possessive: those
+# An unclosed string extends to the end of its line (or of the text): every alternative consumes
+# what it has read, which keeps the scan linear on hostile text.
+# Every repetition ends in something optional, so there is no backtracking. Possessive quantifiers
 # are broken in the first releases of Python 3.11.
 _TOKEN = re.compile(
     r'''
@@ -41,7 +41,7 @@ _SHOWN_LENGTH = 60
 
 @dataclass(slots=True)
 class _Frame:
-    """A table, array or inline table that is open; `index` counts an array's items."""
+    """An open table, array or inline table; `index` counts an array's items."""
 
     path: KeyPath
     index: int | None = None
@@ -55,7 +55,7 @@ class _Frame:
 
 
 def scan_keys(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Each key's and array item's path, with its line, in the order of the text."""
+    """The path of each key and array item with its line, in text order."""
     stack = [_Frame(())]
     line = 1
     for token in _TOKEN.finditer(text):
@@ -137,7 +137,7 @@ def _unquoted(value: str) -> str:
 
 
 def render_key(path: Sequence[str | int]) -> str:
-    """The path as one would write it, harmless on a terminal: `capsule.setup[0]`."""
+    """The path as written in TOML, safe for a terminal: `capsule.setup[0]`."""
     shown = "".join(f"[{part}]" if isinstance(part, int) else f".{_part(part)}" for part in path)
     return shown.removeprefix(".")
 

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them. Only limits use these, so zero is never a value."""
+"""Parses and renders sizes and durations. They are used as limits, so zero is invalid."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _TEXT_LENGTH = 40
 _MULTIPLES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(-?)([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
 SIZE_LIMIT_BYTES = 1 << 62
-"""Kernels count bytes in signed 64 bits; this leaves room for sums."""
+"""Kernels use signed 64-bit sizes; this leaves room for sums."""
 
 _MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile("(-?)" + "".join(f"(?:({_NUMBER}){unit})?" for unit in _MILLISECONDS))
 _SECONDS = re.compile(f"(-?)({_NUMBER})")
 DURATION_LIMIT_S = 366 * 86_400.0
-"""Longer than any run; timers and deadlines stay well inside their ranges."""
+"""Keeps timers and deadlines within their ranges."""
 
 LARGE_SIZE_BYTES = 1 << 20
-"""The least memory or disk that a capsule can be limited to and still start."""
+"""The smallest limit of memory or disk with which a capsule can start."""
 
 PIDS_LIMIT = 4_194_304
-"""The most processes that a kernel counts."""
+"""The largest number of processes that a kernel supports."""
 FILES_LIMIT = 1_048_576
-"""The most open files that a process can be limited to."""
+"""The largest number of open files that a process can be limited to."""
 
 _NOT_POSITIVE = "must be more than zero"
 
@@ -34,7 +34,7 @@ def parse_size_bytes(text: str, *, minimum_bytes: int = 1) -> int:
 
     Raises ValueError for anything else, for less than the minimum and for sizes beyond a kernel's.
     """
-    from decimal import Decimal  # noqa: PLC0415 - most commands are told no size
+    from decimal import Decimal  # noqa: PLC0415 - most commands parse no size
 
     match = _SIZE.fullmatch(text.strip()) if len(text) <= _TEXT_LENGTH else None
     if match is None:
@@ -80,7 +80,7 @@ def require_duration_s(duration_s: float) -> float:
     """Raises ValueError unless `duration_s` can be a limit."""
     if duration_s > DURATION_LIMIT_S:
         raise ValueError(f"must be at most `{render_duration(DURATION_LIMIT_S)}`")
-    # Written so that NaN is refused too; less than a millisecond is zero to every timer we have.
+    # Also refuses NaN. Timers treat less than a millisecond as zero.
     if not duration_s >= 0.001:
         raise ValueError(_NOT_POSITIVE)
     return float(duration_s)

@@ -2,8 +2,8 @@
 
 `Untrusted` holds raw bytes and `InsidePath` a path. Neither is a string or a path, so neither can
 be joined to a path of the host, passed to a program, stored or compared with trusted text: mypy
-refuses it, and formatting one raises TypeError. What a value is needed for decides which of the
-named validators below it has to pass. Validators never raise: None means "not acceptable".
+refuses it, and formatting one raises TypeError. Use the validator for the intended purpose.
+Validators never raise: None means "not acceptable".
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import NewType, NoReturn
 from atoll.model.names import printable
 
 ObjectId = NewType("ObjectId", str)
-"""A full object id in lower-case hexadecimal: nothing an option or a path can hide in."""
+"""A full object id in lower-case hexadecimal: safe as an argument and in a path."""
 RefName = NewType("RefName", str)
 """A full ref name below `refs/`, by git's own rules."""
 ModuleName = NewType("ModuleName", str)
-"""What a submodule's repository is called below `.git/modules`: nothing that a terminal or git
-takes for something else."""
+"""The directory of a submodule's repository below `.git/modules`: safe for terminals and git."""
 
 _OBJECT_ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF_NAME = re.compile(r"refs(/[^\x00-\x20\x7f~^:?*\[\\/]+)+")
@@ -36,12 +35,11 @@ _OF_GIT = frozenset({
     ".git", "branches", "commondir", "config", "config.worktree", "description", "gitdir", "head",
     "hooks", "index", "info", "logs", "objects", "packed-refs", "refs", "shallow", "worktrees",
 })  # fmt: skip
-"""What git keeps in a repository. Its `modules` are not among them: repositories of submodules in
-a submodule belong there."""
+"""Names that git uses in a repository, except `modules`, which holds nested submodules."""
 
 
 class Untrusted:
-    """Bytes from inside a capsule. Only a validator of this module looks at them."""
+    """Bytes from inside a capsule. Only the validators of this module read them."""
 
     __slots__ = ("_raw",)
 
@@ -63,11 +61,11 @@ class Untrusted:
 
 @total_ordering
 class InsidePath:
-    """A relative path in a capsule's workspace or in a tree: plain names divided by `/`.
+    """A relative path in a capsule's workspace or in a git tree: plain names separated by `/`.
 
-    Made by `find_path`, or by adding a name that a directory listing gave. It never has an empty
-    part, `.`, `..` or a NUL, so it stays beneath whatever directory it is resolved in, as long as
-    no link is followed there: open it with `atoll.host.beneath` only.
+    Created by `find_path`, or by adding a name from a directory listing. It never has an empty
+    part, `.`, `..` or a NUL, so it stays beneath the directory in which it is resolved, provided
+    that no link is followed: open it only with `atoll.host.beneath`.
     """
 
     __slots__ = ("_raw",)
@@ -97,7 +95,7 @@ class InsidePath:
         return _made(above) if above else None
 
     def parents(self) -> Iterator[InsidePath]:
-        """From the inside out."""
+        """From the innermost to the outermost."""
         place = self.parent
         while place is not None:
             yield place
@@ -114,12 +112,12 @@ class InsidePath:
         return self._raw == other.raw or self._raw.startswith(other.raw + b"/")
 
     def quoted(self) -> bytes:
-        """As git's machine formats quote a path: safe on a line of its own."""
+        """Quoted as in git's machine formats: safe on a line of its own."""
         escaped = b"".join(_escaped(byte) for byte in self._raw)
         return b'"' + escaped + b'"'
 
     def shown(self) -> str:
-        """For people, logs and JSON: no control character, bounded."""
+        """For people, logs and JSON: no control characters, bounded length."""
         return show(Untrusted(self._raw))
 
     def __eq__(self, other: object) -> bool:
@@ -142,7 +140,7 @@ class InsidePath:
 
 
 def directories_of(paths: Iterable[InsidePath]) -> set[InsidePath]:
-    """All directories that lead to these paths; each is looked at once."""
+    """All parent directories of these paths."""
     found: set[InsidePath] = set()
     for path in paths:
         place = path.parent
@@ -153,7 +151,7 @@ def directories_of(paths: Iterable[InsidePath]) -> set[InsidePath]:
 
 
 def _made(raw: bytes) -> InsidePath:
-    """A path that is known to be plain: part of one, or one with a plain name added."""
+    """Builds a path that is known to be plain."""
     path = InsidePath.__new__(InsidePath)
     path._raw = raw  # noqa: SLF001 - its constructor, without the check
     return path
@@ -172,7 +170,7 @@ def _escaped(byte: int) -> bytes:
 
 
 def find_path(value: Untrusted) -> InsidePath | None:
-    """A path that stays beneath the directory it is resolved in."""
+    """A path that stays beneath the directory in which it is resolved."""
     return InsidePath(value._raw) if _is_plain(value._raw) else None  # noqa: SLF001 - a validator
 
 
@@ -200,8 +198,8 @@ def find_ref_name(value: Untrusted) -> RefName | None:
 
 
 def find_module_name(value: Untrusted) -> ModuleName | None:
-    """A name for a directory below the owner's `.git/modules`, with `/` in it or not: text without
-    control characters, no lock, no option, and nothing that is called as a file of git's own.
+    """A directory name below the owner's `.git/modules`, possibly with `/`: no control character,
+    no leading `-`, no `.lock`, and no name that git uses itself.
     """
     raw = value._raw  # noqa: SLF001 - a validator
     text = os.fsdecode(raw)
@@ -225,11 +223,11 @@ def find_number(value: Untrusted, *, most: int) -> int | None:
 
 
 def as_content(value: Untrusted) -> bytes:
-    """As the content of an object in git's store, where every byte is as good as another."""
+    """The bytes as content of a git object, where any byte is allowed."""
     return value._raw  # noqa: SLF001 - a validator
 
 
 def show(value: Untrusted, *, most: int = _SHOWN_CHARACTERS) -> str:
-    """For people, logs and JSON: no control character, no more than `most` characters."""
+    """For people, logs and JSON: no control characters, at most `most` characters."""
     text = printable(os.fsdecode(value._raw[: most * 4]))  # noqa: SLF001 - a validator
     return text if len(text) <= most else text[: most - 1] + "…"

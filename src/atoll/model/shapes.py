@@ -1,0 +1,274 @@
+"""The JSON shapes that every interface answers with, as types.
+
+They are a promise (`docs/reference/json.md`): fields are added, never renamed or removed, within
+one version. `atoll.engine.shapes` fills them in.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+
+class OutcomeShape(TypedDict):
+    reason: str
+    exit_code: int | None
+    signal: int | None
+    shell_code: int
+    message: str | None
+    leftover: int
+    cpu_s: float | None
+    max_rss_bytes: int | None
+
+
+class RunShape(TypedDict):
+    id: str
+    capsule: str
+    number: int
+    argv: list[str]
+    state: str
+    background: bool
+    tty: bool
+    created_at: float
+    ended_at: float | None
+    outcome: OutcomeShape | None
+
+
+class CapsuleShape(TypedDict):
+    name: str
+    level: str
+    state: str
+    branch: str | None
+    base_ref: str
+    base_commit: str
+    workspace: str
+    ports: dict[str, int]
+    created_at: float
+    time_limit_s: float | None
+    disk_bytes: NotRequired[int]
+    disk_is_complete: NotRequired[bool]
+    runs: NotRequired[list[RunShape]]
+
+
+class SummaryShape(CapsuleShape):
+    project: str
+    paused: bool
+    changed_files: int | None
+    changed_files_complete: bool | None
+    ahead: int | None
+    behind: int | None
+
+
+class ExcludedShape(TypedDict):
+    uncommitted: list[str]
+    secrets: list[str]
+    unreadable: list[str]
+    submodules: list[str]
+
+
+class CapturedShape(TypedDict):
+    stdout: str
+    stderr: str
+    stdout_dropped_bytes: int
+    stderr_dropped_bytes: int
+
+
+class LogEntryShape(TypedDict):
+    time: float
+    stream: str
+    text: str
+
+
+class ProcessShape(TypedDict):
+    run: str
+    pid: int
+    ppid: int
+    command: str
+    cpu_s: float
+    rss_bytes: int
+    age_s: float
+
+
+class WorkShape(TypedDict):
+    uncommitted: list[str]
+    untracked: list[str]
+    nested: list[str]
+    unstorable: list[str]
+    large: list[str]
+    commits: int
+    stashes: int
+    ignored: int
+
+
+class PatchShape(TypedDict):
+    diff: str
+    concealed: list[str]
+    left_out: list[str]
+    refused: str | None
+    ignored: int
+
+
+class RecoveryPointShape(TypedDict):
+    id: str
+    capsule: str
+    ref: str
+    commit: str
+    base_commit: str
+    head_commit: str
+    stored_at: float
+    files: str | None
+    lacks: str | None
+    standin: str | None
+
+
+class SnapshotShape(TypedDict):
+    number: int
+    message: str
+    automatic: bool
+    synced: bool
+    created_at: float
+    moment: str | None
+
+
+class MomentShape(SnapshotShape):
+    files: int
+    removed: int
+    bytes: int
+    paths: list[str]
+
+
+class LayerShape(TypedDict):
+    id: str
+    kind: str
+    about: str
+    files: int
+    bytes: int
+
+
+class CheckedLayerShape(LayerShape):
+    damaged: list[str]
+    users: list[str]
+
+
+class LeftOutShape(TypedDict):
+    path: str
+    reason: str
+
+
+class BaseShape(TypedDict):
+    disk_bytes: int
+    layers: list[LayerShape]
+    left_out: list[LeftOutShape]
+    tracked_secrets: list[LeftOutShape]
+
+
+class WindowShape(TypedDict):
+    pid: int
+    program: str
+
+
+class PortShape(TypedDict):
+    capsule: str
+    name: str
+    inside: int | None
+    dynamic: int | None
+    canonical: int | None
+    url: str | None
+    state: str
+
+
+class RouterShape(TypedDict):
+    port: int
+    trouble: str | None
+
+
+class RefusedPortShape(TypedDict):
+    port: int
+    reason: str
+
+
+class RefusedPortsShape(TypedDict):
+    ports: list[RefusedPortShape]
+    more: int
+    command: str | None
+
+
+class ProjectPortsShape(TypedDict):
+    """The daemon's report on the ports of a project's capsules."""
+
+    router: RouterShape
+    label: str
+    note: str | None
+    checked_out: str | None
+    missing: list[str]
+    not_canonical: RefusedPortsShape | None
+    ports: list[PortShape]
+    more: int
+
+
+class PortReport(ProjectPortsShape):
+    shared: bool
+
+
+class ServedCapsuleShape(TypedDict):
+    name: str
+    directory: str
+    problems: dict[str, str]
+
+
+class DaemonStatusShape(TypedDict):
+    pid: int
+    since: float
+    capsules: list[ServedCapsuleShape]
+    watched: dict[str, int]
+    freezing: bool
+    version: NotRequired[str]
+
+
+class BrowserShape(TypedDict):
+    window: WindowShape | None
+    profile: str | None
+    inside: RunShape | None
+    endpoint: str | None
+
+
+class FindingShape(TypedDict):
+    name: str
+    good: bool
+    needed: bool
+    detail: str
+    cure: str | None
+    took_s: float
+
+
+class LevelShape(TypedDict):
+    name: str
+    default: bool
+    isolates: str
+    shares: str
+    cost: str
+    here: bool
+    problems: list[str]
+
+
+class WallFindingShape(TypedDict):
+    wall: str
+    id: str
+    title: str
+    verdict: str
+    detail: str
+
+
+class WallReportShape(TypedDict):
+    capsule: str
+    level: str
+    held: bool
+    took_s: float
+    attempts: list[WallFindingShape]
+
+
+class CollectedShape(TypedDict):
+    capsules: list[str]
+    runs: list[str]
+    files: list[str]
+    recovered: list[str]
+    restored: list[str]
