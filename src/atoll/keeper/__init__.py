@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def bootstrap(package_root: str | os.PathLike[str]) -> list[str]:
-    """The command that starts a nursery; `SOCKET_FD LABEL` follow it.
+    """The command that starts a fork server; `SOCKET_FD LABEL` follow it.
 
     `package_root` is the directory that holds the `atoll` package. It goes to the end of the
     search path: a back-port lying beside `atoll` must not stand in for the standard library.
     """
     program = (
         f"import sys; sys.path.append({str(package_root)!r}); "
-        "from atoll.keeper.nursery import main; main()"
+        "from atoll.keeper.forkserver import main; main()"
     )
     return [sys.executable, "-I", "-S", "-c", program]

@@ -75,8 +75,8 @@ def enter_namespace(fd: int) -> None:
 def fork_into(group: int) -> int:
     """As `os.fork`, with the child in a group of version 2 from its first moment on.
 
-    `group` is a descriptor of the group's directory. The interpreter is not told of the fork: for
-    a process with one thread, and a child that executes something else soon.
+    `group` is a descriptor of the group's directory. The interpreter does not learn of the fork:
+    for a process with one thread, and a child that executes something else soon.
     """
     content = struct.pack("=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
     arguments = ctypes.create_string_buffer(content, len(content))
@@ -170,17 +170,12 @@ def _ptrace(request: int, name: str, tid: int, data: int = 0) -> None:
 
 
 def seize_thread(tid: int) -> None:
-    """Become the tracer of a thread and of everything that it forks, and tell it to stop.
+    """Become the tracer of a thread and of everything that it forks, and stop it.
 
     It stops soon, not at once. If the tracer dies, all that it traces is killed.
     """
     options = _PTRACE_O_TRACEFORK | _PTRACE_O_TRACEVFORK | _PTRACE_O_TRACECLONE
     _ptrace(_PTRACE_SEIZE, "ptrace seize", tid, options | _PTRACE_O_EXITKILL)
-    _ptrace(_PTRACE_INTERRUPT, "ptrace interrupt", tid)
-
-
-def interrupt_thread(tid: int) -> None:
-    """Tell a thread that this process traces to stop."""
     _ptrace(_PTRACE_INTERRUPT, "ptrace interrupt", tid)
 
 
@@ -216,7 +211,7 @@ def sync_filesystem(place: str | os.PathLike[str]) -> None:
 
 
 def disconnect(fd: int) -> None:
-    """Has a datagram socket that was connected receive from everybody again; it stays bound."""
+    """Disconnect a datagram socket, so that it receives from all senders; it stays bound."""
     unspecified = bytes(16)
     if _libc.connect(ctypes.c_int(fd), unspecified, ctypes.c_uint(len(unspecified))) != 0:
         _raise_errno("connect")

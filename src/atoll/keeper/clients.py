@@ -7,6 +7,7 @@ client is bounded, and only the foreground client may slow the command down.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import time
 from collections import deque
@@ -14,14 +15,14 @@ from functools import partial
 
 from atoll.keeper import wire
 from atoll.keeper.loop import READ, WRITE, Loop
-from atoll.keeper.wire import Decoder, Kind, WireError
+from atoll.keeper.wire import Decoder, MessageKind, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from atoll.keeper.peers import Origin
+    from atoll.keeper.peer_check import Origin
 
 HIGH_WATER_BYTES = 1024 * 1024
 LOW_WATER_BYTES = 512 * 1024
@@ -59,10 +60,10 @@ class Replay:
     __slots__ = ("_pieces", "_size")
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[Kind, bytearray]] = deque()
+        self._pieces: deque[tuple[MessageKind, bytearray]] = deque()
         self._size = 0
 
-    def add(self, kind: Kind, data: bytes) -> None:
+    def add(self, kind: MessageKind, data: bytes) -> None:
         data = data[-REPLAY_BYTES:]
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last[0] == kind and len(last[1]) < _REPLAY_PIECE_BYTES:
@@ -78,7 +79,7 @@ class Replay:
             if not oldest:
                 self._pieces.popleft()
 
-    def pieces(self) -> list[tuple[Kind, bytes]]:
+    def pieces(self) -> list[tuple[MessageKind, bytes]]:
         return [(kind, bytes(data)) for kind, data in self._pieces]
 
 
@@ -93,7 +94,7 @@ class Clients:
         self,
         loop: Loop,
         listener: socket.socket,
-        on_frame: Callable[[Client, Kind, bytes], None],
+        on_frame: Callable[[Client, MessageKind, bytes], None],
         on_gone: Callable[[Client], None],
         origin: Origin,
     ) -> None:
@@ -124,7 +125,7 @@ class Clients:
         """Those who have not got everything yet."""
         return [client for client in self._clients if client.out]
 
-    def output(self, kind: Kind, data: bytes) -> None:
+    def output(self, kind: MessageKind, data: bytes) -> None:
         """Give a piece of output to all who watch, and remember it for those who come later."""
         self._replay.add(kind, data)
         frame = wire.encode(kind, data)
@@ -267,7 +268,7 @@ class Clients:
         """Say why, if the socket takes it at once, and let the client go."""
         try:
             if not client.out:
-                client.sock.send(wire.encode_json(Kind.ERROR, {"message": message}))
+                client.sock.send(wire.encode_json(MessageKind.ERROR, {"message": message}))
         except OSError:
             pass
         self.drop(client)
@@ -288,3 +289,36 @@ class Clients:
             self.drop(client)
         else:
             self._watch(client)
+
+
+class Starter:
+    """The process that starts a foreground run, until it has connected as its client.
+
+    One that was killed before will never connect.
+    """
+
+    __slots__ = ("_handle", "_loop", "is_gone")
+
+    def __init__(self, pid: int, loop: Loop) -> None:
+        self._loop = loop
+        self._handle: int | None = None
+        self.is_gone = False
+        try:
+            self._handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.is_gone = True
+        except OSError:  # no pidfd here (old kernel, filter): the time limit has to do
+            return
+        else:
+            loop.watch(self._handle, READ, self._end)
+
+    def forget(self) -> None:
+        """It has connected."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._loop.forget(handle)
+            os.close(handle)
+
+    def _end(self, _events: int) -> None:
+        self.forget()
+        self.is_gone = True

@@ -4,7 +4,7 @@ All threads of a process share its descriptors: a capsule cannot give one a tabl
 
 A file that was unlinked while it is open, or mapped, still takes its space, and no walk through a
 tree finds it. Law: what is read here belongs to processes that may be hostile, so that the work of
-one count is bounded, and whoever exceeds the bound is over every limit.
+one count is bounded, and a capsule that exceeds the bound exceeds every limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
-from atoll.keeper import tree
+from atoll.keeper import process_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LIMIT_ENTRIES = 200_000
 """Descriptors and mappings of all processes together."""
 _LIMIT_IN_FLIGHT = 1_000
-"""Descriptors that were sent over sockets and not received yet: nobody can look into those."""
+"""Descriptors that were sent over sockets and not received yet, which cannot be inspected."""
 _WATCHES = "/proc/sys/fs/epoll/max_user_watches"
 _PART = 4
 """Of what a user's processes may watch by epoll together, one run has a quarter at most."""
@@ -31,10 +31,10 @@ _DELETED = b" (deleted)"
 _IN_FLIGHT = b"scm_fds:"
 
 
-class Census:
+class DescriptorCount:
     """The bytes of files without a name, on disk and in memory, each file counted once.
 
-    Memory also counts what lies in filesystems in memory that only these processes have.
+    Memory also counts the contents of in-memory filesystems that only these processes have.
     """
 
     __slots__ = (
@@ -42,13 +42,13 @@ class Census:
         "_watches", "is_exceeded",
     )  # fmt: skip
 
-    def __init__(self, proc: str = tree.PROC) -> None:
+    def __init__(self, proc: str = process_tree.PROC) -> None:
         """`proc`: the procfs that knows the processes by the numbers that `take` gets."""
         self._proc = proc
         self._found: dict[tuple[int, int], int] = {}
         own = os.getpid()
-        self._memory = {*_tmpfs_mounts(f"{tree.PROC}/{own}"), *_MEMFD_DEVICE}
-        self._seen = {_mount_namespace(f"{tree.PROC}/{own}")}
+        self._memory = {*_tmpfs_mounts(f"{process_tree.PROC}/{own}"), *_MEMFD_DEVICE}
+        self._seen = {_mount_namespace(f"{process_tree.PROC}/{own}")}
         self._tmpfs_bytes = 0
         self._entries = 0
         self._in_flight = 0
@@ -69,7 +69,7 @@ class Census:
     def take(self, pids: Collection[int]) -> None:
         """Count what these processes hold; those that end meanwhile, or are not ours, are left."""
         for pid in pids:
-            place = f"{self._proc}/{tree.living_thread(pid, self._proc)}"
+            place = f"{self._proc}/{process_tree.living_thread(pid, self._proc)}"
             self._take_filesystems(place)
             self._take_descriptors(place)
             self._take_mappings(place)

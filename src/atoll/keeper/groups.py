@@ -1,8 +1,8 @@
 """A group of processes in the kernel's cgroups: entered, frozen, killed, asked, removed.
 
 Which directory serves which controller is data, found by trying (`atoll.host.cgroups`); versions 1
-and 2 are told apart by the files that are there. Law: whoever uses a group is never in it, and
-its limits were set before the first process enters.
+and 2 are distinguished by their files. A process that manages a group is never in it, and the
+limits are set before the first process enters.
 """
 
 from __future__ import annotations
@@ -24,34 +24,6 @@ _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EOPNOTSUPP})
 """Of a file that was never there, of a group that is being removed, of a threaded group."""
 
 
-class Usage:
-    """What a group uses; None is what this host does not count."""
-
-    __slots__ = ("cpu_s", "memory_bytes", "memory_peak_bytes", "pids")
-
-    def __init__(
-        self,
-        memory_bytes: int | None,
-        memory_peak_bytes: int | None,
-        cpu_s: float | None,
-        pids: int | None,
-    ) -> None:
-        self.memory_bytes = memory_bytes
-        self.memory_peak_bytes = memory_peak_bytes
-        self.cpu_s = cpu_s
-        self.pids = pids
-
-
-class Events:
-    """How often a limit was felt since the group was made; None is what nobody counts here."""
-
-    __slots__ = ("oom_kills", "refused_forks")
-
-    def __init__(self, oom_kills: int | None, refused_forks: int | None) -> None:
-        self.oom_kills = oom_kills
-        self.refused_forks = refused_forks
-
-
 class Group:
     """Directories by what they are for: `memory`, `pids`, `cpu`, `freezer`, `unified`.
 
@@ -70,7 +42,7 @@ class Group:
         """As `os.fork`, for a child that is going to `enter` and to execute something soon.
 
         To move a process into a group of version 2 the kernel waits until all others have been
-        seen to rest, which takes as long as to build a run's walls: better be born there.
+        seen to rest, which takes as long as to build a run's walls: so it is forked there.
         """
         unified = self._by_use.get("unified")
         pid = None if unified is None else _find_fork(unified)
@@ -118,7 +90,7 @@ class Group:
     def kill(self, timeout_s: float = 10.0) -> bool:
         """Kill all processes, frozen or not; False if some are left when the time is over.
 
-        The dead count as pids until somebody has reaped them.
+        Dead processes count as pids until they are reaped.
         """
 
         def is_over() -> bool:
@@ -133,20 +105,8 @@ class Group:
         """Those that can be seen from here, each once."""
         return [pid for pid in self._members() if pid]
 
-    def usage(self) -> Usage:
-        memory, pids = self._by_use.get("memory"), self._by_use.get("pids")
-        return Usage(
-            _first_number(memory, "memory.current", "memory.usage_in_bytes"),
-            _first_number(memory, "memory.peak", "memory.max_usage_in_bytes"),
-            self._cpu_s(),
-            _first_number(pids, "pids.current"),
-        )
-
-    def events(self) -> Events:
-        return Events(self.oom_kills(), _field(self._by_use.get("pids"), "pids.events", "max"))
-
     def oom_kills(self) -> int | None:
-        """As in `events`, for those who need no more."""
+        """Processes that the kernel has killed for want of memory; None where it counts none."""
         memory = self._by_use.get("memory")
         found = _field(memory, "memory.events", "oom_kill")
         return _field(memory, "memory.oom_control", "oom_kill") if found is None else found
@@ -166,23 +126,23 @@ class Group:
 
     def _turn(self, v2: str, v1: str, timeout_s: float) -> bool:
         unified, freezer = self._by_use.get("unified"), self._by_use.get("freezer")
-        if _tell(unified, "cgroup.freeze", v2):
+        if _try_write(unified, "cgroup.freeze", v2):
             return _wait(lambda: _field(unified, "cgroup.events", "frozen") == int(v2), timeout_s)
 
         def is_turned() -> bool:
             # Said again each time: who was just being forked may have been missed.
-            _tell(freezer, "freezer.state", v1)
+            _try_write(freezer, "freezer.state", v1)
             return (_read(freezer, "freezer.state") or "").strip() == v1
 
-        return _tell(freezer, "freezer.state", v1) and _wait(is_turned, timeout_s)
+        return _try_write(freezer, "freezer.state", v1) and _wait(is_turned, timeout_s)
 
     def _strike(self) -> None:
-        is_killed = _tell(self._by_use.get("unified"), "cgroup.kill", "1")
+        is_killed = _try_write(self._by_use.get("unified"), "cgroup.kill", "1")
         if not is_killed and not self.freeze(timeout_s=0.2):
             self._signal(signal.SIGSTOP)
         # Also after `cgroup.kill`: who failed to enter may be in some directories only.
         self._signal(signal.SIGKILL)
-        # In version 1 the killed die only when thawed; in both nobody shall enter a frozen group.
+        # In version 1 the killed die only when thawed; in both no process may enter a frozen group.
         self.thaw()
 
     def _signal(self, number: int) -> None:
@@ -221,15 +181,6 @@ class Group:
                 return False
         return True
 
-    def _cpu_s(self) -> float | None:
-        # Version 2 counts it in every group, version 1 only where `cpuacct` is mounted with `cpu`.
-        for use in ("cpu", "unified"):
-            used_us = _field(self._by_use.get(use), "cpu.stat", "usage_usec")
-            if used_us is not None:
-                return used_us / 1e6
-        used_ns = _first_number(self._by_use.get("cpu"), "cpuacct.usage")
-        return None if used_ns is None else used_ns / 1e9
-
 
 def _members_below(directory: str) -> list[int]:
     return [
@@ -249,7 +200,7 @@ def _find_fork(unified: str) -> int | None:
         return None
     try:
         return calls.fork_into(place)
-    except OSError:  # an old kernel, a filter, a group that is full: the usual way tells more
+    except OSError:  # an old kernel, a filter, a full group: os.fork reports it better
         return None
     finally:
         os.close(place)
@@ -268,7 +219,7 @@ def _send(pid: int, handle: int | None, number: int) -> None:
             os.kill(pid, number)
         else:
             signal.pidfd_send_signal(handle, number)
-    except (ProcessLookupError, PermissionError):  # who is left is told by its being left
+    except (ProcessLookupError, PermissionError):  # survivors are found by the next listing
         return
 
 
@@ -294,7 +245,7 @@ def _write(directory: str, name: str, text: str) -> None:
         os.close(fd)
 
 
-def _tell(directory: str | None, name: str, text: str) -> bool:
+def _try_write(directory: str | None, name: str, text: str) -> bool:
     """False if there is no such file, or no such group any more."""
     if directory is None:
         return False
@@ -305,14 +256,6 @@ def _tell(directory: str | None, name: str, text: str) -> bool:
             return False
         raise
     return True
-
-
-def _first_number(directory: str | None, *names: str) -> int | None:
-    for name in names:
-        text = (_read(directory, name) or "").strip()
-        if text.isdecimal():
-            return int(text)
-    return None
 
 
 def _field(directory: str | None, name: str, key: str) -> int | None:

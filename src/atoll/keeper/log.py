@@ -2,7 +2,7 @@
 
 An entry is `{"t": time, "s": "out" | "err", "d": text}`; bytes that are no UTF-8 stand as lone
 surrogates, so the output can be had back exactly. When `log.jsonl` reaches half of the limit it
-becomes `log.1.jsonl` and the older part goes. Every file begins with a line that tells its
+becomes `log.1.jsonl` and the older part goes. Every file begins with a line that holds its
 `generation` and how many bytes of output came `before` it: the oldest file thus says how much
 was dropped. `{"s": "dropped", "n": bytes}` stands where output could not be written.
 Readers bear rotation under their hands, a torn last line and missing files.
@@ -30,7 +30,7 @@ _READ_BYTES = 256 * 1024
 _FOLLOW_S = 0.05
 
 
-class Entry:
+class LogEntry:
     """One piece of output, or (`stream` is `dropped`) a place where `dropped_bytes` are missing."""
 
     __slots__ = ("data", "dropped_bytes", "stream", "time")
@@ -201,7 +201,7 @@ class _Part:
     def size_bytes(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
-    def entries(self, up_to: int | None = None) -> Iterator[Entry]:
+    def entries(self, up_to: int | None = None) -> Iterator[LogEntry]:
         """What is whole between the last reading and the end of the file (or `up_to`)."""
         while up_to is None or self._file.tell() < up_to:
             chunk = self._file.read(_READ_BYTES)
@@ -215,13 +215,13 @@ class _Part:
                     yield entry
 
 
-def read_log(run_dir: str | os.PathLike[str]) -> Iterator[Entry]:
+def read_log(run_dir: str | os.PathLike[str]) -> Iterator[LogEntry]:
     """All that the log holds at this moment, oldest first."""
     parts = _open_parts(run_dir)
     sizes = [part.size_bytes() for part in parts]
     try:
         if parts and parts[0].before:
-            yield Entry(parts[0].time, "dropped", b"", parts[0].before)
+            yield LogEntry(parts[0].time, "dropped", b"", parts[0].before)
         for part, size in zip(parts, sizes, strict=True):
             yield from part.entries(size)
     finally:
@@ -231,10 +231,10 @@ def read_log(run_dir: str | os.PathLike[str]) -> Iterator[Entry]:
 
 def follow_log(
     run_dir: str | os.PathLike[str], ended: Callable[[], bool], wait: Callable[[float], None]
-) -> Iterator[Entry]:
+) -> Iterator[LogEntry]:
     """What the log holds and what is still to come.
 
-    Ends when `ended()` says that nobody writes any more and all has been read; calls `wait`
+    Ends when `ended()` reports that the log is complete and all has been read; calls `wait`
     with a number of seconds when there is nothing new.
     """
     part: _Part | None = None
@@ -250,7 +250,7 @@ def follow_log(
                     part.close()
                 end = 0 if part is None else part.end
                 if (part is None or newer.generation > part.generation + 1) and newer.before > end:
-                    yield Entry(newer.time, "dropped", b"", newer.before - end)
+                    yield LogEntry(newer.time, "dropped", b"", newer.before - end)
                 part = newer
             elif is_last_look:
                 return
@@ -303,11 +303,11 @@ def _time(raw: dict[str, object]) -> float:
     return float(time) if isinstance(time, int | float) else 0.0
 
 
-def _parse_entry(line: bytes) -> Entry | None:
+def _parse_entry(line: bytes) -> LogEntry | None:
     raw = _parse_line(line)
     stream, text, lost = raw.get("s"), raw.get("d"), raw.get("n")
     if stream in ("out", "err") and isinstance(text, str):
-        return Entry(_time(raw), str(stream), text.encode("utf-8", "surrogateescape"))
+        return LogEntry(_time(raw), str(stream), text.encode("utf-8", "surrogateescape"))
     if stream == "dropped" and isinstance(lost, int) and lost:
-        return Entry(_time(raw), "dropped", b"", lost)
+        return LogEntry(_time(raw), "dropped", b"", lost)
     return None

@@ -1,4 +1,4 @@
-"""The minder: starts the run, serves its clients, ends its tree, tells the outcome.
+"""The minder: starts the run, serves its clients, ends its process tree, reports the outcome.
 
 It goes through the phases of `Phase` in order and never back. Ending the tree comes before
 everything else; the outcome is written before any client hears of it.
@@ -12,27 +12,28 @@ import os
 import signal
 import time
 
-from atoll.keeper import tree, wire
-from atoll.keeper.clients import Client, Clients
-from atoll.keeper.ending import Ending, survivors_message
-from atoll.keeper.held import ENDING, NOTHING, Answer
-from atoll.keeper.hold import Hold
-from atoll.keeper.log import LogWriter
-from atoll.keeper.outcome import OWN_ENDS, judge
-from atoll.keeper.placeholders import hold_ports
-from atoll.keeper.places import Place
-from atoll.keeper.run import Run
-from atoll.keeper.starter import Starter
-from atoll.keeper.status import Status, reserve_status, write_status
-from atoll.keeper.wire import Kind, WireError
+from atoll.keeper import process_tree, wire
+from atoll.keeper.bubblewrap import UNBUILT, WallError, find_cause
+from atoll.keeper.child_process import ServedDirectory
+from atoll.keeper.clients import Client, Clients, Starter
+from atoll.keeper.freezer import RunFreezer
+from atoll.keeper.log import LogWriter, read_log
+from atoll.keeper.reserved_ports import hold_ports
+from atoll.keeper.run import Command
+from atoll.keeper.status import RunStatus, reserve_status, write_status
+from atoll.keeper.termination import Ending, survivors_message
+from atoll.keeper.wire import ENDING, NOTHING, FreezeReply, MessageKind, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from atoll.keeper.looks import Looks
+    from atoll.keeper.limit_checks import LimitChecks
+    from atoll.keeper.limits import RunLimits
     from atoll.keeper.loop import Loop
-    from atoll.keeper.peers import Origin
-    from atoll.keeper.spec import Spec
+    from atoll.keeper.peer_check import Origin
+    from atoll.keeper.spawn import StartError
+    from atoll.model.enclosure import KeeperSpec
 
+_OWN_ENDS = ("exited", "signalled", "not-started", "no-walls")
 HELLO_S = 30.0
 """How long a foreground run waits for its client."""
 NATURAL_GRACE_S = 2.0
@@ -43,7 +44,7 @@ HANGUP_S = 1.0
 DRAIN_S = 10.0
 """How long clients may take for what is left when the run has ended."""
 PATIENCE_S = 600.0
-"""How long a foreground client may pause (a pager!) after an end that nobody asked for."""
+"""How long a foreground client may pause (a pager!) after a run that was not stopped on request."""
 _LOOK_AGAIN_S = 0.5
 _PLACE_S = 30.0
 """Between two looks whether the run's directory is still there."""
@@ -63,31 +64,31 @@ class Minder:
     def __init__(
         self,
         run_dir: str,
-        spec: Spec,
+        spec: KeeperSpec,
         loop: Loop,
-        watcher: int,
+        supervisor_pid: int,
         origin: Origin,
-        looks: Looks | None = None,
+        checks: LimitChecks | None = None,
     ) -> None:
         self._run_dir = run_dir
-        self._place = Place(run_dir)
+        self._place = ServedDirectory(run_dir)
         self._place_at = time.monotonic() + _PLACE_S
         self._starter: Starter | None = None
-        self._looks = looks
-        self._limits = limits = None if looks is None else looks.limits
+        self._checks = checks
+        self._limits = limits = None if checks is None else checks.limits
         self._spec = spec
         self._loop = loop
-        self._watcher = watcher
+        self._supervisor_pid = supervisor_pid
         self._phase = Phase.WAITING
         self._deadline = time.monotonic() + HELLO_S
         self._ending: Ending | None = None
-        self._hold = Hold(None if limits is None else limits.group)
+        self._freezer = RunFreezer(None if limits is None else limits.group)
         self._postponed: tuple[str, list[tuple[int, float]]] | None = None
         self._has_children = False
         self._is_recorded = False
-        self._status = Status(keeper=_identity(os.getpid()), guard=_identity(watcher))
+        self._status = RunStatus(keeper=_identity(os.getpid()), guard=_identity(supervisor_pid))
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
-        self._run = Run(spec, loop, self._emit, limits)
+        self._run = Command(spec, loop, self._emit, limits)
         listener = wire.listen(run_dir)
         self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
         self._placeholders, self._status.taken_ports = hold_ports(spec.hold_ports)
@@ -114,7 +115,7 @@ class Minder:
 
     def _emit(self, stream: str, data: bytes) -> None:
         self._log.write(stream, data, time.time())
-        self._clients.output(Kind.OUT if stream == "out" else Kind.ERR, data)
+        self._clients.output(MessageKind.OUT if stream == "out" else MessageKind.ERR, data)
         if self._limits is not None:
             reason = self._limits.heard(len(data), time.monotonic())
             if reason is not None:
@@ -122,11 +123,11 @@ class Minder:
 
     def _start(self) -> None:
         self._phase = Phase.RUNNING
-        if self._looks is not None:
-            self._looks.begin(time.monotonic())
+        if self._checks is not None:
+            self._checks.begin(time.monotonic())
         self._run.start()
-        if self._looks is not None:
-            self._looks.members.shell = self._shell
+        if self._checks is not None:
+            self._checks.members.shell = self._shell
         self._loop.children_changed = True
         self._status.pid = self._run.pid
         self._status.started_at = time.time()
@@ -135,7 +136,7 @@ class Minder:
         try:
             write_status(self._run_dir, self._status)
         except OSError as error:
-            self._status.note(f"the start could not be written down: {error.strerror}")
+            self._status.note(f"cannot record the start: {error.strerror}")
 
     @property
     def _shell(self) -> int | None:
@@ -144,7 +145,7 @@ class Minder:
 
     @property
     def _look_due_at(self) -> float:
-        return float("inf") if self._looks is None else self._looks.due_at
+        return float("inf") if self._checks is None else self._checks.due_at
 
     def _pace(self) -> None:
         """Let the slow side of every stream set the speed."""
@@ -155,7 +156,7 @@ class Minder:
         self._clients.hold_stdin(is_full=self._run.is_stdin_full)
 
     def _wait_s(self) -> float | None:
-        if self._phase is Phase.DRAINING or self._hold.has_clients:
+        if self._phase is Phase.DRAINING or self._freezer.has_clients:
             return _LOOK_AGAIN_S
         if self._loop.children_changed or (self._phase is Phase.RUNNING and self._run.is_over):
             return 0.0
@@ -175,29 +176,29 @@ class Minder:
         self._check_place(time.monotonic())
         if self._loop.stop_is_asked:
             self._loop.stop_is_asked = False
-            if os.getppid() != self._watcher:
+            if os.getppid() != self._supervisor_pid:
                 self._status.note("the keeper's guard was killed")
-                self._hold.end()
+                self._freezer.end()
                 self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
             else:
                 self._stop(self._spec.grace_s)
 
     def _check_place(self, now: float) -> None:
-        """End the run when its directory was removed: nobody can find it, or stop it, any more."""
+        """End the run if its directory was removed: no client can find or stop it any more."""
         if now >= self._place_at:
             self._place_at = now + _PLACE_S
             if self._place.is_lost():
-                self._hold.end()
+                self._freezer.end()
                 self._end("lost", [(signal.SIGTERM, min(self._spec.grace_s, NATURAL_GRACE_S))])
 
     def _reap(self) -> list[int]:
         self._loop.children_changed = False
-        stops: list[tree.Stop] = []
-        exits, self._has_children = tree.reap(stops)
-        if tree.is_cut_short(exits, stops):
+        stops: list[process_tree.Stop] = []
+        exits, self._has_children = process_tree.reap(stops)
+        if process_tree.is_cut_short(exits, stops):
             self._loop.children_changed = True
         if self._ending is None or not self._ending.is_tracing:
-            self._hold.note_stops(stops)
+            self._freezer.note_stops(stops)
         for child in exits:
             self._status.cpu_s += child.cpu_s
             self._status.max_rss_bytes = max(self._status.max_rss_bytes, child.max_rss_bytes)
@@ -207,7 +208,7 @@ class Minder:
 
     def _advance(self, now: float) -> bool:
         """Go on to the next phase if it is time; True when all is over."""
-        if self._hold.has_clients:
+        if self._freezer.has_clients:
             return False
         if self._phase is Phase.WAITING and (
             now >= self._deadline or (self._starter is not None and self._starter.is_gone)
@@ -219,8 +220,8 @@ class Minder:
                 self._end("exited", [(signal.SIGTERM, min(grace_s, NATURAL_GRACE_S))])
             elif now >= self._deadline:
                 self._end("timeout", [(signal.SIGTERM, grace_s)])
-            elif self._looks is not None and now >= self._looks.due_at:
-                reason = self._looks.look(now)
+            elif self._checks is not None and now >= self._checks.due_at:
+                reason = self._checks.look(now)
                 if reason is not None:
                     # What eats the machine up gets no time to think.
                     self._end(reason, [])
@@ -230,16 +231,16 @@ class Minder:
 
     def _end(self, reason: str, steps: list[tuple[int, float]]) -> None:
         """Begin to end the tree. The first reason is the one that counts."""
-        if self._hold.has_clients:
+        if self._freezer.has_clients:
             self._postponed = self._postponed or (reason, steps)
         elif self._phase is Phase.WAITING:
             self._finish(reason)
         elif self._phase is Phase.RUNNING:
-            self._hold.end()  # what is paused could not react
+            self._freezer.end()  # what is paused could not react
             self._reap()  # it may have ended by itself just before someone asked for it
             self._phase = Phase.ENDING
-            if self._looks is not None:
-                self._looks.end()
+            if self._checks is not None:
+                self._checks.end()
             self._status.reason = "exited" if self._run.is_over else reason
             shell = self._shell
             rest_s = _KERNEL_S if shell is not None and self._run.is_over else 0.0
@@ -262,7 +263,7 @@ class Minder:
         if self._ending is None or not self._has_children:
             self._finish(self._status.reason or "exited")
             return
-        # Behind walls the kernel ends what is left, at once: that is nobody's leftover.
+        # Behind walls the kernel ends what is left, at once: it does not count as a leftover.
         self._ending.advance(now, main_is_gone=self._run.is_over and self._spec.walls is None)
         self._status.leftover = self._ending.leftover
         if self._ending.is_given_up:
@@ -270,26 +271,26 @@ class Minder:
             self._finish(self._status.reason or "exited")
 
     def _finish(self, reason: str) -> None:
-        """The tree is gone: take the last output, write the outcome down, tell the clients."""
+        """The tree is gone: take the last output, record the outcome, notify the clients."""
         self._run.drain()
         self._log.close(time.time())
         status = self._status
         status.state = "ended"
         status.reason = reason
         status.ended_at = time.time()
-        judge(status, self._run, self._limits, self._run_dir)
+        _judge(status, self._run, self._limits, self._run_dir)
         if self._log.error is not None:
             status.note(self._log.error)
         self._phase = Phase.DRAINING
         self._record()
-        self._clients.announce(wire.encode_json(Kind.ENDED, status.render()))
+        self._clients.announce(wire.encode_json(MessageKind.ENDED, status.render()))
         self._deadline = time.monotonic() + DRAIN_S
 
     def _record(self) -> None:
         try:
             write_status(self._run_dir, self._status, is_durable=not self._spec.foreground)
         except OSError as error:
-            if error.errno == errno.ENOENT:  # the run directory is gone: nobody wants to know
+            if error.errno == errno.ENOENT:  # the run directory is gone
                 self._is_recorded = True
             return
         self._is_recorded = True
@@ -301,14 +302,14 @@ class Minder:
             self._record()
         for client in self._clients.pending():
             limit = latest
-            if client is self._clients.foreground and self._status.reason in OWN_ENDS:
+            if client is self._clients.foreground and self._status.reason in _OWN_ENDS:
                 limit = client.progress + PATIENCE_S
             if now >= limit:
                 self._clients.drop(client)
         return not self._clients.pending() and (self._is_recorded or now >= latest)
 
     def _on_gone(self, client: Client) -> None:
-        if self._hold.leave(client):
+        if self._freezer.leave(client):
             self._go_on()
         if client.role == "foreground":
             asking_s = min(HANGUP_S, self._spec.grace_s / 2)
@@ -318,26 +319,26 @@ class Minder:
             ]
             self._end("hangup", steps)
 
-    def _on_frame(self, client: Client, kind: Kind, payload: bytes) -> None:
-        if (client.role is None) != (kind is Kind.HELLO):
+    def _on_frame(self, client: Client, kind: MessageKind, payload: bytes) -> None:
+        if (client.role is None) != (kind is MessageKind.HELLO):
             raise WireError("a client says hello first, and once")
-        if kind is Kind.STDIN or kind is Kind.STDIN_EOF:
+        if kind is MessageKind.STDIN or kind is MessageKind.STDIN_EOF:
             self._feed(client, kind, payload)
             return
         raw = wire.parse_json(payload)
-        if kind is Kind.HELLO:
+        if kind is MessageKind.HELLO:
             self._welcome(client, raw)
-        elif kind is Kind.RESIZE:
+        elif kind is MessageKind.RESIZE:
             self._run.resize(wire.whole_number(raw, "rows"), wire.whole_number(raw, "cols"))
-        elif kind is Kind.SIGNAL:
+        elif kind is MessageKind.SIGNAL:
             number = wire.whole_number(raw, "signal")
             if number not in signal.valid_signals():
                 raise WireError(f"there is no signal {number}")
             self._run.send_signal(number)
-        elif kind is Kind.HOLD or kind is Kind.RESUME:
-            answer = self._hold_for(client, raw) if kind is Kind.HOLD else self._resume()
-            self._clients.send(client, wire.encode_json(Kind.HELD, answer.render()))
-        elif kind is Kind.STOP:
+        elif kind is MessageKind.HOLD or kind is MessageKind.RESUME:
+            answer = self._hold_for(client, raw) if kind is MessageKind.HOLD else self._resume()
+            self._clients.send(client, wire.encode_json(MessageKind.HELD, answer.render()))
+        elif kind is MessageKind.STOP:
             self._stop(wire.seconds(raw, "grace_s", self._spec.grace_s))
         else:
             raise WireError("this kind of frame goes the other way")
@@ -353,23 +354,23 @@ class Minder:
         self._clients.admit(client, str(role))
         if role == "foreground" and self._starter is not None:
             self._starter.forget()
-        if role == "foreground" and not self._hold.is_active:
+        if role == "foreground" and not self._freezer.is_active:
             self._start()
         if self._phase is Phase.DRAINING:
-            self._clients.send(client, wire.encode_json(Kind.ENDED, self._status.render()))
+            self._clients.send(client, wire.encode_json(MessageKind.ENDED, self._status.render()))
 
-    def _hold_for(self, client: Client, raw: dict[str, object]) -> Answer:
+    def _hold_for(self, client: Client, raw: dict[str, object]) -> FreezeReply:
         if self._phase is Phase.ENDING:
-            return Answer(ENDING, "the run is being ended")
+            return FreezeReply(ENDING, "the run is being ended")
         if self._phase is Phase.DRAINING:
-            return Answer(NOTHING)
-        answer = self._hold.acquire(None if raw.get("stays") is True else client)
-        return Answer(NOTHING) if self._phase is Phase.WAITING else answer
+            return FreezeReply(NOTHING)
+        answer = self._freezer.acquire(None if raw.get("stays") is True else client)
+        return FreezeReply(NOTHING) if self._phase is Phase.WAITING else answer
 
-    def _resume(self) -> Answer:
-        if self._hold.resume():
+    def _resume(self) -> FreezeReply:
+        if self._freezer.resume():
             self._go_on()
-        return Answer(NOTHING, processes=len(tree.descendants(os.getpid())))
+        return FreezeReply(NOTHING, processes=len(process_tree.descendants(os.getpid())))
 
     def _go_on(self) -> None:
         """What had to wait while the run was held."""
@@ -379,16 +380,45 @@ class Minder:
         elif self._phase is Phase.WAITING and self._clients.foreground is not None:
             self._start()
 
-    def _feed(self, client: Client, kind: Kind, data: bytes) -> None:
+    def _feed(self, client: Client, kind: MessageKind, data: bytes) -> None:
         is_shared = self._spec.tty or not self._spec.foreground
         if client.role != "foreground" and not (client.role == "attach" and is_shared):
             raise WireError("this client may not write to the command")
-        if kind is Kind.STDIN:
+        if kind is MessageKind.STDIN:
             self._run.feed(data)
         else:
             self._run.feed_end()
 
 
 def _identity(pid: int) -> tuple[int, int] | None:
-    process = tree.find_process(pid)
+    process = process_tree.find_process(pid)
     return None if process is None else process.identity
+
+
+def _judge(status: RunStatus, run: Command, limits: RunLimits | None, run_dir: str) -> None:
+    """Write the outcome of the main process into the status."""
+    wait_status = run.wait_status
+    failure: StartError | WallError | None = run.failure
+    if failure is not None and not failure.message:
+        # A command that was ended on purpose may not have reached its walls.
+        failure = _find_cause(run_dir) if status.reason == "exited" else None
+    if failure is not None:
+        status.exit_code = failure.exit_code
+        status.note(failure.message)
+        if status.reason == "exited":
+            status.reason = "no-walls" if failure.exit_code == UNBUILT else "not-started"
+    elif wait_status is not None and os.WIFSIGNALED(wait_status):
+        status.signal = os.WTERMSIG(wait_status)
+        if status.reason == "exited":
+            status.reason = "signalled"
+    elif wait_status is not None:
+        status.exit_code = os.WEXITSTATUS(wait_status)
+    if limits is not None and status.reason in _OWN_ENDS:
+        status.reason = limits.judge(status.exit_code, status.signal) or status.reason
+        if status.reason in _OWN_ENDS and (kills := limits.describe_kills()) is not None:
+            status.note(kills)
+
+
+def _find_cause(run_dir: str) -> WallError:
+    """From the log: only bwrap has written to it."""
+    return find_cause(b"".join(entry.data for entry in read_log(run_dir)))

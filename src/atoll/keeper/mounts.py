@@ -1,4 +1,4 @@
-"""A capsule's view: a mount namespace in which the workspace lies at the project's own path.
+"""A capsule's view: a mount namespace that has the workspace at the project's own path.
 
 The engine decides what is mounted (`View`); here it is only carried out, in order, in a process
 that has nothing else to do yet. Nothing is ever unmounted: the view goes with its last process.
@@ -9,7 +9,12 @@ from __future__ import annotations
 import errno
 import os
 
-from atoll.keeper import calls, networks, rooms, shares, stores
+from atoll.keeper import calls, networks, sandbox_root, stores, user_quotas
+from atoll.model.enclosure import Overlay, StoreOverlay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from atoll.model.enclosure import Bind, SandboxRoot, View
 
 _MS_RDONLY = 0x1
 _MS_REMOUNT = 0x20
@@ -19,34 +24,29 @@ _MS_SLAVE = 0x80000
 _LOCKED_FLAGS = 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x200000
 """nosuid, nodev, noexec, noatime, nodiratime, relatime: a user namespace may not drop them."""
 _OPTIONS_LIMIT_BYTES = 4095
-_NOBODYS = 2_147_000_000
+_UNUSED_UID = 2_147_000_000
 
 
 class ViewError(Exception):
     """The view could not be built; says which step failed."""
 
 
-def enter_view(view: dict[str, object]) -> None:
-    """Unshare and mount all of `view`: `{"user": bool, "pool": DIR, "mounts": [...]}`.
+def enter_view(view: View) -> None:
+    """Unshare the namespaces of `view` and mount everything in it.
 
-    It shares its maker's network if that is `"host"`, and has one of its own otherwise
-    (`networks.py`). With `"uid"` what is ours in the pool is shown as that user's. A `"room"`,
-    `{"root": DIR, "entries": [...]}`, is furnished last (`rooms.py`).
-
-    A mount is `{"bind": SOURCE, "at": TARGET, "read_only": bool}` or
-    `{"overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET, "options": TEXT}`; the
-    layers of an overlay are named relative to the pool, the lowest first. An overlay with `"store"`
-    is one of a package store (`stores.py`).
+    It shares the caller's network if that is `host`, and has its own otherwise (`networks.py`).
+    With `view.uid` the caller's files in the pool are shown as that user's. The sandbox root is
+    built last (`sandbox_root.py`).
     """
     uid, gid = os.geteuid(), os.getegid()
-    is_user, network = bool(view["user"]), str(view.get("network", networks.HOST))
+    network = view.network
     is_alone = network != networks.HOST
-    flags = calls.CLONE_NEWNS | (calls.CLONE_NEWUSER if is_user else 0)
+    flags = calls.CLONE_NEWNS | (calls.CLONE_NEWUSER if view.user else 0)
     try:
         calls.unshare(flags | (calls.CLONE_NEWNET if is_alone else 0))
-        if is_user:
+        if view.user:
             _map_to_self(uid, gid)
-            shares.limit_namespace()
+            user_quotas.limit_namespace()
         # What the host unmounts goes from here, too, so that its device is released. What is
         # mounted below is made private: nothing new of the host's appears in it.
         calls.mount("none", "/", "", _MS_REC | _MS_SLAVE)
@@ -60,31 +60,29 @@ def enter_view(view: dict[str, object]) -> None:
             networks.bring_up(network)
     except OSError as error:
         raise ViewError(f"no network of its own (`{network}`): {error.strerror}") from error
-    namespace = _shift(str(view["pool"]), view.get("uid"))
-    os.chdir(str(view["pool"]))
-    mounts = view["mounts"]
-    if not isinstance(mounts, list):
-        raise ViewError("`mounts` is not a list")
-    for mount in mounts:
+    namespace = _shift(view.pool, view.uid)
+    os.chdir(view.pool)
+    for mount in view.mounts:
         try:
-            if "store" in mount:
+            if isinstance(mount, StoreOverlay):
                 stores.mount_store(mount, namespace)
-            elif "overlay" in mount:
+            elif isinstance(mount, Overlay):
                 _mount_overlay(mount)
             else:
-                _bind(mount["bind"], mount["at"], read_only=mount.get("read_only", False))
+                _bind(mount)
         except OSError as error:
-            raise ViewError(f"cannot mount `{mount['at']}`: {error.strerror}") from error
+            raise ViewError(f"cannot mount `{mount.at}`: {error.strerror}") from error
     os.chdir("/")
-    _furnish(view, namespace)
+    if view.root is not None:
+        _build_root(view.root, view.uid, namespace)
 
 
-def _shift(pool: str, uid: object) -> int:
-    """Show what is ours in the pool as the user's; returns the namespace that says so, or -1."""
+def _shift(pool: str, uid: int | None) -> int:
+    """Show our files in the pool as owned by `uid`; returns the mapping namespace, or -1."""
     if uid is None:
         return -1
     try:
-        namespace = _make_mapping(int(str(uid)))
+        namespace = _make_mapping(uid)
         tree = calls.clone_mounts(pool)
         calls.change_mounts(tree, namespace=namespace)
         place = os.open(pool, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -97,8 +95,8 @@ def _shift(pool: str, uid: object) -> int:
 
 
 def _make_mapping(uid: int) -> int:
-    """A user namespace in which 0 on disk is `uid`, and what root makes is nobody's."""
-    mapping = f"0 {uid} 1\n{_NOBODYS} 0 1\n"
+    """A user namespace in which 0 on disk is `uid`; files that root creates get an unused id."""
+    mapping = f"0 {uid} 1\n{_UNUSED_UID} 0 1\n"
     ready_read, ready_write = os.pipe()
     done_read, done_write = os.pipe()
     pid = os.fork()
@@ -121,23 +119,19 @@ def _make_mapping(uid: int) -> int:
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready_read)
-        os.close(done_write)  # it goes now; the kernel buries it, or whoever reaps for us
+        os.close(done_write)  # the child exits; the kernel or our reaper collects it
 
 
-def _furnish(view: dict[str, object], namespace: int) -> None:
-    room, uid = view.get("room"), view.get("uid")
-    if not isinstance(room, dict):
-        return
-    user = None if uid is None else int(str(uid))
-    builder = rooms.Builder(str(room["root"]), uid=user, namespace=namespace)
+def _build_root(root: SandboxRoot, uid: int | None, namespace: int) -> None:
+    builder = sandbox_root.RootBuilder(root.path, uid=uid, namespace=namespace)
     try:
-        # The walls take devices and kernel settings from there later.
+        # bwrap mounts devices and kernel settings from there later.
         for place in ("/dev", "/proc"):
             calls.mount(place, place, "", _MS_BIND | _MS_REC)
             calls.mount("none", place, "", calls.MS_PRIVATE | _MS_REC)
-        builder.build(room["entries"])
+        builder.build(root.entries)
     except OSError as error:
-        raise ViewError(f"the room cannot be furnished: {error}") from error
+        raise ViewError(f"the sandbox root cannot be built: {error}") from error
 
 
 def _map_to_self(uid: int, gid: int) -> None:
@@ -151,24 +145,21 @@ def _map_to_self(uid: int, gid: int) -> None:
             file.write(text)
 
 
-def _mount_overlay(mount: dict[str, object]) -> None:
-    layers = mount["overlay"]
-    if not isinstance(layers, list):
-        raise ViewError("`overlay` is not a list of layers")
-    parts = ["lowerdir=" + ":".join(reversed(layers))]
-    if "upper" in mount:
-        parts += [f"upperdir={mount['upper']}", f"workdir={mount['work']}"]
-    options = ",".join([*parts, *([str(mount["options"])] if mount.get("options") else [])])
+def _mount_overlay(mount: Overlay) -> None:
+    parts = ["lowerdir=" + ":".join(reversed(mount.lowers))]
+    if mount.upper:
+        parts += [f"upperdir={mount.upper}", f"workdir={mount.work}"]
+    options = ",".join([*parts, *([mount.options] if mount.options else [])])
     if len(os.fsencode(options)) > _OPTIONS_LIMIT_BYTES:
-        raise ViewError(f"{len(layers)} layers are more than one mount can name")
-    calls.mount("atoll", str(mount["at"]), "overlay", 0, options)
+        raise ViewError(f"{len(mount.lowers)} layers are more than one mount can name")
+    calls.mount("atoll", mount.at, "overlay", 0, options)
 
 
-def _bind(source: str, target: str, *, read_only: bool) -> None:
-    calls.mount(source, target, "", _MS_BIND)
-    calls.mount("none", target, "", calls.MS_PRIVATE)
-    if read_only:
-        kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
+def _bind(mount: Bind) -> None:
+    calls.mount(mount.source, mount.at, "", _MS_BIND)
+    calls.mount("none", mount.at, "", calls.MS_PRIVATE)
+    if mount.is_read_only:
+        found = os.statvfs(mount.at).f_flag
         # statvfs reports relatime as 0x1000; mount(2) wants 0x200000.
-        kept |= 0x200000 if os.statvfs(target).f_flag & 0x1000 else 0
-        calls.mount("none", target, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
+        kept = (found & _LOCKED_FLAGS) | (0x200000 if found & 0x1000 else 0)
+        calls.mount("none", mount.at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)

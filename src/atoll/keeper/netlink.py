@@ -1,7 +1,4 @@
-"""What the kernel is told through netlink: routes and redirections in a network of one's own.
-
-Only the few messages that a capsule's network needs, and the answer to each.
-"""
+"""Netlink: message framing, and the routes and redirections of a capsule's own network."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+DUMP = 0x300
+"""Flags of a request for all objects; the last message of the answer is of kind `DONE`."""
+ERROR, DONE = 2, 3
 _REQUEST, _ACK, _EXCLUSIVE, _CREATE, _APPEND = 0x1, 0x4, 0x200, 0x400, 0x800
-_ERROR = 2
 _NESTED = 0x8000
 _HEAD = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -45,11 +44,12 @@ def nested(kind: int, *inner: bytes) -> bytes:
     return attribute(kind | _NESTED, b"".join(inner))
 
 
-def _message(kind: int, flags: int, number: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
+    """A request; `number` comes back with its answer."""
     return _HEAD.pack(_HEAD.size + len(payload), kind, flags | _REQUEST, number, 0) + payload
 
 
-def _tell(protocol: int, data: bytes, wanted: int) -> None:
+def _transact(protocol: int, data: bytes, wanted: int) -> None:
     """Send, and see that each of the `wanted` messages was accepted. OSError when one was not."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
         sock.settimeout(_ANSWER_S)
@@ -57,19 +57,33 @@ def _tell(protocol: int, data: bytes, wanted: int) -> None:
         sock.send(data)
         while wanted > 0:
             answer = sock.recv(1 << 16)
-            for code in _errors(answer):
-                if code:
-                    raise OSError(-code, os.strerror(-code))
-                wanted -= 1
+            wanted -= sum(kind == ERROR for kind, _ in frames(answer))
 
 
-def _errors(answer: bytes) -> Iterable[int]:
+def frames(answer: bytes, number: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The kind and payload of each message in a datagram, or only of answers to request `number`.
+
+    Raises OSError for an error of the kernel. An acknowledgement is of kind `ERROR`, too.
+    """
     at = 0
     while at + _HEAD.size <= len(answer):
-        length, kind, *_ = _HEAD.unpack_from(answer, at)
-        if kind == _ERROR:
-            yield struct.unpack_from("=i", answer, at + _HEAD.size)[0]
+        length, kind, _, answered, _ = _HEAD.unpack_from(answer, at)
+        payload = answer[at + _HEAD.size : at + length]
         at += max(_HEAD.size, (length + 3) & ~3)
+        if number not in (None, answered):
+            continue
+        if kind == ERROR and (code := struct.unpack_from("=i", payload)[0]):
+            raise OSError(-code, os.strerror(-code))
+        yield kind, payload
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The kind and value of each attribute in a payload."""
+    at = 0
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        yield kind, data[at + _ATTRIBUTE.size : at + length]
+        at += max(_ATTRIBUTE.size, (length + 3) & ~3)
 
 
 def route_to_self(family: int, network: bytes, prefix: int) -> None:
@@ -78,26 +92,26 @@ def route_to_self(family: int, network: bytes, prefix: int) -> None:
     head = struct.pack(
         "=BBBBBBBBI", family, prefix, 0, 0, table_local, by_hand, scope_host, kind_local, 0
     )
-    attributes = attribute(1, network) + attribute(4, struct.pack("=I", _LOOPBACK))
+    fields = attribute(1, network) + attribute(4, struct.pack("=I", _LOOPBACK))
     flags = _CREATE | _EXCLUSIVE | _ACK
-    _tell(socket.NETLINK_ROUTE, _message(_NEW_ROUTE, flags, 1, head + attributes), 1)
+    _transact(socket.NETLINK_ROUTE, frame(_NEW_ROUTE, flags, 1, head + fields), 1)
 
 
-class Match:
+class PacketMatch:
     """The steps of a rule, in order; all of them must fit."""
 
     def __init__(self) -> None:
         self.steps: list[bytes] = []
 
-    def protocol(self, number: int) -> Match:
+    def protocol(self, number: int) -> PacketMatch:
         self.steps.append(_step("meta", attribute(1, _FIRST), attribute(2, _word(_PROTOCOL))))
         return self._compare(bytes([number]))
 
-    def port(self, number: int) -> Match:
+    def port(self, number: int) -> PacketMatch:
         self._load(_TRANSPORT_HEADER, 2, 2)
         return self._compare(struct.pack(">H", number))
 
-    def beyond(self, family: int, network: bytes, prefix: int) -> Match:
+    def beyond(self, family: int, network: bytes, prefix: int) -> PacketMatch:
         """A destination outside of a network."""
         offset = 16 if family == socket.AF_INET else 24
         mask = ((1 << prefix) - 1) << (8 * len(network) - prefix)
@@ -114,7 +128,7 @@ class Match:
         )
         return self._compare(network, _UNEQUAL)
 
-    def redirect(self, port: int) -> Match:
+    def redirect(self, port: int) -> PacketMatch:
         """What fits goes to this port of the loopback instead."""
         value = nested(2, attribute(1, struct.pack(">H", port)))
         self.steps.append(_step("immediate", attribute(1, _FIRST), value))
@@ -125,13 +139,13 @@ class Match:
         words = enumerate((_REGISTER, header, offset, length), 1)
         self.steps.append(_step("payload", *(attribute(kind, _word(v)) for kind, v in words)))
 
-    def _compare(self, value: bytes, how: int = _EQUAL) -> Match:
+    def _compare(self, value: bytes, how: int = _EQUAL) -> PacketMatch:
         held = nested(3, attribute(1, value))
         self.steps.append(_step("cmp", attribute(1, _FIRST), attribute(2, _word(how)), held))
         return self
 
 
-def redirect(family: socket.AddressFamily, rules: Iterable[Match]) -> None:
+def redirect(family: socket.AddressFamily, rules: Iterable[PacketMatch]) -> None:
     """Set up redirections of what leaves this network; the first rule that fits counts."""
     protocol = 2 if family == socket.AF_INET else 10
     table, chain = attribute(1, b"atoll\0"), b"out\0"
@@ -149,13 +163,13 @@ def redirect(family: socket.AddressFamily, rules: Iterable[Match]) -> None:
     ]
     edge = struct.pack("=BBH", 0, 0, socket.htons(_TABLES))
     head = struct.pack("=BBH", protocol, 0, 0)
-    messages = [_message(_BATCH_BEGIN, 0, 0, edge)]
+    messages = [frame(_BATCH_BEGIN, 0, 0, edge)]
     messages += [
-        _message(_TABLES << 8 | act, _CREATE | _ACK | flags, number, head + payload)
+        frame(_TABLES << 8 | act, _CREATE | _ACK | flags, number, head + payload)
         for number, (act, flags, payload) in enumerate(acts, 1)
     ]
-    messages.append(_message(_BATCH_END, 0, len(acts) + 1, edge))
-    _tell(_NETFILTER, b"".join(messages), len(acts))
+    messages.append(frame(_BATCH_END, 0, len(acts) + 1, edge))
+    _transact(_NETFILTER, b"".join(messages), len(acts))
 
 
 def _step(name: str, *data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """A capsule's own network: a loopback, and where its egress is let out, doors for the daemon.
 
-There is no interface to the world. What may leave is taken over by the daemon, which listens on
+There is no interface to the outside. What may leave is taken over by the daemon, which listens on
 sockets that were made in here and dials on the host: over the proxy's port for programs that know
 proxies, and by redirection for those that do not. Names are answered with stand-in addresses, so
 that the daemon knows the name behind each connection.
@@ -18,15 +18,15 @@ from atoll.keeper import netlink, wire
 PROXY_PORT = 62_001
 """HTTP, CONNECT and SOCKS5."""
 CAUGHT_PORT = 62_002
-"""Connections of programs that know no proxy; the kernel tells where they wanted to go."""
+"""Connections of programs that know no proxy; the kernel knows their original destination."""
 NAMES_PORT = 62_003
 """Questions for names, in datagrams and streams."""
 BROWSER_PORT = 62_004
-"""Where the capsule's own browser takes orders; for nobody but the capsule's processes."""
+"""The DevTools port of the capsule's own browser, for the capsule's processes only."""
 OWN_PORTS = (PROXY_PORT, CAUGHT_PORT, NAMES_PORT, BROWSER_PORT)
 """Never published on the host."""
 STAND_INS = ("198.18.0.0", 15)
-"""Addresses that nobody has, for names that may be reached."""
+"""Synthetic addresses, for names that may be reached."""
 NAME_SERVER = "198.18.0.1"
 HOST = "host"
 """The mode of a view that has no network of its own."""
@@ -71,9 +71,9 @@ def bring_up(mode: str) -> None:
         netlink.redirect(family, _redirections(family))
 
 
-def _redirections(family: socket.AddressFamily) -> list[netlink.Match]:
-    def leaving(protocol: int) -> netlink.Match:
-        return netlink.Match().protocol(protocol).beyond(family, *_LOOPBACK[family])
+def _redirections(family: socket.AddressFamily) -> list[netlink.PacketMatch]:
+    def leaving(protocol: int) -> netlink.PacketMatch:
+        return netlink.PacketMatch().protocol(protocol).beyond(family, *_LOOPBACK[family])
 
     return [
         leaving(socket.IPPROTO_UDP).port(_DNS).redirect(NAMES_PORT),
@@ -88,7 +88,7 @@ def _bring_loopback_up() -> None:
 
 
 def make_sockets(wanted: list[list[int]]) -> list[socket.socket]:
-    """Sockets of this network for somebody outside: `[[FAMILY, TYPE], ...]`.
+    """Sockets of this network for a process outside: `[[FAMILY, TYPE], ...]`.
 
     WireError for what is no stream or datagram socket of the internet, and does not ask who
     listens either.

@@ -14,6 +14,10 @@ import socket
 from atoll.keeper import calls
 from atoll.keeper.networks import CAUGHT_PORT, IPV6, LOOPBACK_ADDRESSES, NAMES_PORT, PROXY_PORT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _V4, _V6 = int(socket.AF_INET), int(socket.AF_INET6)
 _STREAM, _DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 PORTS = (
@@ -77,10 +81,31 @@ def _bind(family: int, kind: int, port: int) -> socket.socket:
 
 def _close(sock: socket.socket) -> None:
     if sock.type == socket.SOCK_DGRAM:
-        # It hears nobody but itself, and everybody else is refused by the kernel.
+        # Connected to itself: the kernel refuses all other senders.
         sock.connect(sock.getsockname())
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         # On a socket that does not listen, this would mark the connections of later listeners.
         sock.shutdown(socket.SHUT_RD)
+
+
+def hold_ports(ports: Iterable[int]) -> tuple[list[socket.socket], list[int]]:
+    """Reserve ports of the host for a run: sockets that hold them, and the ports that are taken.
+
+    The sockets are bound and do not listen: a server of the run can take its port, and no other
+    process gets it by chance.
+    """
+    placeholders: list[socket.socket] = []
+    taken: list[int] = []
+    for port in ports:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            taken.append(port)
+        else:
+            placeholders.append(sock)
+    return placeholders, taken

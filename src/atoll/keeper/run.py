@@ -8,15 +8,15 @@ import termios
 import time
 from functools import partial
 
-from atoll.keeper import spawn, tree
+from atoll.keeper import process_tree, spawn
 from atoll.keeper.loop import READ, WRITE, Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.keeper.limits import Limits
-    from atoll.keeper.spec import Spec
+    from atoll.keeper.limits import RunLimits
+    from atoll.model.enclosure import KeeperSpec
 
 STDIN_LIMIT_BYTES = 1024 * 1024
 
@@ -25,15 +25,15 @@ _TERMINAL_S = 0.02
 _TERMINAL_BYTES = 1024 * 1024  # far more than the kernel keeps for a terminal
 
 
-class Run:
+class Command:
     """Passes output to `emit(stream, data)`; the main process is gone once `wait_status` is set."""
 
     def __init__(
         self,
-        spec: Spec,
+        spec: KeeperSpec,
         loop: Loop,
         emit: Callable[[str, bytes], None],
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
         self._limits = limits
         self._spec = spec
@@ -104,7 +104,7 @@ class Run:
     def feed_terminal(self) -> None:
         """Give the terminal its input as soon as the command has taken it.
 
-        Before, nobody would get the signal of a Ctrl-C, and the terminal would drop it.
+        Before, no process would get the signal of a Ctrl-C, and the terminal would drop it.
         """
         if self._awaits_terminal and self._child is not None and self._sources:
             try:
@@ -151,7 +151,7 @@ class Run:
     def _command(self, main: int) -> int:
         """The command itself: behind walls it is a grandchild of the process that we started."""
         if self._spec.walls is not None:
-            below = tree.processes_under(main)
+            below = process_tree.processes_under(main)
             inner = {process.pid for process in below if process.ppid == main}
             main = next((process.pid for process in below if process.ppid in inner), main)
         return main
@@ -159,12 +159,12 @@ class Run:
     def drain(self) -> None:
         """Take what the command has left in its pipes, and close them. Nothing may run any more."""
         for fd in list(self._sources):
-            room = _TERMINAL_BYTES if self._spec.tty else fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-            while room > 0 and fd in self._sources:
+            left = _TERMINAL_BYTES if self._spec.tty else fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+            while left > 0 and fd in self._sources:
                 taken = self._read(fd)
                 if taken == 0:
                     break
-                room -= taken
+                left -= taken
         for fd in list(self._sources):
             self._close_source(fd)
         self._close_stdin()
@@ -194,7 +194,7 @@ class Run:
             data = os.read(fd, _CHUNK_BYTES)
         except BlockingIOError:
             return 0
-        except OSError:  # a terminal that nobody holds open
+        except OSError:  # no process has the terminal open
             data = b""
         if data:
             self._emit(self._sources[fd], data)

@@ -11,14 +11,16 @@ import struct
 import termios
 
 from atoll.keeper import calls
+from atoll.keeper.bubblewrap import UNBUILT, WallError, was_executed
+from atoll.keeper.child_process import close_all_but
+from atoll.keeper.launchers import launcher_of
 from atoll.keeper.loop import HANDLED_SIGNALS
-from atoll.keeper.process_limits import restore_open_files
-from atoll.keeper.walls import UNBUILT, WallError, Walls, was_executed
+from atoll.keeper.rlimits import restore_open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from atoll.keeper.limits import Limits
-    from atoll.keeper.spec import Spec
+    from atoll.keeper.limits import RunLimits
+    from atoll.model.enclosure import KeeperSpec, Walls
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
@@ -43,7 +45,7 @@ class Child:
     def __init__(self, plumbing: Plumbing, pid: int, failure: int) -> None:
         self.pid = pid
         self.failure = failure
-        """Tells why the command was not started; end of file if it was."""
+        """Reports why the command was not started; end of file if it was."""
         self.stdin = plumbing.stdin
         self.stdout = plumbing.stdout
         self.stderr = plumbing.stderr
@@ -65,41 +67,68 @@ class Plumbing:
         self.terminal: int | None = None
 
 
-def start_command(spec: Spec, size: tuple[int, int], limits: Limits | None = None) -> Child:
+def start_command(
+    spec: KeeperSpec, size: tuple[int, int], limits: RunLimits | None = None
+) -> Child:
     """Fork and let the child become the command; `size` is for its terminal, (rows, cols).
 
-    Returns before it has: `read_failure` tells later how that went. StartError if not even the
+    Returns before it has: `read_failure` reports the result later. StartError if not even the
     fork was possible.
     """
     try:
         plumbing = _open_terminal(spec, size) if spec.tty else _open_pipes(spec)
-        failure_read, failure_write = os.pipe()
     except OSError as error:
         raise StartError(NOT_EXECUTABLE, f"no pipes or terminal: {error.strerror}") from error
-    keeper = os.getpid()
+    pid, failure = fork_command(spec, plumbing.theirs, limits=limits, terminal=plumbing.terminal)
+    for fd in set(plumbing.theirs) - {plumbing.terminal}:
+        os.close(fd)
+    ours = (plumbing.stdin, plumbing.stdout, plumbing.stderr)
+    for fd in {fd for fd in ours if fd is not None}:
+        os.set_blocking(fd, False)
+    return Child(plumbing, pid, failure)
+
+
+def fork_command(
+    spec: KeeperSpec,
+    streams: tuple[int, int, int],
+    *,
+    limits: RunLimits | None,
+    last_signal: int = signal.SIGKILL,
+    terminal: int | None = None,
+    kept: tuple[int, ...] = (),
+) -> tuple[int, int]:
+    """Fork and let the child become the command, with `streams` as 0, 1 and 2.
+
+    The child inherits no other descriptor but `kept`, and gets `last_signal` when this process
+    dies. Returns its process id and the descriptor for `read_failure`, which does not block.
+    StartError if the fork was not possible.
+    """
+    parent = os.getpid()
+    try:
+        failure_read, failure_write = os.pipe()
+    except OSError as error:
+        raise StartError(NOT_EXECUTABLE, f"no pipe: {error.strerror}") from error
+    inherited = _Inherited(streams, failure_write, parent, last_signal, terminal, kept)
     # The keeper's handlers must not run in the child.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     try:
         pid = os.fork() if limits is None else limits.fork()
         if pid == 0:
-            _become_command(spec, plumbing, failure_write, keeper, limits)
+            _become_command(spec, inherited, limits)
     except OSError as error:
+        os.close(failure_read)
         raise StartError(NOT_EXECUTABLE, f"no new process: {error.strerror}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    os.close(failure_write)
-    for fd in set(plumbing.theirs) - {plumbing.terminal}:
-        os.close(fd)
-    ours = (plumbing.stdin, plumbing.stdout, plumbing.stderr, failure_read)
-    for fd in {fd for fd in ours if fd is not None}:
-        os.set_blocking(fd, False)
-    return Child(plumbing, pid, failure_read)
+        os.close(failure_write)
+    os.set_blocking(failure_read, False)
+    return pid, failure_read
 
 
 def read_failure(fd: int, *, by_bwrap: bool) -> StartError | None:
     """Why the command was not started; None if it was, or if it was killed before it could be.
 
-    `by_bwrap`: bwrap has exited; an empty message then means that it has told the cause where
+    `by_bwrap`: bwrap has exited; an empty message then means that it has written the cause where
     the command would have written.
     """
     try:
@@ -113,12 +142,12 @@ def read_failure(fd: int, *, by_bwrap: bool) -> StartError | None:
 
 
 def resize(fd: int, rows: int, cols: int) -> None:
-    """Tell the terminal its size; sizes that a terminal cannot have are left alone."""
+    """Set the size of the terminal; impossible sizes are ignored."""
     if 0 < rows < 65536 and 0 < cols < 65536:
         fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", rows, cols, 0, 0))
 
 
-def _open_pipes(spec: Spec) -> Plumbing:
+def _open_pipes(spec: KeeperSpec) -> Plumbing:
     if spec.stdin_is_client:
         stdin_read, stdin_write = os.pipe()
     else:
@@ -132,7 +161,7 @@ def _open_pipes(spec: Spec) -> Plumbing:
     return plumbing
 
 
-def _open_terminal(spec: Spec, size: tuple[int, int]) -> Plumbing:
+def _open_terminal(spec: KeeperSpec, size: tuple[int, int]) -> Plumbing:
     ours, theirs = os.openpty()
     attributes = termios.tcgetattr(theirs)
     attributes[0] |= _IUTF8
@@ -148,10 +177,30 @@ def _open_terminal(spec: Spec, size: tuple[int, int]) -> Plumbing:
     return plumbing
 
 
-def _become_command(
-    spec: Spec, plumbing: Plumbing, failure: int, keeper: int, limits: Limits | None
-) -> None:
-    """The child's way to the command. Never returns."""
+class _Inherited:
+    """What the child takes from its parent."""
+
+    __slots__ = ("failure", "kept", "last_signal", "parent", "streams", "terminal")
+
+    def __init__(
+        self,
+        streams: tuple[int, int, int],
+        failure: int,
+        parent: int,
+        last_signal: int,
+        terminal: int | None,
+        kept: tuple[int, ...],
+    ) -> None:
+        self.streams = streams
+        self.failure = failure
+        self.parent = parent
+        self.last_signal = last_signal
+        self.terminal = terminal
+        self.kept = kept
+
+
+def _become_command(spec: KeeperSpec, inherited: _Inherited, limits: RunLimits | None) -> None:
+    """Runs in the child, up to the command. Never returns."""
     exit_code = NOT_EXECUTABLE
     try:
         try:
@@ -159,11 +208,11 @@ def _become_command(
                 restore_open_files()
             else:
                 limits.enter()
-            _enter(spec, plumbing, failure, keeper)
+            _enter(spec, inherited)
             if spec.walls is None:
                 _execute(spec)
             else:
-                _execute_behind(spec.walls, spec, failure)
+                _execute_behind(spec.walls, spec, inherited.failure)
         except (StartError, WallError) as error:
             exit_code = error.exit_code
             message = error.message
@@ -172,25 +221,27 @@ def _become_command(
                 exit_code = UNBUILT
             message = f"`{spec.argv[0]}`: {error}"
         message = message.encode("utf-8", "backslashreplace").decode()[:2000]
-        os.write(failure, json.dumps([exit_code, message]).encode("ascii"))
+        os.write(inherited.failure, json.dumps([exit_code, message]).encode("ascii"))
     finally:
         os._exit(exit_code)
 
 
-def _enter(spec: Spec, plumbing: Plumbing, failure: int, keeper: int) -> None:
+def _enter(spec: KeeperSpec, inherited: _Inherited) -> None:
     os.setsid()
     if spec.walls is not None:
-        spec.walls.narrow()
-        spec.walls.drop()
-    # After the change of user, which would take the wish back.
-    if not calls.die_with_parent(signal.SIGKILL, keeper):
+        launcher = launcher_of(spec.walls)
+        launcher.narrow()
+        launcher.drop()
+    # After the change of user, which would reset it.
+    if not calls.die_with_parent(inherited.last_signal, inherited.parent):
         os._exit(NOT_EXECUTABLE)
-    if plumbing.terminal is not None and spec.walls is None:
-        fcntl.ioctl(plumbing.terminal, termios.TIOCSCTTY, 0)
-    for number, fd in enumerate(plumbing.theirs):
+    if inherited.terminal is not None and spec.walls is None:
+        fcntl.ioctl(inherited.terminal, termios.TIOCSCTTY, 0)
+    for number, fd in enumerate(inherited.streams):
         os.dup2(fd, number, inheritable=True)
-    os.closerange(3, failure)
-    os.closerange(failure + 1, os.sysconf("SC_OPEN_MAX"))
+    close_all_but({inherited.failure, *inherited.kept})
+    for fd in inherited.kept:
+        os.set_inheritable(fd, True)  # noqa: FBT003
     _reset_signals()
     os.umask(spec.umask)
     if spec.walls is not None:
@@ -206,14 +257,14 @@ def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     # Plain numbers: the module's own set of names takes longer to make than a process.
     for number in range(1, signal.NSIG):
-        # None is somebody's outside of Python: of those that libc keeps for itself.
+        # None is a handler outside of Python: of a signal that libc keeps for itself.
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _execute(spec: Spec) -> None:
-    """Become the command as `execvp` would; StartError tells why that was not possible."""
+def _execute(spec: KeeperSpec) -> None:
+    """Become the command as `execvp` would; StartError says why that was not possible."""
     name = spec.argv[0]
     argv = [os.fsencode(argument) for argument in spec.argv]
     env = {os.fsencode(key): os.fsencode(value) for key, value in spec.env.items()}
@@ -241,11 +292,12 @@ def _execute(spec: Spec) -> None:
     raise StartError(NOT_EXECUTABLE, f"`{name}`: {failure.strerror}")
 
 
-def _execute_behind(walls: Walls, spec: Spec, news: int) -> None:
-    walls.require(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
-    words, _ = walls.words(spec.argv, spec.env, spec.cwd, news=news, tty=spec.tty)
+def _execute_behind(walls: Walls, spec: KeeperSpec, news: int) -> None:
+    launcher = launcher_of(walls)
+    launcher.require(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
+    words, _ = launcher.words(spec.argv, spec.env, spec.cwd, news=news, tty=spec.tty)
     os.set_inheritable(news, True)  # noqa: FBT003 - and bwrap keeps it from the command
-    os.execve(walls.program, [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
+    os.execve(launcher.program, [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
 
 
 def _candidates(name: bytes, search_path: bytes) -> list[bytes]:

@@ -1,6 +1,6 @@
 """What the keeper observed: `status.json`, always whole, replaced in one step.
 
-Room for the final status is set aside at the start, so that a disk which the run itself has
+Space for the final status is reserved at the start, so that a disk which the run itself has
 filled cannot keep its outcome from being written.
 """
 
@@ -24,10 +24,10 @@ REASONS = (
 )  # fmt: skip
 
 
-class Status:
-    """One run as observed: `state` is `running` or `ended`, `reason` (one of REASONS) tells why.
+class RunStatus:
+    """One run as observed: `state` is `running` or `ended`, `reason` (one of REASONS) says why.
 
-    `keeper` and `guard` are (pid, start time in clock ticks), to tell them from later namesakes.
+    `keeper` and `guard` are (pid, start time in clock ticks): process ids are used again.
     `exit_code` is 127 for a command not found, 126 for one that cannot be started and 6 when its
     walls could not be built.
     """
@@ -90,14 +90,14 @@ class Status:
         }
 
 
-def parse_status(raw: object) -> Status:
+def parse_status(raw: object) -> RunStatus:
     """ValueError if `raw` is not what `Status.render` gives."""
     if not isinstance(raw, dict) or raw.get("state") not in ("running", "ended"):
         raise ValueError("not the status of a run")
-    status = Status(
+    status = RunStatus(
         keeper=_parse_process(raw.get("keeper")), guard=_parse_process(raw.get("guard"))
     )
-    for key in Status.__slots__:
+    for key in RunStatus.__slots__:
         if key not in ("keeper", "guard"):
             if key not in raw:
                 raise ValueError(f"the status of a run lacks `{key}`")
@@ -105,7 +105,7 @@ def parse_status(raw: object) -> Status:
     return status
 
 
-def load_status(run_dir: str | os.PathLike[str]) -> Status | None:
+def load_status(run_dir: str | os.PathLike[str]) -> RunStatus | None:
     """None before the command was started; ValueError if the file is not a status."""
     try:
         with open(os.path.join(run_dir, STATUS), "rb") as file:
@@ -114,11 +114,11 @@ def load_status(run_dir: str | os.PathLike[str]) -> Status | None:
         return None
 
 
-def write_status(run_dir: str, status: Status, *, is_durable: bool = False) -> None:
+def write_status(run_dir: str, status: RunStatus, *, is_durable: bool = False) -> None:
     """Replace `status.json`; OSError if it cannot be done.
 
-    Durable only where nobody waits: a machine that goes down ends the run in any case, and
-    whoever waits for the end writes it down.
+    Durable only where no client waits: a machine that goes down ends the run in any case, and
+    the client that waits records the end.
     """
     content = json.dumps(status.render()).encode("ascii") + b"\n"
     spare = os.path.join(run_dir, _SPARE)
@@ -141,7 +141,7 @@ def write_status(run_dir: str, status: Status, *, is_durable: bool = False) -> N
 
 
 def reserve_status(run_dir: str) -> None:
-    """Set room aside for the final `write_status`; on a disk that is full already, do without."""
+    """Reserve space for the final `write_status`, unless the disk is full already."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         fd = os.open(os.path.join(run_dir, _SPARE), flags, 0o600)

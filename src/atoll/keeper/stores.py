@@ -15,28 +15,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from atoll.model.enclosure import StoreOverlay
+
 _MS_NOSUID, _MS_NODEV = 0x2, 0x4
 _OPTIONS_LIMIT_BYTES = 4095
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def mount_store(mount: dict[str, object], namespace: int) -> bool:
-    """Mounts `{"store": SOURCE, "overlay": [LOWER, ...], "upper": DIR, "work": DIR, "at": TARGET}`;
-    False if that is not possible here.
+def mount_store(mount: StoreOverlay, namespace: int) -> bool:
+    """Mount a store; False if that is not possible here.
 
     With a `namespace` the owner's files are shown as those of the capsule's user, which needs
     ID-mapped mounts of the source's filesystem.
     """
-    target = str(mount["at"])
     try:
-        source = _open_source(str(mount["store"]))
+        source = _open_source(mount.source)
     except OSError:
         return False
     try:
         if namespace < 0:
-            _mount_overlay(mount, source, target)
+            _mount_overlay(mount, source)
         else:
-            _mount_mapped(mount, source, target, namespace)
+            _mount_mapped(mount, source, namespace)
     except OSError:
         return False
     finally:
@@ -44,22 +44,22 @@ def mount_store(mount: dict[str, object], namespace: int) -> bool:
     return True
 
 
-def _mount_mapped(mount: dict[str, object], source: int, target: str, namespace: int) -> None:
+def _mount_mapped(mount: StoreOverlay, source: int, namespace: int) -> None:
     """Like `_mount_overlay`, over the source as the namespace shows it."""
     tree = calls.clone_mounts(source)
     try:
         flags = calls.MOUNT_READ_ONLY | calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
         calls.change_mounts(tree, flags, namespace=namespace)
         # An overlay takes only what is mounted somewhere: here it will be covered.
-        with _opened(target) as place:
+        with _opened(mount.at) as place:
             calls.attach_mounts(tree, place)
     finally:
         os.close(tree)
     try:
-        with _opened(target) as mapped:
-            _mount_overlay(mount, mapped, target)
+        with _opened(mount.at) as mapped:
+            _mount_overlay(mount, mapped)
     except OSError:
-        calls.unmount(target)
+        calls.unmount(mount.at)
         raise
 
 
@@ -72,16 +72,13 @@ def _opened(path: str) -> Iterator[int]:
         os.close(place)
 
 
-def _mount_overlay(mount: dict[str, object], source: int, target: str) -> None:
-    layers = mount["overlay"]
-    own = [str(layer) for layer in reversed(layers)] if isinstance(layers, list) else []
+def _mount_overlay(mount: StoreOverlay, source: int) -> None:
     # By descriptor: the owner's path may contain what separates options.
-    lowers = ":".join([*own, f"/proc/self/fd/{source}"])
-    options = f"lowerdir={lowers},upperdir={mount['upper']},workdir={mount['work']}"
-    options = f"{options},{mount['options']}"
+    lowers = ":".join([*reversed(mount.lowers), f"/proc/self/fd/{source}"])
+    options = f"lowerdir={lowers},upperdir={mount.upper},workdir={mount.work},{mount.options}"
     if len(os.fsencode(options)) > _OPTIONS_LIMIT_BYTES:
-        raise OSError(f"{len(own)} layers are more than one mount can name")
-    calls.mount("atoll", target, "overlay", _MS_NOSUID | _MS_NODEV, options)
+        raise OSError(f"{len(mount.lowers)} layers are more than one mount can name")
+    calls.mount("atoll", mount.at, "overlay", _MS_NOSUID | _MS_NODEV, options)
 
 
 def _open_source(path: str) -> int:

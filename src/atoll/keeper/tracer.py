@@ -13,7 +13,7 @@ import os
 import select
 import time
 
-from atoll.keeper import calls, tree
+from atoll.keeper import calls, process_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Tracer:
                 reason = "processes come and go faster than they can be listed"
             before = seen
             clean = 0 if reason is not None else clean + 1
-            # No process was born anywhere meanwhile, so that none can have escaped the listing. On
-            # a busy machine, where some always are, several equal listings have to do.
+            # No process was forked anywhere meanwhile, so that the listing is complete. On a busy
+            # machine, where some always are, several equal listings have to do.
             if clean and (_count_forks() == forks or clean >= _CLEAN_ROUNDS):
                 return None
             if reason is not None:
@@ -99,7 +99,7 @@ class Tracer:
                 self._detach(tid)
         self._signals.clear()
 
-    def note_stop(self, stop: tree.Stop) -> None:
+    def note_stop(self, stop: process_tree.Stop) -> None:
         """A thread has stopped, as `tree.reap` has seen."""
         self._note(stop.tid, stop.code)
         if not self._is_holding:
@@ -130,7 +130,7 @@ class Tracer:
         Adds all threads to `seen`, dead ones, too.
         """
         self._rival = None
-        processes, is_consistent = tree.survey(self._root, self._spared)
+        processes, is_consistent = process_tree.survey(self._root, self._spared)
         reason = None if is_consistent else "processes come and go faster than they can be listed"
         for process in processes:
             for tid in _threads(process.pid):
@@ -156,7 +156,7 @@ class Tracer:
     def _is_in_fork(self, pid: int, tid: int, state: str) -> bool:
         """Whether a thread waits in `vfork` for a child, which cannot go on either.
 
-        It was told to stop, so that the kernel lets it fork nothing more and stops it as soon as
+        It was signalled to stop, so that the kernel lets it fork nothing more and stops it once
         the child has gone on.
         """
         if state != _UNINTERRUPTIBLE:
@@ -167,7 +167,7 @@ class Tracer:
     def _traced(self) -> list[tuple[int, str]]:
         """All threads that are traced by us, with their states."""
         found = []
-        for process in tree.processes_under(self._root, self._spared):
+        for process in process_tree.processes_under(self._root, self._spared):
             for tid in _threads(process.pid):
                 status = _status(process.pid, tid)
                 if status is not None and status[1] == self._root:
@@ -207,14 +207,14 @@ def children(pid: int, limit_bytes: int = 1 << 20) -> list[int]:
 
 
 def _seize(pid: int, tid: int) -> str:
-    """Tell a thread to stop; returns why it is not known yet that it does."""
+    """Signal a thread to stop; returns why its stop is not confirmed yet."""
     try:
         calls.seize_thread(tid)
     except OSError as error:
         if error.errno == errno.ESRCH:
             return "a process has just ended"
         return f"process {pid} cannot be traced: {os.strerror(error.errno or 0)}"
-    return f"process {pid} has just been told to stop"
+    return f"process {pid} has only just been signalled to stop"
 
 
 def _threads(pid: int) -> list[int]:

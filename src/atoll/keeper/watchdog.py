@@ -3,7 +3,7 @@
 Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, open files
 counted) is done only when a cheap sum says so, and takes a small share of the time.
 
-Not counted as memory: what lies in pipes and in buffers of sockets.
+Not counted as memory: the contents of pipes and socket buffers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import time
 
-from atoll.keeper import tree
-from atoll.keeper.descriptors import Census
-from atoll.keeper.process_limits import whole
+from atoll.keeper import process_tree
+from atoll.keeper.descriptors import DescriptorCount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
+
+    from atoll.model.enclosure import Limits
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _REST = 10
@@ -36,7 +37,7 @@ class Activity:
 
     __slots__ = ("pids", "resident_pages", "tasks", "ticks")
 
-    def __init__(self, processes: Collection[tree.Process]) -> None:
+    def __init__(self, processes: Collection[process_tree.TreeProcess]) -> None:
         self.pids = frozenset(process.pid for process in processes)
         self.tasks = sum(process.threads for process in processes)
         self.ticks = sum(process.ticks for process in processes)
@@ -54,11 +55,11 @@ class Activity:
         )
 
 
-class Watch:
-    """Memory and pids of a capsule, for `limits` `{"memory_bytes": …, "pids": …}`, or some of it.
+class Watchdog:
+    """Watches the memory and the number of processes of a capsule.
 
-    Name only limits that nobody else enforces. What the last look saw is in `memory_bytes`
-    (resident, or the capsule's own share where that was asked for) and `activity`.
+    `limits` are those that the kernel does not enforce. The last measurement is in `memory_bytes`
+    (resident, or the capsule's own share where that was measured) and `activity`.
     """
 
     __slots__ = (
@@ -66,9 +67,9 @@ class Watch:
         "_rest_until", "_stale_at", "activity", "memory_bytes",
     )  # fmt: skip
 
-    def __init__(self, limits: Mapping[str, object]) -> None:
-        self._memory_limit = whole(limits, "memory_bytes")
-        self._pids_limit = whole(limits, "pids")
+    def __init__(self, limits: Limits) -> None:
+        self._memory_limit = limits.memory_bytes
+        self._pids_limit = limits.pids
         self._rest_until = 0.0
         self._count_at = self._stale_at = 0.0
         self._counted: Activity | None = None
@@ -81,12 +82,12 @@ class Watch:
     def tasks(self) -> int:
         return self.activity.tasks
 
-    def look(self, pids: Collection[int], proc: str = tree.PROC) -> str | None:
+    def look(self, pids: Collection[int], proc: str = process_tree.PROC) -> str | None:
         """Which limit these processes exceed together: `memory`, `pids` (with threads) or none.
 
         `proc` is the procfs that knows them by these numbers.
         """
-        found = (tree.find_process(pid, proc) for pid in pids)
+        found = (process_tree.find_process(pid, proc) for pid in pids)
         processes = [process for process in found if process is not None and not process.is_gone]
         self.activity = Activity(processes)
         if self._pids_limit is not None and self.tasks > self._pids_limit:
@@ -107,7 +108,7 @@ class Watch:
         tasks += _FAR if self._pids_limit is None else max(0, self._pids_limit - tasks) // 4
         return pages, tasks
 
-    def _is_over(self, processes: list[tree.Process], limit: int, proc: str) -> bool:
+    def _is_over(self, processes: list[process_tree.TreeProcess], limit: int, proc: str) -> bool:
         pids = [process.pid for process in processes]
         self._count_held(pids, proc)
         if self._is_uncountable:
@@ -138,7 +139,7 @@ class Watch:
         is_idle = self.activity.is_idle_since(self._counted)
         if began < (self._stale_at if is_idle else self._count_at):
             return
-        census = Census(proc)
+        census = DescriptorCount(proc)
         census.take(pids)
         self._held_bytes = census.memory_bytes
         self._is_uncountable = census.is_exceeded
@@ -152,15 +153,15 @@ def _end_of_rest(began: float) -> float:
     return now + min(_REST * (now - began), _LONGEST_REST_S)
 
 
-def _find_resident(process: tree.Process, proc: str) -> tuple[int, int]:
+def _find_resident(process: process_tree.TreeProcess, proc: str) -> tuple[int, int]:
     """Under which number `/proc` shows what the process uses, and how much that is."""
     if process.resident_pages:
         return process.pid, process.resident_pages * _PAGE
-    thread = tree.living_thread(process.pid, proc)
+    thread = process_tree.living_thread(process.pid, proc)
     return thread, _resident_bytes(thread, proc)
 
 
-def _resident_bytes(pid: int, proc: str = tree.PROC) -> int:
+def _resident_bytes(pid: int, proc: str = process_tree.PROC) -> int:
     fields = _read(f"{proc}/{pid}/statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
 

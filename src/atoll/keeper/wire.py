@@ -3,7 +3,7 @@
 A frame is one byte of kind, four bytes of length (big-endian) and the payload; the payload of
 `STDIN`, `OUT` and `ERR` is raw bytes, `STDIN_EOF` has none, all others carry one JSON object.
 The stream ends with `ENDED`; if it ends without, the keeper has died or given this client up,
-and `status.json` tells the rest as soon as the lock on the run is free.
+and `status.json` has the outcome as soon as the lock on the run is free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTROL = "control"
 _HEAD = struct.Struct("!BI")
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     # client to keeper
     HELLO = 1  # {"role": "foreground" | "attach" | "control", "rows": int, "cols": int}
     STDIN = 2
@@ -42,17 +42,40 @@ class Kind(enum.IntEnum):
     HELD = 20  # {"how": str, "reason": str, "processes": int}; answers HOLD and RESUME
 
 
+CGROUP = "cgroup"
+PTRACE = "ptrace"
+NOTHING = "nothing"
+UNVERIFIED = "unverified"
+ENDING = "ending"
+"""The run is being ended: ask again, or wait for its end."""
+
+
+class FreezeReply:
+    """How the processes of a run are frozen, or why they are not."""
+
+    __slots__ = ("how", "processes", "reason")
+
+    def __init__(self, how: str, reason: str = "", processes: int = 0) -> None:
+        self.how = how
+        self.reason = reason
+        self.processes = processes
+
+    def render(self) -> dict[str, object]:
+        """The payload of a `HELD` frame."""
+        return {"how": self.how, "reason": self.reason, "processes": self.processes}
+
+
 class WireError(Exception):
     """The peer does not speak the protocol."""
 
 
-def encode(kind: Kind, payload: bytes = b"") -> bytes:
+def encode(kind: MessageKind, payload: bytes = b"") -> bytes:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise WireError(f"a frame of {len(payload)} bytes is too long")
     return _HEAD.pack(kind, len(payload)) + payload
 
 
-def encode_json(kind: Kind, value: Mapping[str, object]) -> bytes:
+def encode_json(kind: MessageKind, value: Mapping[str, object]) -> bytes:
     return encode(kind, json.dumps(value).encode("ascii"))
 
 
@@ -89,15 +112,15 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> list[tuple[MessageKind, bytes]]:
         """The frames that `data` completes; WireError on an unknown kind or a frame too long."""
         buffer = self._buffer
         buffer += data
-        frames: list[tuple[Kind, bytes]] = []
+        frames: list[tuple[MessageKind, bytes]] = []
         while len(buffer) >= _HEAD.size:
             number, length = _HEAD.unpack_from(buffer)
             try:
-                kind = Kind(number)
+                kind = MessageKind(number)
             except ValueError as error:
                 raise WireError(f"unknown kind of frame {number}") from error
             if length > MAX_PAYLOAD_BYTES:

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 
-from atoll.keeper import tree
+from atoll.keeper import process_tree
 from atoll.keeper.tracer import Tracer
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ _TRACE_S = 0.5
 class Ending:
     """The end of everything below `root`: first `steps` (signal, seconds to wait), then SIGKILL.
 
-    Not of those in `spared`, whoever is in there at the time. `shell` is the process around the
+    Except those in `spared`, as it is at the time. `shell` is the process around the
     walls of a run: it and its child are not asked, since all inside would be gone with them.
     `reap` reaps dead children of the calling process and returns their numbers.
     """
@@ -100,8 +100,8 @@ class Ending:
         if main_is_gone:
             self._leftover.update(process.identity for process in reached)
 
-    def _ask(self, now: float) -> list[tree.Process]:
-        """Send the signal of the next step. While walls are being built there is nobody behind
+    def _ask(self, now: float) -> list[process_tree.TreeProcess]:
+        """Send the signal of the next step. While walls are being built there is no process behind
         them to get it: then it is sent as soon as there is.
         """
         number, wait_s = self._steps[0]
@@ -120,7 +120,7 @@ class Ending:
             self.deadline = min(now + _ROUND_S, self._step_ends, self._latest)
         return reached
 
-    def _kill(self, now: float) -> list[tree.Process]:
+    def _kill(self, now: float) -> list[process_tree.TreeProcess]:
         if self._give_up is None:
             self._give_up = now + GIVE_UP_S
         if now >= self._give_up:
@@ -129,10 +129,10 @@ class Ending:
         self.deadline = min(now + self._pause_s, self._give_up)
         self._pause_s = min(self._pause_s * 2, _LONGEST_ROUND_S)
         processes = self._stop_all()
-        tree.kill_groups(processes, self._spared)
+        process_tree.kill_groups(processes, self._spared)
         return self._send(processes, signal.SIGKILL)
 
-    def _stop_all(self) -> list[tree.Process]:
+    def _stop_all(self) -> list[process_tree.TreeProcess]:
         """Stop everything before the kill: a stopped process cannot fork away from it."""
         can_trace = self._root == os.getpid()
         if self._tracer is None and not (can_trace and self._pause_s == _LONGEST_ROUND_S):
@@ -145,7 +145,7 @@ class Ending:
         self._tracer.hold(_TRACE_S, self._reap)
         return self._below()
 
-    def _send_stops(self) -> tuple[list[tree.Process], bool]:
+    def _send_stops(self) -> tuple[list[process_tree.TreeProcess], bool]:
         """Send SIGSTOP until no new process appears; the flag says whether that was achieved."""
         stopped: set[tuple[int, int]] = set()
         deadline = time.monotonic() + _STOP_S
@@ -155,22 +155,24 @@ class Ending:
             if not fresh or time.monotonic() >= deadline:
                 return processes, not fresh
             for process in fresh:
-                tree.send_signal(process, signal.SIGSTOP)
+                process_tree.send_signal(process, signal.SIGSTOP)
                 stopped.add(process.identity)
 
-    def _below(self) -> list[tree.Process]:
-        return tree.processes_under(self._root, self._spared)
+    def _below(self) -> list[process_tree.TreeProcess]:
+        return process_tree.processes_under(self._root, self._spared)
 
-    def _send(self, processes: list[tree.Process], *numbers: int) -> list[tree.Process]:
+    def _send(
+        self, processes: list[process_tree.TreeProcess], *numbers: int
+    ) -> list[process_tree.TreeProcess]:
         """Those who lived to get it."""
         return [
             process
             for process in processes
-            if tree.send_signal(process, *numbers) and not process.is_dead
+            if process_tree.send_signal(process, *numbers) and not process.is_dead
         ]
 
 
 def survivors_message(root: int, spared: Collection[int] = ()) -> str:
-    pids = tree.descendants(root, spared)
+    pids = process_tree.descendants(root, spared)
     shown = ", ".join(str(pid) for pid in pids[:10]) or "unseen"
     return f"processes that could not be ended within {GIVE_UP_S:g} s: {shown}"

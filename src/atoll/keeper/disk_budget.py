@@ -10,8 +10,8 @@ import errno
 import os
 import stat
 
-from atoll.keeper import tree
-from atoll.keeper.descriptors import Census
+from atoll.keeper import process_tree
+from atoll.keeper.descriptors import DescriptorCount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def free_bytes(path: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
-class Budget:
-    """What may lie in a directory, such as a capsule's upper one: bytes and entries.
+class DiskBudget:
+    """How much a directory, such as a capsule's upper layer, may hold: bytes and entries.
 
     Held against what has gone from the whole filesystem since the last walk. Only when that would
     be too much, or after a while, the directory is walked again, a part at each look.
@@ -104,7 +104,7 @@ class Budget:
         self._activity: Activity | None = None
 
     def expire(self) -> None:
-        """Let the next look walk, whatever the sums say: somebody saw space being taken."""
+        """Walk at the next check, whatever the sums say: free space has shrunk."""
         self._is_due = True
 
     @property
@@ -128,7 +128,7 @@ class Budget:
         self,
         now: float,
         pids: Collection[int] = (),
-        proc: str = tree.PROC,
+        proc: str = process_tree.PROC,
         activity: Activity | None = None,
     ) -> str | None:
         """Which budget is exceeded: `disk`, `inodes` or none. OSError without the directory.
@@ -222,7 +222,7 @@ class _Walk:
 
     def add_unnamed(self, pids: Collection[int], proc: str) -> None:
         """Add the files that these processes hold and that have no name any more."""
-        census = Census(proc)
+        census = DescriptorCount(proc)
         census.take(pids)
         self.used_bytes += census.disk_bytes
         self.is_uncountable = census.is_exceeded

@@ -1,8 +1,8 @@
-"""Where keepers are born: one warm interpreter per command, which forks what the command needs.
+"""The fork server: one warm interpreter per command, which forks the keepers that it needs.
 
 Starting an interpreter costs more than everything else that a capsule needs. A command that
-starts several runs, or a program that uses the library, pays for it once. The nursery ends when
-whoever started it closes the socket; what it gave birth to lives on.
+starts several runs, or a program that uses the library, pays for it once. The fork server ends
+when its parent closes the socket; the processes that it forked live on.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import signal
 import socket
 import sys
 
-from atoll.keeper import asking, calls
-from atoll.keeper.forking import leave_everything
-from atoll.keeper.guard import fork_guard
+from atoll.keeper import calls, requests
+from atoll.keeper.child_process import leave_everything
 from atoll.keeper.holder import fork_holder
-from atoll.keeper.lookout import fork_lookout
-from atoll.keeper.peers import peer_pid
-from atoll.keeper.process_limits import raise_open_files, restore_open_files
+from atoll.keeper.idle_monitor import fork_idle_monitor
+from atoll.keeper.peer_check import peer_pid
+from atoll.keeper.rlimits import raise_open_files, restore_open_files
+from atoll.keeper.supervisor import fork_guard
 from atoll.keeper.wire import WireError
+from atoll.model.enclosure import EnclosureError, HoldRequest, parse
 
 
 def main() -> None:
@@ -32,27 +33,27 @@ def main() -> None:
     third descriptor the holder says who it is at once, and reads its group from there.
     `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command once the lock is free; it gets
     the descriptors that come with it, and their numbers as its last arguments.
-    `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they go on, the
-    last one first, if whoever stopped them dies before it has named none.
+    `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they are
+    continued, the last one first, if the client dies before it has sent an empty list.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
-    calls.name_process("atoll-nursery")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
+    calls.name_process("atoll-forksrv")
     raise_open_files()
     sock = socket.socket(fileno=int(sys.argv[1]))
     frozen: dict[str, list[int]] = {}
     gc.freeze()  # what is shared with the children from here on stays shared
     while True:
         try:
-            request, fds = asking.receive(sock)
+            request, fds = requests.receive(sock)
         except (EOFError, ConnectionResetError):
             _thaw(frozen)
             os._exit(0)
         try:
             _serve(request, fds, frozen, peer_pid(sock))
-            asking.send(sock, {})
-        except (OSError, WireError) as error:
-            asking.send(sock, {"error": str(error)})
+            requests.send(sock, {})
+        except (OSError, WireError, EnclosureError) as error:
+            requests.send(sock, {"error": str(error)})
         finally:
             for fd in fds:
                 os.close(fd)
@@ -82,34 +83,34 @@ def _serve(
                 finally:
                     os._exit(1)
             return
-    view = request.get("hold")
-    if len(fds) != 2 and not (view and len(fds) == 3):
+    hold = request.get("hold")
+    if len(fds) != 2 and not (hold and len(fds) == 3):
         raise WireError("a lock and a pipe are needed")
     lock_fd, ready_fd, *gates = fds
-    if isinstance(view, dict):
-        _provide_lookout(view)
-        fork_holder(view, lock_fd, ready_fd, *gates)
+    if hold is not None:
+        order = parse(HoldRequest, hold)
+        if order.monitor_dir:
+            _provide_idle_monitor(order.monitor_dir)
+        fork_holder(order, lock_fd, ready_fd, *gates)
     else:
         fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
 
 
-def _provide_lookout(view: dict[str, object]) -> None:
+def _provide_idle_monitor(directory: str) -> None:
     """From here, since a process that a holder forks would keep its view alive."""
-    directory = view.get("lookout")
-    if isinstance(directory, str):
-        try:
-            fork_lookout(directory)
-        except OSError:  # the keepers of the runs look by themselves
-            return
+    try:
+        fork_idle_monitor(directory)
+    except OSError:  # the minders check their runs themselves
+        return
 
 
 def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> None:
-    """Become a command as soon as the lock is free; it is told the descriptors that it gets."""
+    """Execute a command as soon as the lock is free, with its descriptors as last arguments."""
     leave_everything(set(kept))
     calls.name_process("atoll-watch")
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # it was free so soon that somebody has cleaned up
+    except FileNotFoundError:  # already released and removed
         lock = None
     if lock is not None:
         fcntl.flock(lock, fcntl.LOCK_SH)

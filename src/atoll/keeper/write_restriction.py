@@ -8,6 +8,10 @@ import stat
 
 from atoll.keeper import calls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST = 500
 _MOST_ENTRIES = 500_000
@@ -18,8 +22,8 @@ class NothingThere(Exception):  # noqa: N818 - said to people as it is
     """A pattern that names nothing, or too much."""
 
 
-def narrow(room: str, workspace: str, patterns: list[str]) -> None:
-    """Make all of `workspace`, a path in `room`, read-only in a mount namespace of our own.
+def narrow(sandbox_root: str, workspace: str, patterns: Sequence[str]) -> None:
+    """Make all of `workspace`, a path in `sandbox_root`, read-only in a mount namespace of our own.
 
     But not what `patterns` name. A part of one may have `*`, `?` and `[…]`; `**` at its end is the
     same as none. What does not exist yet cannot be named, only a directory that will hold it. No
@@ -27,7 +31,7 @@ def narrow(room: str, workspace: str, patterns: list[str]) -> None:
     them: their hooks, filters and objects reach further than any pattern.
     """
     calls.unshare(calls.CLONE_NEWNS)
-    root = _find(room, workspace)
+    root = _find(sandbox_root, workspace)
     _require_repository(root)
     writable, repositories = _choose(root, patterns)
     trees = []
@@ -47,7 +51,7 @@ def narrow(room: str, workspace: str, patterns: list[str]) -> None:
         _attach(root, path, tree)
 
 
-def _choose(root: int, patterns: list[str]) -> tuple[list[str], list[str]]:
+def _choose(root: int, patterns: Sequence[str]) -> tuple[list[str], list[str]]:
     """What can be written, and the repositories in it that cannot; outer ones come first."""
     chosen: set[str] = set()
     for pattern in patterns:
@@ -119,9 +123,9 @@ def _repositories_below(root: int, top: str) -> list[str]:
     return found
 
 
-def _find(room: str, workspace: str) -> int:
+def _find(sandbox_root: str, workspace: str) -> int:
     """Its parents may be the capsule's own, and links by now: those lead elsewhere out here."""
-    place = os.open(room, _PLACE)
+    place = os.open(sandbox_root, _PLACE)
     try:
         return calls.open_beneath(place, workspace.lstrip("/"), _PLACE)
     finally:

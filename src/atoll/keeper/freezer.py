@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from atoll.keeper import tree
-from atoll.keeper.held import CGROUP, PTRACE, UNVERIFIED, Answer
+from atoll.keeper import process_tree
 from atoll.keeper.tracer import Tracer
+from atoll.keeper.wire import CGROUP, PTRACE, UNVERIFIED, FreezeReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FREEZE_S = 2.0
 _TRACE_S = 20.0
 
 
-class Hold:
+class RunFreezer:
     """Of everything below the calling process: for clients until they leave, or until `resume`."""
 
     __slots__ = ("_clients", "_group", "_is_frozen", "_root", "_tracer", "is_paused")
@@ -42,9 +42,9 @@ class Hold:
     def is_active(self) -> bool:
         return self.is_paused or self.has_clients
 
-    def acquire(self, client: Client | None) -> Answer:
+    def acquire(self, client: Client | None) -> FreezeReply:
         """Hold everything for a client, or until `resume` without one; or verify that it is."""
-        # A group that stays frozen would freeze whoever enters it meanwhile to ask a question.
+        # A group that stays frozen would freeze every process that enters it meanwhile.
         ways = [self._trace, self._freeze] if client is None else [self._freeze, self._trace]
         if self._is_frozen or self._tracer is not None:
             ways = [self._freeze if self._is_frozen else self._trace]
@@ -57,9 +57,11 @@ class Hold:
             how, reason = way()
             if how:
                 # Counted when they are still: before, their number may change.
-                return Answer(how, processes=len(tree.descendants(self._root)))
+                return FreezeReply(how, processes=len(process_tree.descendants(self._root)))
             reasons.append(reason)
-        return Answer(UNVERIFIED, "; ".join(reasons), len(tree.descendants(self._root)))
+        return FreezeReply(
+            UNVERIFIED, "; ".join(reasons), len(process_tree.descendants(self._root))
+        )
 
     def leave(self, client: Client) -> bool:
         """A client does not need it any more; True if nothing is held from now on."""
@@ -74,12 +76,12 @@ class Hold:
         return was_paused and self._release_if_unused()
 
     def end(self) -> None:
-        """Let everything go on, whoever relied on it: it is about to be killed."""
+        """Thaw everything, although clients relied on it: it is about to be killed."""
         self._clients.clear()
         self.is_paused = False
         self._release_if_unused()
 
-    def note_stops(self, stops: list[tree.Stop]) -> None:
+    def note_stops(self, stops: list[process_tree.Stop]) -> None:
         for stop in stops:
             if self._tracer is None:
                 self._tracer = Tracer(self._root)
@@ -119,7 +121,7 @@ class Hold:
         members = group.freezable()
         return all(
             process.pid in members or (process.is_dead and not _has_live_thread(process.pid))
-            for process in tree.processes_under(self._root)
+            for process in process_tree.processes_under(self._root)
         )
 
     def _thaw(self) -> None:

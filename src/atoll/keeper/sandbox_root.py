@@ -1,6 +1,6 @@
-"""The room: the whole tree that the processes of a walled capsule see, built once by its holder.
+"""The sandbox root: the whole tree that walled processes see, built once by the holder.
 
-Every entry is named by its place in the room. Some of them lie in directories that the capsule's
+Every entry is named by its path in the root. Some of them are in directories that the capsule's
 own processes can write, and may have filled with links: no place is ever reached through one, and
 what stands in the way is moved aside. All mounts go on descriptors, never on paths. What must stay
 where it is has mounts all the way down to it, because a mount point cannot be renamed.
@@ -17,13 +17,15 @@ import stat
 from contextlib import contextmanager, suppress
 
 from atoll.keeper import calls
+from atoll.model.enclosure import Copy, Devpts, Directory, Link, Shown, TextFile, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from atoll.model.enclosure import RootEntry
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8
-_MOUNTS = ("bind", "tmpfs", "devpts")
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ASIDE = "moved-aside"
@@ -32,9 +34,9 @@ _TURNS = 10
 _COPY_BYTES = 1 << 20
 
 
-class Builder:
-    """Furnishes one room. `uid` is whom it is for, where that is not us; `namespace` shows what
-    is ours as theirs.
+class RootBuilder:
+    """Builds one root. `uid` is the user of the capsule, if that is not ours; `namespace` maps our
+    files to that user.
     """
 
     def __init__(self, root: str, *, uid: int | None, namespace: int) -> None:
@@ -43,21 +45,15 @@ class Builder:
         self._namespace = namespace
         self._mounted: set[str] = set()
 
-    def build(self, entries: list[dict[str, object]]) -> None:
-        """In order. An entry has `at` and one of `directory` (its mode), `link` (its target),
-        `file` (its text), `copy` (its source), `tmpfs` (its options), `devpts` (likewise) and
-        `bind` (its source).
-        A bind may be `read_only`, `shifted` (shown as theirs), `fixed` (nobody can move the
-        directories above it), `optional` (passed over without a source) and a `store` (likewise,
-        and where the capsule has a package store of its own already).
-        """
+    def build(self, entries: Iterable[RootEntry]) -> None:
+        """Mount the root and place the entries in it, in order."""
         calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
         handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for entry in entries:
-                if not entry.get("store"):
+                if not (isinstance(entry, Shown) and entry.is_store):
                     self._place(handle, entry)
-                elif os.path.isdir(str(entry["bind"])):
+                elif os.path.isdir(entry.source):
                     # Without it the capsule's tools begin with an empty store.
                     with suppress(OSError):
                         self._place(handle, entry)
@@ -65,16 +61,16 @@ class Builder:
         finally:
             os.close(handle)
 
-    def _place(self, root: int, entry: dict[str, object]) -> None:
-        *above, name = str(entry["at"]).strip("/").split("/")
-        parent = self._reach(root, above, is_fixed=bool(entry.get("fixed")))
+    def _place(self, root: int, entry: RootEntry) -> None:
+        *above, name = entry.at.strip("/").split("/")
+        parent = self._reach(root, above, is_fixed=isinstance(entry, Shown) and entry.is_fixed)
         try:
-            if entry.get("store") and _is_filled(parent, name):
+            if isinstance(entry, Shown) and entry.is_store and _is_filled(parent, name):
                 return
-            self._furnish(parent, name, entry)
+            self._make(parent, name, entry)
         finally:
             os.close(parent)
-        if not entry.keys().isdisjoint(_MOUNTS):
+        if isinstance(entry, Shown | Tmpfs | Devpts):
             self._mounted.add("/" + "/".join((*above, name)))
 
     def _reach(self, root: int, names: list[str], *, is_fixed: bool) -> int:
@@ -86,7 +82,7 @@ class Builder:
             path = "/" + "/".join(names[:number])
             if is_fixed and path not in self._mounted:
                 with _opened(place, name) as found:
-                    # The room's own directories cannot be renamed: it will be read-only.
+                    # The root's own directories cannot be renamed: it will be read-only.
                     if os.fstat(found).st_dev != own:
                         _bind_to_itself(found)
                         self._mounted.add(path)
@@ -95,31 +91,35 @@ class Builder:
             place = below
         return place
 
-    def _furnish(self, parent: int, name: str, entry: dict[str, object]) -> None:
-        if "link" in entry:
-            os.symlink(str(entry["link"]), name, dir_fd=parent)
-        elif "file" in entry:
-            self._write(parent, name, str(entry["file"]).encode(errors="surrogateescape"))
-        elif "copy" in entry:
-            self._copy(str(entry["copy"]), parent, name)
-        elif "directory" in entry:
-            self._make_directory(parent, name, int(str(entry["directory"])))
-        elif "tmpfs" in entry or "devpts" in entry:
-            self._make_directory(parent, name, 0o755)
-            kind = "tmpfs" if "tmpfs" in entry else "devpts"
-            flags = _MS_NOSUID | (_MS_NODEV if kind == "tmpfs" else _MS_NOEXEC)
-            with _opened(parent, name) as place:
-                calls.mount("atoll", _path(place), kind, flags, str(entry[kind]))
-        else:
-            self._bind(parent, name, entry)
+    def _make(self, parent: int, name: str, entry: RootEntry) -> None:
+        match entry:
+            case Link():
+                os.symlink(entry.target, name, dir_fd=parent)
+            case TextFile():
+                self._write(parent, name, entry.text.encode(errors="surrogateescape"))
+            case Copy():
+                self._copy(entry.source, parent, name)
+            case Directory():
+                self._make_directory(parent, name, entry.mode)
+            case Tmpfs():
+                self._mount(parent, name, "tmpfs", _MS_NOSUID | _MS_NODEV, entry.options)
+            case Devpts():
+                self._mount(parent, name, "devpts", _MS_NOSUID | _MS_NOEXEC, entry.options)
+            case Shown():
+                self._bind(parent, name, entry)
 
-    def _bind(self, parent: int, name: str, entry: dict[str, object]) -> None:
+    def _mount(self, parent: int, name: str, kind: str, flags: int, options: str) -> None:
+        self._make_directory(parent, name, 0o755)
+        with _opened(parent, name) as place:
+            calls.mount("atoll", _path(place), kind, flags, options)
+
+    def _bind(self, parent: int, name: str, entry: Shown) -> None:
         try:
-            with _opened_source(str(entry["bind"])) as source:
+            with _opened_source(entry.source) as source:
                 is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
                 tree = calls.clone_mounts(source)
         except OSError:
-            if entry.get("optional"):
+            if entry.is_optional:
                 return
             raise
         try:
@@ -133,22 +133,22 @@ class Builder:
         finally:
             os.close(tree)
 
-    def _restrict(self, tree: int, entry: dict[str, object]) -> None:
+    def _restrict(self, tree: int, entry: Shown) -> None:
         """Sets the attributes of a detached mount before anything inside can reach it.
 
         Filesystems such as overlayfs, NFS and most FUSE ones have no ID-mapped mounts
         (mount_setattr fails with EINVAL), and a mount that has a mapping takes no second one
         (EPERM). An optional source is then mounted without a mapping: the capsule's user can read
-        what everybody may read of it, which is never more than with the mapping.
+        what is world-readable in it, which is never more than with the mapping.
         """
         flags = calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
-        flags |= calls.MOUNT_READ_ONLY if entry.get("read_only") else 0
-        namespace = self._namespace if entry.get("shifted") else -1
+        flags |= calls.MOUNT_READ_ONLY if entry.is_read_only else 0
+        namespace = self._namespace if entry.is_shifted else -1
         try:
             calls.change_mounts(tree, flags, namespace=namespace)
         except OSError as error:
-            if namespace < 0 or not (entry.get("optional") and entry.get("read_only")):
-                raise OSError(error.errno, f"cannot mount `{entry['at']}`: {error}") from error
+            if namespace < 0 or not (entry.is_optional and entry.is_read_only):
+                raise OSError(error.errno, f"cannot mount `{entry.at}`: {error}") from error
             calls.change_mounts(tree, flags)
 
     def _make_directory(self, parent: int, name: str, mode: int) -> None:
@@ -160,7 +160,7 @@ class Builder:
                 os.chmod(name, mode, dir_fd=parent)
 
     def _copy(self, source: str, parent: int, name: str) -> None:
-        """What everybody may read of a small tree of the host's: cheaper than a mount for each."""
+        """Copy the world-readable files of a small tree of the host: cheaper than mounts."""
         above, last = os.path.split(source)
         with _opened_source(above) as directory:
             self._copy_from(directory, last, parent, name)
@@ -201,7 +201,7 @@ class Builder:
         if not _is(_anything, parent, name):
             return
         marks = [f"-{number}" if number else "" for number in range(_NUMBERED)]
-        # Whoever has taken all these cannot know the others.
+        # A capsule that has taken all these names cannot guess the others.
         marks += [f"-{os.urandom(8).hex()}" for _ in range(_TURNS)]
         with self._acting(parent):
             for aside in (f"{name}.{_ASIDE}{mark}" for mark in marks):
@@ -212,9 +212,9 @@ class Builder:
 
     @contextmanager
     def _acting(self, parent: int) -> Iterator[None]:
-        """In what is theirs, as the one whom the room is for: what is made there is theirs.
+        """Act as the capsule's user in directories that it owns, so that new files are its own.
 
-        Also where they may not write, since they may let themselves: that must not stop us.
+        Write permission is added where it is missing: the user could add it, too.
         """
         status = os.fstat(parent)
         if self._uid is None or status.st_uid != self._uid:

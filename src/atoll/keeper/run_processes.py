@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from atoll.keeper import tree
+from atoll.keeper import process_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Members:
         pids = [] if self.proc is None else numbers(self.proc)
         if pids:
             return pids, f"/proc/self/fd/{self.proc}"
-        return tree.descendants(self._root), tree.PROC
+        return process_tree.descendants(self._root), process_tree.PROC
 
     def close(self) -> None:
         if self.proc is not None:

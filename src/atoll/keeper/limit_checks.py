@@ -1,6 +1,6 @@
-"""When the limits of a run are looked at: often while it does something, rarely while it is idle.
+"""When the limits of a run are checked: often while it is busy, rarely while it is idle.
 
-Law: an idle run is looked at rarely only as long as the lookout (`lookout.py`) watches it.
+An idle run is checked rarely only as long as the idle monitor (`idle_monitor.py`) watches it.
 """
 
 from __future__ import annotations
@@ -8,32 +8,32 @@ from __future__ import annotations
 import os
 import socket
 
-from atoll.keeper import asking, lookout
-from atoll.keeper.lookout import LOOK_S
+from atoll.keeper import idle_monitor, requests
+from atoll.keeper.idle_monitor import LOOK_S
 from atoll.keeper.loop import READ
-from atoll.keeper.members import Members
+from atoll.keeper.run_processes import Members
 from atoll.keeper.watchdog import MOST_IDLE
 from atoll.keeper.wire import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from atoll.keeper.limits import Limits
+    from atoll.keeper.limits import RunLimits
     from atoll.keeper.loop import Loop
     from atoll.keeper.watchdog import Activity
 
 RARE_S = 60.0
-"""Between two looks at a run that the lookout watches, should that have missed something."""
+"""Between two looks at a run that the idle monitor watches, should that have missed something."""
 _IDLE_LOOKS = 4
 """After so many looks without a change a run is idle."""
 _RETRY_S = 60.0
 
 
-class Looks:
-    """`directory` is the lookout's; None: there is none. `due_at` is when `look` has to be called,
-    which may change at any turn of the loop.
+class LimitChecks:
+    """`directory` is that of the idle monitor, if there is one. `due_at` is when `look` has to be
+    called; it may change at any turn of the loop.
     """
 
-    def __init__(self, limits: Limits, loop: Loop, directory: str | None) -> None:
+    def __init__(self, limits: RunLimits, loop: Loop, directory: str | None) -> None:
         self.limits = limits
         self._loop = loop
         self._directory = directory
@@ -74,7 +74,7 @@ class Looks:
         self.members.close()
 
     def _ask(self, now: float) -> None:
-        """Ask the lookout to watch the run; it answers later."""
+        """Ask the idle monitor to watch the run; it answers later."""
         activity, proc = self.limits.activity, self.members.proc
         if activity is None or proc is None or len(activity.pids) > MOST_IDLE:
             return
@@ -97,7 +97,7 @@ class Looks:
                 self._connect(now)
             if self._socket is not None:
                 fds += [] if budget is None else [budget.open_directory()]
-                asking.send(self._socket, {"watch": marks}, tuple(fds))
+                requests.send(self._socket, {"watch": marks}, tuple(fds))
                 self._is_asked = True
         except (OSError, WireError):
             self._hang_up()
@@ -109,16 +109,16 @@ class Looks:
         if self._directory is None or now < self._connect_at:
             return
         self._connect_at = now + _RETRY_S
-        self._socket = lookout.connect(self._directory)
+        self._socket = idle_monitor.connect(self._directory)
         self._loop.watch(self._socket.fileno(), READ, self._hear)
 
     def _hear(self, _events: int) -> None:
-        """What the lookout says; whatever it is but `watching` means that it does not watch."""
+        """Read the idle monitor's answer; anything but `watching` means that it does not watch."""
         if self._socket is None:
             return
         self._is_asked = False
         try:
-            reply, fds = asking.receive(self._socket)
+            reply, fds = requests.receive(self._socket)
         except BlockingIOError:
             return
         except (EOFError, OSError, WireError):

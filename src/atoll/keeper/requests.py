@@ -1,4 +1,4 @@
-"""Requests to a nursery or a holder: one message each, with descriptors, answered by one."""
+"""Requests to a fork server or a holder: one message each, with descriptors, answered by one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who may talk to a keeper: processes in the namespaces of whoever started it.
+"""Which processes may connect to a keeper: those in the namespaces of its starter.
 
-A capsule's processes have the owner's user id, or one that maps to it. What tells them from the
-owner's own is where they live: behind walls every process is in a pid namespace, a mount namespace
-and a user namespace of its own, and cannot leave them.
+A capsule's processes have the owner's user id, or one that maps to it. Their
+namespaces distinguish them from the owner's: behind walls every process is in its own pid, mount
+and user namespaces, and cannot leave them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Origin:
         except OSError:
             return False
         try:
-            # Asked last: as long as the peer lives, the number is nobody else's.
+            # Read last: as long as the peer lives, no other process has its number.
             return self._is_home(str(pid), handle) and not _has_ended(handle)
         except (OSError, ValueError):
             return False

@@ -6,7 +6,7 @@ import resource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from atoll.model.enclosure import Limits
 
 _OPEN_FILES = 65_536
 _SPARE = 1_024
@@ -15,7 +15,7 @@ _given: list[int] = []
 
 
 def rlimits(
-    limits: Mapping[str, object], *, memory_is_held: bool, in_user_namespace: bool
+    limits: Limits, *, memory_is_held: bool, in_user_namespace: bool
 ) -> list[tuple[int, int]]:
     """What a child sets for itself before exec, as soft and hard limit: `(resource, value)`.
 
@@ -26,10 +26,10 @@ def rlimits(
     wanted = [
         # One byte: too little for a file, and the one value at which the kernel asks no handler.
         (resource.RLIMIT_CORE, 1),
-        (resource.RLIMIT_NOFILE, files_limit(whole(limits, "files") or _OPEN_FILES)),
-        (resource.RLIMIT_FSIZE, whole(limits, "disk_bytes")),
-        (resource.RLIMIT_DATA, None if memory_is_held else whole(limits, "memory_bytes")),
-        (resource.RLIMIT_NPROC, whole(limits, "pids") if in_user_namespace else None),
+        (resource.RLIMIT_NOFILE, files_limit(limits.files or _OPEN_FILES)),
+        (resource.RLIMIT_FSIZE, limits.disk_bytes),
+        (resource.RLIMIT_DATA, None if memory_is_held else limits.memory_bytes),
+        (resource.RLIMIT_NPROC, limits.pids if in_user_namespace else None),
     ]
     return [(kind, _allowed(kind, value)) for kind, value in wanted if value is not None]
 
@@ -55,21 +55,14 @@ def files_limit(wanted: int, hard: int | None = None) -> int:
     """How many descriptors a process in a capsule may have, where `hard` (else our own limit) is
     the most that there can be.
 
-    Descriptors in flight are counted per user and compared with the limit of whoever sends more of
-    them. The capsule's is lower, so that it cannot keep Atoll from sending its own.
+    Descriptors in flight are counted per user and compared with the limit of the sending
+    process. The capsule's is lower, so that it cannot keep Atoll from sending its own.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - min(hard // 4, _SPARE))
 
 
 def _allowed(kind: int, value: int) -> int:
-    """Nobody may raise a hard limit: not even root, in many containers."""
+    """A hard limit cannot be raised, in many containers not even by root."""
     hard = resource.getrlimit(kind)[1]
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
-
-
-def whole(limits: Mapping[str, object], key: str) -> int | None:
-    value = limits.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError(f"the limit `{key}` is not a whole number: {value!r}")

@@ -1,4 +1,4 @@
-"""The walls around a command: bwrap, started with an empty environment and told all by a file.
+"""The bwrap launcher: started with an empty environment, with its arguments in a file.
 
 Used between fork and exec, by the keeper for runs and by the engine for questions. Nothing of a
 capsule stands in a command line that others can read, and bwrap itself never sees a variable that
@@ -11,11 +11,13 @@ import errno
 import os
 import stat
 
-from atoll.keeper import calls, narrowing
+from atoll.keeper import calls, write_restriction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from atoll.model.enclosure import Bwrap
 
 _MOST_WORDS = 8900
 """bwrap takes 9000 in all, from its file and its command line."""
@@ -47,28 +49,14 @@ class WallError(Exception):
         self.message = message
 
 
-class Walls:
-    """`raw`: `{"program": BWRAP, "room": DIR, "options": [...], "filter": HEX, "uid": UID}`.
+class BubblewrapLauncher:
+    """Starts commands behind walls of kind `Bwrap`."""
 
-    With `"write": [PATTERN, ...]` nothing but that can be written below `"workspace"`; with
-    `"alone"` the command has no network but a loopback that is not even the capsule's.
-    """
+    __slots__ = ("_walls", "program")
 
-    __slots__ = ("filter", "is_alone", "options", "program", "room", "uid", "workspace", "write")
-
-    def __init__(self, raw: Mapping[str, object]) -> None:
-        options = raw["options"]
-        if not isinstance(options, list | tuple):
-            raise TypeError("`options` is not a list")
-        self.program = str(raw["program"])
-        self.room = str(raw["room"])
-        self.options = [str(option) for option in options]
-        self.filter = bytes.fromhex(str(raw["filter"]))
-        self.uid = None if raw["uid"] is None else int(str(raw["uid"]))
-        self.workspace = str(raw.get("workspace", ""))
-        write = raw.get("write")
-        self.write = [str(pattern) for pattern in write] if isinstance(write, list) else []
-        self.is_alone = bool(raw.get("alone"))
+    def __init__(self, walls: Bwrap) -> None:
+        self._walls = walls
+        self.program = walls.program
 
     def words(
         self,
@@ -83,20 +71,20 @@ class Walls:
 
         `news`, a pipe, gets what `was_executed` understands; the command itself never has it.
         """
-        filter_fd = _file("filter", self.filter)
-        told = [*self.options, "--seccomp", str(filter_fd)]
-        told += ["--unshare-net"] if self.is_alone else []
-        told += [] if news is None else ["--json-status-fd", str(news)]
-        told += ["--chdir", cwd, *([] if tty else ["--new-session"])]
+        filter_fd = _file("filter", self._walls.filter)
+        options = [*self._walls.options, "--seccomp", str(filter_fd)]
+        options += ["--unshare-net"] if self._walls.alone else []
+        options += [] if news is None else ["--json-status-fd", str(news)]
+        options += ["--chdir", cwd, *([] if tty else ["--new-session"])]
         for name, value in env.items():
-            told += ["--setenv", name, value]
-        if len(told) > _MOST_WORDS:
+            options += ["--setenv", name, value]
+        if len(options) > _MOST_WORDS:
             raise WallError(126, f"{len(env)} variables are more than a command can get")
-        content = b"\0".join(map(os.fsencode, told)) + b"\0"
+        content = b"\0".join(map(os.fsencode, options)) + b"\0"
         words_fd = _file("words", content)
         handles = [filter_fd, words_fd]
         command = list(argv)
-        if len(told) + len(command) > _MOST_WORDS:
+        if len(options) + len(command) > _MOST_WORDS:
             # bwrap counts those of the command, too: they reach it by way of a shell.
             handles.append(_script(command))
             command = ["/bin/sh", f"/proc/self/fd/{handles[-1]}"]
@@ -106,22 +94,22 @@ class Walls:
 
     def narrow(self) -> None:
         """Before `drop`: it takes what that gives up. WallError when a pattern names nothing."""
-        if self.write:
+        if self._walls.write:
             try:
-                narrowing.narrow(self.room, self.workspace, self.write)
-            except (OSError, narrowing.NothingThere) as error:
+                write_restriction.narrow(self._walls.root, self._walls.workspace, self._walls.write)
+            except (OSError, write_restriction.NothingThere) as error:
                 raise WallError(126, str(error)) from error
 
     def drop(self) -> None:
         """Become the user that the capsule's processes are to the kernel, never root."""
-        if self.uid is not None:
+        if self._walls.uid is not None:
             os.setgroups([])
-            os.setresgid(self.uid, self.uid, self.uid)
-            os.setresuid(self.uid, self.uid, self.uid)
+            os.setresgid(self._walls.uid, self._walls.uid, self._walls.uid)
+            os.setresuid(self._walls.uid, self._walls.uid, self._walls.uid)
 
     def require(self, name: str, search_path: str, cwd: str) -> None:
-        """WallError when a command or its place is not to be found in the room."""
-        root = os.open(self.room, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        """WallError when a command or its place is missing in the sandbox root."""
+        root = os.open(self._walls.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(_mode(root, cwd)):
                 raise WallError(126, f"cannot enter `{cwd}`: there is no such directory")
@@ -173,7 +161,7 @@ def _explain_absence(root: int, places: list[str]) -> str:
 
 
 def _read_link(root: int, path: str) -> tuple[str, bool] | None:
-    """The target of a link, and whether it lies on a read-only mount; None without a link."""
+    """The target of a link, and whether it is on a read-only mount; None without a link."""
     try:
         handle = calls.open_beneath(root, path, os.O_PATH | os.O_NOFOLLOW, links=True)
     except OSError:
@@ -216,7 +204,7 @@ def _printable(path: str) -> str:
 
 
 def was_executed(record: bytes) -> bool:
-    """By what bwrap wrote to `news`: it tells the end of a command only if that was executed."""
+    """By what bwrap wrote to `news`: it reports the end of a command only if that was executed."""
     return _EXECUTED in record
 
 

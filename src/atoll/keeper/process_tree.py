@@ -20,11 +20,12 @@ REAP_LIMIT = 2000
 """How many events `reap` takes at a time."""
 
 
-class Process:
-    """One process as seen; `start` (clock ticks since boot) tells it from a later namesake."""
+class TreeProcess:
+    """One process as seen; `start` is in clock ticks since boot: process ids are used again."""
 
     __slots__ = (
-        "group", "pid", "ppid", "resident_pages", "session", "start", "state", "threads", "ticks",
+        "group", "own_ticks", "pid", "ppid", "resident_pages", "session", "start", "state",
+        "threads", "ticks",
     )  # fmt: skip
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
@@ -34,6 +35,8 @@ class Process:
         self.ppid = int(fields[1])
         self.group = int(fields[2])
         self.session = int(fields[3])
+        self.own_ticks = int(fields[11]) + int(fields[12])
+        """Processor time of its threads."""
         self.ticks = sum(map(int, fields[11:15]))
         """Processor time of its threads and of the children that it has waited for."""
         self.threads = int(fields[17])
@@ -77,7 +80,7 @@ class Exit:
         self.max_rss_bytes = max_rss_bytes
 
 
-def find_process(pid: int, proc: str = PROC) -> Process | None:
+def find_process(pid: int, proc: str = PROC) -> TreeProcess | None:
     """The process with this number in the procfs that is mounted at `proc`."""
     try:
         fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -96,10 +99,10 @@ def read_stat(fd: int) -> bytes:
     return os.pread(fd, _STAT_BYTES, 0)
 
 
-def parse_stat(pid: int, line: bytes) -> Process | None:
+def parse_stat(pid: int, line: bytes) -> TreeProcess | None:
     # The name in parentheses may itself hold spaces and parentheses.
     fields = line.rpartition(b")")[2].split()
-    return Process(pid, fields) if len(fields) > 21 else None
+    return TreeProcess(pid, fields) if len(fields) > 21 else None
 
 
 def living_thread(pid: int, proc: str = PROC) -> int:
@@ -120,7 +123,7 @@ def living_thread(pid: int, proc: str = PROC) -> int:
     return pid
 
 
-def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
+def processes_under(root: int, spared: Collection[int] = ()) -> list[TreeProcess]:
     """Every process below `root`, parents before children, dead ones included.
 
     Those in `spared` are left out, with what is below them.
@@ -128,13 +131,13 @@ def processes_under(root: int, spared: Collection[int] = ()) -> list[Process]:
     return survey(root, spared)[0]
 
 
-def survey(root: int, spared: Collection[int] = ()) -> tuple[list[Process], bool]:
+def survey(root: int, spared: Collection[int] = ()) -> tuple[list[TreeProcess], bool]:
     """As `processes_under`, and whether the listing is consistent.
 
     It is not if a process vanished while it was read, or names a parent that was not seen: a
     process below `root` may then have been missed.
     """
-    children: dict[int, list[Process]] = {}
+    children: dict[int, list[TreeProcess]] = {}
     pids = {0}
     is_consistent = True
     for name in os.listdir("/proc"):
@@ -147,7 +150,7 @@ def survey(root: int, spared: Collection[int] = ()) -> tuple[list[Process], bool
                 pids.add(process.pid)
     strangers = [process for ppid in children.keys() - pids for process in children[ppid]]
     is_consistent = is_consistent and all(map(_has_hidden_parent, strangers))
-    found: list[Process] = []
+    found: list[TreeProcess] = []
     pending = [root]
     while pending:
         below = [p for p in children.pop(pending.pop(), []) if p.pid not in spared]
@@ -156,7 +159,7 @@ def survey(root: int, spared: Collection[int] = ()) -> tuple[list[Process], bool
     return found, is_consistent
 
 
-def _has_hidden_parent(process: Process) -> bool:
+def _has_hidden_parent(process: TreeProcess) -> bool:
     """Whether the parent is not shown to this user (`hidepid`), rather than just missed."""
     now = find_process(process.pid)
     is_same = now is not None and now.identity == process.identity and now.ppid == process.ppid
@@ -168,7 +171,7 @@ def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
     return [process.pid for process in processes_under(pid, spared) if not process.is_gone]
 
 
-def send_signal(process: Process, *numbers: int) -> bool:
+def send_signal(process: TreeProcess, *numbers: int) -> bool:
     """Signal exactly the process that was seen; False if it is gone or not ours to signal."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -193,7 +196,7 @@ def send_signal(process: Process, *numbers: int) -> bool:
     return True
 
 
-def kill_groups(processes: list[Process], spared: Collection[int] = ()) -> None:
+def kill_groups(processes: list[TreeProcess], spared: Collection[int] = ()) -> None:
     """Kill the process groups of these processes, each as a whole: no member can fork away from
     that. Not those of this process's own session, or of the sessions of those in `spared`.
 

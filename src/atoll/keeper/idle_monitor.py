@@ -1,16 +1,15 @@
-"""The lookout: one process per home that watches all runs which are idle, so that their keepers
-can sleep.
+"""The idle monitor: one process per home that watches all idle runs, so that their minders sleep.
 
-A keeper looks at its run several times a second. For many runs that do nothing, waking up costs
-more than the look. A keeper whose run is idle hands the run over: it sends the procfs of the run's
-pid namespace with what it saw last, and sleeps. The lookout compares all of them at the same short
-interval, and tells the keeper as soon as something has changed. It judges nothing and ends nothing.
+A minder checks its run several times a second. For many runs that do nothing, waking up costs more
+than the check. The minder of an idle run hands the run over: it sends the procfs of the run's pid
+namespace with its last measurements, and sleeps. The monitor compares all of these at the same
+short interval and notifies the minder of any change. It decides nothing and ends nothing.
 
-Space on disk is taken without processor time, in one call. So a keeper with a disk limit also sends
-a directory and how much must stay free on its filesystem, which is asked once for all runs.
+Disk space can be used up in one call, without processor time. So a minder with a disk limit also
+sends a directory and how much must stay free on its filesystem, which is queried once for all runs.
 
-Law: a limit never depends on the lookout being there. Where there is none, or it dies, or it
-refuses, the keeper goes on looking by itself: it learns of a death by the end of the connection.
+A limit never depends on the monitor: if there is none, or it dies or refuses, the minder goes on
+checking by itself. It notices a death by the end of the connection.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ import signal
 import socket
 import time
 
-from atoll.keeper import asking, calls, tree, wire
-from atoll.keeper.budget import Free, find_free
-from atoll.keeper.forking import leave_everything, run_process
+from atoll.keeper import calls, process_tree, requests, wire
+from atoll.keeper.child_process import ServedDirectory, leave_everything, run_process
+from atoll.keeper.disk_budget import Free, find_free
 from atoll.keeper.loop import READ, Loop
-from atoll.keeper.members import numbers
-from atoll.keeper.peers import Origin
-from atoll.keeper.places import Place
+from atoll.keeper.peer_check import Origin
+from atoll.keeper.run_processes import numbers
 
 SOCKET = "lookout"
 LOOK_S = 0.25
@@ -41,8 +39,8 @@ _SLACK_TICKS = 4
 _LOADAVG_BYTES = 128
 
 
-def fork_lookout(directory: str) -> None:
-    """Start the lookout that listens in `directory`, unless there is one. OSError if it cannot."""
+def fork_idle_monitor(directory: str) -> None:
+    """Start the idle monitor of `directory` unless it is running. OSError if that fails."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(os.path.join(directory, _LOCK), flags, 0o600)
@@ -51,7 +49,7 @@ def fork_lookout(directory: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        # Before the fork: whoever asks next finds a socket that is served.
+        # Before the fork: the next client finds a listening socket.
         listener = wire.listen(directory, SOCKET, socket.SOCK_SEQPACKET)
         with listener:
             if os.fork() == 0:
@@ -61,7 +59,7 @@ def fork_lookout(directory: str) -> None:
 
 
 def connect(directory: str) -> socket.socket:
-    """A connection to the lookout in `directory`, non-blocking. OSError if there is none."""
+    """A connection to the idle monitor in `directory`, non-blocking. OSError if there is none."""
     sock, handle, path = wire.socket_in(directory, SOCKET, socket.SOCK_SEQPACKET)
     try:
         sock.settimeout(0)
@@ -76,13 +74,13 @@ def connect(directory: str) -> socket.socket:
 
 def _watch(directory: str, listener: socket.socket, lock: int) -> int:
     leave_everything({listener.fileno(), lock})
-    calls.name_process("atoll-lookout")
+    calls.name_process("atoll-idle")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    Lookout(directory, listener).serve()
+    IdleMonitor(directory, listener).serve()
     return 0
 
 
-class Watched:
+class IdleRun:
     """A run that is idle, by what its keeper saw last: its processes and how far each number may
     go. OSError if one of the processes has ended since.
     """
@@ -122,16 +120,16 @@ class Watched:
         if may_have_forked and not self._pids.issuperset(numbers(self._proc, self._pids)):
             return True
         try:
-            lines = {pid: tree.read_stat(stat) for pid, stat in self._stats.items()}
+            lines = {pid: process_tree.read_stat(stat) for pid, stat in self._stats.items()}
         except OSError:
             return True
         if lines == self._lines:
             # Of a process that sleeps, not one number changes.
             return False
         self._lines = lines
-        return self._is_beyond([tree.parse_stat(pid, line) for pid, line in lines.items()])
+        return self._is_beyond([process_tree.parse_stat(pid, line) for pid, line in lines.items()])
 
-    def _is_beyond(self, processes: list[tree.Process | None]) -> bool:
+    def _is_beyond(self, processes: list[process_tree.TreeProcess | None]) -> bool:
         ticks = tasks = pages = 0
         for process in processes:
             if process is None or process.is_gone:
@@ -170,18 +168,18 @@ def _least_free(raw: dict[str, object]) -> Free:
     return Free(wire.whole_number(raw, "free_bytes"), wire.whole_number(raw, "free_entries"))
 
 
-class Lookout:
-    """Serves keepers until nobody has needed it for a while, or its directory is gone."""
+class IdleMonitor:
+    """Serves minders until it has been unused for a while, or its directory is gone."""
 
     def __init__(self, directory: str, listener: socket.socket) -> None:
         self._directory = directory
         self._listener = listener
-        self._place = Place(directory)
+        self._place = ServedDirectory(directory)
         # The mount and user namespaces of keepers are those of their capsules.
         self._origin = Origin(is_strict=False)
         self._loop = Loop()
         self._clients: dict[int, socket.socket] = {}
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, IdleRun] = {}
         self._last_pid = b""
         now = time.monotonic()
         self._look_at = now
@@ -229,7 +227,7 @@ class Lookout:
 
     def _has_forked(self) -> bool:
         """Whether any process or thread was made on this machine since the last look: the kernel
-        tells the number of the last one.
+        reports the number of the last one.
         """
         try:
             with open("/proc/loadavg", "rb", buffering=0) as file:
@@ -254,11 +252,11 @@ class Lookout:
     def _answer(self, client: int) -> None:
         fds: list[int] = []
         try:
-            request, fds = asking.receive(self._clients[client])
+            request, fds = requests.receive(self._clients[client])
             self._release(client)
             marks = request.get("watch")
             if isinstance(marks, dict) and 1 <= len(fds) <= 2:
-                self._take(client, Watched(fds[0], marks, *fds[1:]))
+                self._take(client, IdleRun(fds[0], marks, *fds[1:]))
             elif "ping" in request:
                 self._send(client, {"pid": os.getpid()})
         except BlockingIOError:
@@ -269,7 +267,7 @@ class Lookout:
             for fd in fds:
                 os.close(fd)
 
-    def _take(self, client: int, watched: Watched) -> None:
+    def _take(self, client: int, watched: IdleRun) -> None:
         # It may have changed on the way here.
         if watched.has_changed(may_have_forked=True) or watched.is_short_of_disk({}):
             watched.close()
@@ -281,9 +279,9 @@ class Lookout:
         self._send(client, {"watching": True})
 
     def _send(self, client: int, value: dict[str, object]) -> None:
-        """A keeper that cannot be told has to look by itself: it is let go."""
+        """A minder that cannot be notified has to check by itself: it is disconnected."""
         try:
-            asking.send(self._clients[client], value)
+            requests.send(self._clients[client], value)
         except OSError:
             self._drop(client)
 
