@@ -1,9 +1,9 @@
-"""Reading a tree that somebody hostile can write, without ever leaving it.
+"""Reads trees that a hostile process can write to, without ever leaving them.
 
 Everything is opened relative to a descriptor with `openat2`, which refuses links, magic links and
-whatever leads out (`RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`): see
-`kernel.open_beneath`. Where that call is missing, or loading libc is too much for a single file,
-`open_by_parts` does the same with one call per component. Only regular files are opened for
+paths that lead outside (`RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`): see
+`kernel.open_beneath`. Where that call is missing, or loading libc is too expensive for a single
+file, `open_by_parts` does the same with one call per component. Only regular files are opened for
 reading, without blocking, and every read is bounded.
 """
 
@@ -20,21 +20,21 @@ EntryKind = Literal["file", "directory", "link", "special"]
 
 
 class TreeReader(Protocol):
-    """A tree as a capsule shows it. Whatever is asked for may vanish or change meanwhile."""
+    """A tree as a capsule sees it. Any entry may vanish or change at any time."""
 
     def kind(self, path: InsidePath) -> EntryKind | None:
-        """What is there; None when there is nothing, or only behind a link."""
+        """The type of an entry; None if there is none, or only behind a link."""
 
     def names(self, directory: InsidePath | None) -> list[InsidePath]:
-        """What a directory holds, sorted; None is the top. Empty when it is no directory or
-        cannot be listed. Raises StateError when it holds more than a fixed number of entries.
+        """The entries of a directory, sorted; None is the root. Empty if it is no directory or
+        cannot be listed. Raises StateError if it has more than a fixed number of entries.
         """
 
     def find_file(self, path: InsidePath) -> int | None:
-        """A descriptor of a regular file for reading; None when there is none that can be read."""
+        """A descriptor of a regular file for reading; None if there is no readable one."""
 
     def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
-        """The whole content of a regular file; None when there is none, or it is larger."""
+        """The content of a regular file; None if there is none, or it exceeds the limit."""
 
 
 def open_by_parts(directory: int, path: bytes, flags: int, mode: int = 0) -> int:

@@ -1,9 +1,14 @@
-"""Where this host lets us make groups of processes with limits, and the groups themselves.
+"""Cgroups v1 and v2: the mounted hierarchies, which of them are usable, and capsules' cgroups.
 
-Found out by trying, never by names or versions: a group is made, limited, entered by a child,
-read back and removed. All groups lie in one directory, `atoll` (or `atoll-<uid>`, which an
-administrator may have made for that user), at the highest place of a hierarchy that works: it is
-the same for every terminal and service of a user, so that what one leaves another can sweep.
+A hierarchy is usable if a probe succeeds: create a cgroup, set a limit, move a child into it, read
+it back and remove it. Names and versions decide nothing. All cgroups are in one directory, `atoll`
+(or `atoll-<uid>`, which an administrator may have created for that user), as high in the hierarchy
+as works: it is the same in every session of a user, so that one session can remove what another
+left behind.
+
+Each cgroup records its Atoll home in an extended attribute. An empty cgroup whose home no longer
+exists is removed if it belongs to this user and was created in this mount namespace (in another,
+the same path may be another directory).
 """
 
 from __future__ import annotations
@@ -13,14 +18,94 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from atoll.host.hierarchies import Hierarchy, load_hierarchies
 from atoll.keeper.groups import Group
+from atoll.model.enclosure import LIMITS, Limits
+
+
+class Hierarchy(NamedTuple):
+    """One mounted cgroup hierarchy."""
+
+    controllers: frozenset[str]
+    """Controllers of version 1; in version 2 each directory lists its own."""
+    is_unified: bool
+    mount: str
+    own: str
+    """The cgroup of the process, or the mount point if that is not visible."""
+
+    def candidates(self) -> list[str]:
+        """The directories from the mount point down to the process's own."""
+        found = [self.mount]
+        for part in PurePosixPath(self.own).relative_to(self.mount).parts:
+            found.append(os.path.join(found[-1], part))
+        return found
+
+
+def parse_hierarchies(mountinfo: str, cgroup: str) -> list[Hierarchy]:
+    """Parses the contents of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
+    ours: dict[frozenset[str], str] = {}
+    for line in filter(None, cgroup.split("\n")):
+        _, listed, path = line.split(":", 2)
+        ours[frozenset(listed.split(",")) - {""}] = path
+    found = []
+    for line in mountinfo.split("\n"):
+        left, _, right = line.partition(" - ")
+        kind = right.partition(" ")[0]
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root, mount = (_unescaped(field) for field in left.split(" ")[3:5])
+        is_unified = kind == "cgroup2"
+        options = frozenset(right.rpartition(" ")[2].split(","))
+        for names, path in ours.items():
+            if not names if is_unified else names and names <= options:
+                found.append(Hierarchy(names, is_unified, mount, _visible_path(mount, root, path)))
+    return found
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _visible_path(mount: str, root: str, path: str) -> str:
+    """The path of cgroup `path` if cgroup `root` is what is mounted."""
+    if ".." in path.split("/") or not PurePosixPath(path).is_relative_to(root):
+        return mount
+    return str(mount / PurePosixPath(path).relative_to(root))
+
+
+def load_hierarchies(pid: int | str = "self") -> list[Hierarchy]:
+    """The hierarchies visible to this process; `own` is the cgroup of process `pid`."""
+    texts = []
+    for place in ("self/mountinfo", f"{pid}/cgroup"):
+        try:
+            with open(f"/proc/{place}", encoding="utf-8", errors="surrogateescape") as stream:
+                texts.append(stream.read())
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+    return parse_hierarchies(*texts)
+
+
+def find_unified(pid: int | str = "self") -> str | None:
+    """The cgroup directory of a process in version 2, if that is mounted."""
+    return next((tree.own for tree in load_hierarchies(pid) if tree.is_unified), None)
+
+
+def can_enter(directories: Iterable[str]) -> bool:
+    """Whether this process may move itself to these cgroups of version 2: that requires write
+    access to the common ancestor.
+    """
+    own = find_unified()
+    return own is not None and all(
+        os.access(os.path.join(os.path.commonpath([own, place]), "cgroup.procs"), os.W_OK)
+        for place in directories
+    )
+
 
 UNIFIED, FREEZER = "unified", "freezer"
-LIMITED = ("memory", "pids", "cpu")
-"""What limits need. `unified` (version 2, also without controllers) and `freezer` stop and end."""
+LIMITED = tuple(kind.controller for kind in LIMITS if kind.controller)
+"""The controllers that limits need; `unified` (version 2) and `freezer` freeze and kill."""
 
 _PARENT = "atoll"
 _PERIOD_US = 100_000
@@ -32,58 +117,47 @@ _TRIAL = {"memory": 64 << 20, "pids": 64, "cpu": 0.1}
 _TURNS = 100
 
 
-class Limits(Protocol):
-    """As in `atoll.model.spec.Limits`; None is no limit."""
-
-    @property
-    def memory_bytes(self) -> int | None: ...
-    @property
-    def cpus(self) -> float | None: ...
-    @property
-    def pids(self) -> int | None: ...
-
-
-class Attempt(NamedTuple):
-    """What one directory gave when it was tried."""
+class CgroupProbe(NamedTuple):
+    """The result of probing one directory."""
 
     parent: str
     works: frozenset[str]
     reasons: dict[str, str]
-    """Why the others do not."""
+    """Why the other uses do not work."""
 
 
-class Places(NamedTuple):
-    """The directories for groups, by what they are for, and in words why some are missing."""
+class CgroupParents(NamedTuple):
+    """The parent directories for cgroups by use, and why some uses are missing."""
 
     parents: dict[str, str]
     missing: dict[str, str]
 
 
-class Made(NamedTuple):
-    """A group: its directories as `atoll.keeper.groups.Group` takes them."""
+class CreatedCgroup(NamedTuple):
+    """A cgroup: its directories as `atoll.keeper.groups.Group` expects them."""
 
     directories: dict[str, str]
     unmet: dict[str, str]
-    """The limits (`memory`, `cpus`, `pids`) that were asked for and are not enforced: why."""
+    """The requested limits (`memory`, `cpus`, `pids`) that are not enforced, with reasons."""
 
 
 class Swept(NamedTuple):
     removed: list[str]
     stuck: dict[str, list[int]]
-    """Groups that are still there, with the processes that are left in them."""
+    """Cgroups that could not be removed, with the processes in them."""
 
 
-Try = Callable[[str, Sequence[str]], Attempt]
+Try = Callable[[str, Sequence[str]], CgroupProbe]
 
 
-def find_places(
+def find_cgroup_parents(
     hierarchies: Iterable[Hierarchy] | None = None, attempt: Try | None = None
-) -> Places:
-    """Tries the directories in question, version 2 first. Leaves no group behind."""
+) -> CgroupParents:
+    """Probes the candidate directories, version 2 first. Leaves no cgroup behind."""
     known = load_hierarchies() if hierarchies is None else list(hierarchies)
     choice = _Choice(attempt or try_directory)
     choice.make((tree for tree in known if tree.is_unified), (UNIFIED, *LIMITED))
-    # What version 2 can freeze needs no other freezer.
+    # Where version 2 can freeze, no other freezer is needed.
     others = LIMITED if UNIFIED in choice.parents else (*LIMITED, FREEZER)
     for use in others:
         if use not in choice.parents:
@@ -94,7 +168,7 @@ def find_places(
         for use in (*others, UNIFIED)
         if use not in choice.parents
     }
-    return Places(choice.parents, missing)
+    return CgroupParents(choice.parents, missing)
 
 
 class _Choice:
@@ -104,8 +178,8 @@ class _Choice:
         self.reasons: dict[str, list[str]] = {}
 
     def make(self, trees: Iterable[Hierarchy], uses: Sequence[str]) -> None:
-        """Takes the directory that works for most of the uses, the highest among equals."""
-        best: Attempt | None = None
+        """Selects the directory that works for the most uses, the highest among equals."""
+        best: CgroupProbe | None = None
         for directory in (path for tree in trees for path in tree.candidates()):
             tried = self._attempt(directory, uses)
             for use, reason in tried.reasons.items():
@@ -118,8 +192,8 @@ class _Choice:
             self.parents.update(dict.fromkeys(best.works, best.parent))
 
 
-def try_directory(directory: str, uses: Sequence[str]) -> Attempt:
-    """Makes a group below `directory`, limits it, sends a child through and removes it."""
+def try_directory(directory: str, uses: Sequence[str]) -> CgroupProbe:
+    """Creates a cgroup below `directory`, sets limits, moves a child through it and removes it."""
     parent = _parent_in(directory)
     was_there = os.path.exists(parent)
     name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -135,22 +209,22 @@ def try_directory(directory: str, uses: Sequence[str]) -> Attempt:
         finally:
             Group({UNIFIED: group}).remove()
     except OSError as error:
-        closed = _said(error)
+        closed = _reason(error)
     if not was_there:
         _remove_if_empty(parent)
     if closed is not None:
-        return Attempt(parent, frozenset(), dict.fromkeys(uses, closed))
-    return Attempt(parent, frozenset(use for use in uses if use not in reasons), reasons)
+        return CgroupProbe(parent, frozenset(), dict.fromkeys(uses, closed))
+    return CgroupProbe(parent, frozenset(use for use in uses if use not in reasons), reasons)
 
 
 def _parent_in(directory: str) -> str:
-    """Our directory there, which may still have to be made."""
+    """Atoll's directory there, which may not exist yet."""
     uid = os.geteuid()
     paths = [os.path.join(directory, name) for name in (f"{_PARENT}-{uid}", _PARENT)]
     owners = [_owner(path) for path in paths]
     if uid in owners:
         return paths[owners.index(uid)]
-    # One of somebody else's is not for us: its owner can freeze and kill what is in it.
+    # A directory of another user is not usable: its owner can freeze and kill what is in it.
     return paths[1] if owners[1] is None else paths[0]
 
 
@@ -162,7 +236,7 @@ def _owner(path: str) -> int | None:
 
 
 def _make_directory(parent: str, name: str, uses: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The directory of a group, and why it does not serve some of its uses; OSError if none."""
+    """The directory of a cgroup, and why some uses do not work; OSError if none does."""
     group = os.path.join(parent, name)
     for turn in range(1, _TURNS + 1):
         try:
@@ -172,16 +246,16 @@ def _make_directory(parent: str, name: str, uses: Sequence[str]) -> tuple[str, d
             with suppress(FileExistsError):
                 os.mkdir(group)
         except OSError as error:
-            # Another Atoll may just have removed the parent, which was empty, again and again.
+            # Another Atoll may have just removed the empty parent, repeatedly.
             if error.errno not in (errno.ENOENT, errno.ENODEV) or turn == _TURNS:
                 raise
         else:
             return group, reasons
-    raise AssertionError  # the last turn returns or raises
+    raise AssertionError  # the last iteration returns or raises
 
 
 def _enable(parent: str, uses: Sequence[str]) -> dict[str, str]:
-    """Has version 2 give its controllers to the groups in `parent`; why not, by use."""
+    """Enables version 2's controllers for the children of `parent`; returns failures by use."""
     if not os.path.exists(os.path.join(parent, "cgroup.subtree_control")):
         return {}
     reasons = {}
@@ -203,8 +277,8 @@ def _enable_in(directory: str, controller: str) -> str | None:
         _write(directory, "cgroup.subtree_control", f"+{controller}")
     except OSError as error:
         if error.errno == errno.EBUSY:
-            return f"`{directory}` holds processes itself, so nothing below it can be limited"
-        return _said(error)
+            return f"`{directory}` contains processes, so cgroups below it cannot be limited"
+        return _reason(error)
     return None
 
 
@@ -216,7 +290,7 @@ def _try_use(group: str, use: str) -> str | None:
 
 
 def _try_entering(group: str) -> str | None:
-    """Has a child enter; None if that worked, else why not."""
+    """Moves a child into the cgroup; None on success, otherwise the reason."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -225,18 +299,18 @@ def _try_entering(group: str) -> str | None:
             inside.enter()
             os.write(writer, b"ok" if os.getpid() in inside.pids() else b"entering has no effect")
         except OSError as error:
-            os.write(writer, os.fsencode(_said(error)))
+            os.write(writer, os.fsencode(_reason(error)))
         finally:
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
-        said = os.fsdecode(stream.read())
+        result = os.fsdecode(stream.read())
     os.waitpid(pid, 0)
-    return None if said == "ok" else said or "the probe died"
+    return None if result == "ok" else result or "the probe died"
 
 
 def plan_settings(use: str, value: float | None, files: Collection[str]) -> list[tuple[str, str]]:
-    """Which of a group's files get which text, in this order; None takes a limit away."""
+    """The files of a cgroup to write, in order, with their content; None removes a limit."""
     if use == "cpu":
         quota = None if value is None else str(max(round(value * _PERIOD_US), _LEAST_QUOTA_US))
         wanted = [("cpu.max", f"{quota or 'max'} {_PERIOD_US}")]
@@ -253,22 +327,22 @@ def plan_settings(use: str, value: float | None, files: Collection[str]) -> list
         ]
     else:
         text, both = "-1" if value is None else str(int(value)), "memory.memsw.limit_in_bytes"
-        # Memory with swap may never be less than memory alone, also on the way.
+        # The limit of memory with swap must never be below that of memory alone.
         wanted = [(both, "-1"), ("memory.limit_in_bytes", text), (both, text)]
     return [setting for setting in wanted if setting[0] in files]
 
 
 def set_limit(group: str, use: str, value: float | None) -> str | None:
-    """Writes and reads back; None if the limit holds, else why not."""
+    """Writes a limit and reads it back; None on success, otherwise the reason."""
     try:
         settings = plan_settings(use, value, os.listdir(group))
         for file, text in settings:
             _write(group, file, text)
         for file, text in dict(settings).items():
             if not _holds(_read(group, file), text):
-                return f"`{os.path.join(group, file)}` did not take `{text}`"
+                return f"`{os.path.join(group, file)}` did not accept `{text}`"
     except OSError as error:
-        return _said(error)
+        return _reason(error)
     return None if settings else f"`{group}` has no limit for `{use}`"
 
 
@@ -280,43 +354,45 @@ def _holds(found: str, text: str) -> bool:
     return found.split() == text.split()
 
 
-def make_group(places: Places, name: str, limits: Limits) -> Made:
-    """Makes the group `name` in all places and sets its limits; one that is there is taken over.
+def make_group(places: CgroupParents, name: str, limits: Limits) -> CreatedCgroup:
+    """Creates the cgroup `name` in all parents and sets its limits; an existing one is reused.
 
-    Never fails for lack of a limit, since the caller can watch instead: see `Made.unmet`.
-    ValueError if it cannot be a name.
+    Does not fail if a limit cannot be set, since the caller can watch it instead: see
+    `CreatedCgroup.unmet`. Raises ValueError for an unusable name.
     """
     if not _NAME.fullmatch(name) or _PROBE.fullmatch(name):
-        raise ValueError(f"`{name}` cannot be the name of a group")
+        raise ValueError(f"`{name}` cannot be the name of a cgroup")
     directories: dict[str, str] = {}
     reasons = dict(places.missing)
     for parent, uses in _uses(places).items():
         try:
             group, refused = _make_directory(parent, name, uses)
         except OSError as error:
-            reasons.update(dict.fromkeys(uses, _said(error)))
+            reasons.update(dict.fromkeys(uses, _reason(error)))
             continue
         reasons.update(refused)
         directories.update(dict.fromkeys((use for use in uses if use not in refused), group))
     unmet = {}
-    asked = {"memory": limits.memory_bytes, "cpus": limits.cpus, "pids": limits.pids}
-    for limit, value in asked.items():
-        use = "cpu" if limit == "cpus" else limit
+    for kind in LIMITS:
+        use = kind.controller
+        if not use:
+            continue
+        value: float | None = getattr(limits, kind.field)
         reason = reasons.get(use)
         if use in directories:
             reason = set_limit(directories[use], use, value)
         if value is not None and reason is not None:
-            unmet[limit] = reason
-    return Made(directories, unmet)
+            unmet[kind.name] = reason
+    return CreatedCgroup(directories, unmet)
 
 
-def sweep(places: Places, prefix: str, is_alive: Callable[[str], bool]) -> Swept:
-    """Ends and removes the groups `prefix…` that are not alive, and what dead probes left.
+def sweep(places: CgroupParents, prefix: str, is_alive: Callable[[str], bool]) -> Swept:
+    """Kills and removes the cgroups `prefix…` that are not alive, and the remains of dead probes.
 
-    A parent that is empty then goes, too. OSError if a group is not ours to remove.
+    Removes empty parents as well. Raises OSError if a cgroup may not be removed.
     """
     if not prefix:
-        raise ValueError("without a prefix, other homes' groups would be swept")
+        raise ValueError("without a prefix, cgroups of other homes would be removed")
     found: dict[str, dict[str, str]] = {}
     for parent, uses in _uses(places).items():
         for name in _groups_in(parent):
@@ -337,8 +413,8 @@ def sweep(places: Places, prefix: str, is_alive: Callable[[str], bool]) -> Swept
     return swept
 
 
-def _uses(places: Places) -> dict[str, list[str]]:
-    """What each directory is for."""
+def _uses(places: CgroupParents) -> dict[str, list[str]]:
+    """The uses of each directory."""
     found: dict[str, list[str]] = {}
     for use, parent in places.parents.items():
         found.setdefault(parent, []).append(use)
@@ -369,7 +445,7 @@ def _read(directory: str, name: str) -> str:
 
 
 def _write(directory: str, name: str, text: str) -> None:
-    # Never created: where there is no such file, nothing would heed it.
+    # Never created: a missing file would have no effect.
     fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode("ascii"))
@@ -377,5 +453,61 @@ def _write(directory: str, name: str, text: str) -> None:
         os.close(fd)
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return f"`{error.filename}`: {error.strerror}" if error.filename else str(error.strerror)
+
+
+_HOME = "user.atoll.home"
+_CAPSULE_NAME = re.compile(r"[0-9a-f]{8}-[0-9]+")
+
+
+def record_home(directories: Iterable[str], home: Path) -> None:
+    """Records the home for which the directories of a cgroup were created."""
+    value = f"{_namespace()} {home}".encode(errors="surrogateescape")
+    for directory in set(directories):
+        with suppress(OSError):  # without the record it is not swept as an orphan
+            os.setxattr(directory, _HOME, value)
+
+
+def sweep_orphans(parents: Iterable[str]) -> None:
+    """Removes orphaned cgroups below these directories."""
+    namespace = _namespace()
+    for parent in set(parents):
+        for name in _names(parent):
+            path = os.path.join(parent, name)
+            if _is_orphan(path, namespace):
+                # The kernel refuses to remove one with processes or children.
+                with suppress(OSError):
+                    os.rmdir(path)
+
+
+def _names(parent: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(parent) if _CAPSULE_NAME.fullmatch(name))
+    except OSError:
+        return []
+
+
+def _is_orphan(group: str, namespace: int) -> bool:
+    try:
+        if os.stat(group).st_uid != os.geteuid():
+            return False
+        made_in, _, home = os.getxattr(group, _HOME).decode(errors="surrogateescape").partition(" ")
+    except OSError:
+        return False
+    return made_in == str(namespace) and os.path.isabs(home) and _is_gone(home)
+
+
+def _is_gone(path: str) -> bool:
+    """True only if the kernel reports that the path does not exist."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/mnt").st_ino

@@ -1,7 +1,7 @@
-"""One method call over D-Bus, to a service that listens on a socket of this user.
+"""A single D-Bus method call to a service that listens on a socket of this user.
 
-Speaks only what such a call needs: authentication by user id, a call, and its reply. No program is
-started and no bus is needed, so it also serves the private socket of a systemd user manager.
+Implements only what such a call needs: authentication by user id, the call and its reply. It starts
+no program and needs no bus, so it works with the private socket of a systemd user manager.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LONGEST_MESSAGE = 1 << 24
 
 
 class DBusError(Exception):
-    """The service refused, or what it said could not be understood."""
+    """The service refused the call, or its reply could not be parsed."""
 
 
 class Method(NamedTuple):
-    """What is called, and on which object."""
+    """The method to call, and its object."""
 
     destination: str
     path: str
@@ -36,8 +36,8 @@ class Method(NamedTuple):
     member: str
 
 
-class Body:
-    """The arguments of a call, written one after the other; `signature` grows with them."""
+class DBusBody:
+    """The arguments of a call, marshalled in order; `signature` grows with them."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -48,7 +48,7 @@ class Body:
         self._put_string(value)
 
     def properties(self, values: Sequence[tuple[str, str, object]]) -> None:
-        """An array of names with typed values (`a(sv)`); the types are `s`, `b`, `t` and `au`."""
+        """An array of names with variants (`a(sv)`); supported types are `s`, `b`, `t` and `au`."""
         self.signature += "a(sv)"
         self._array(8, [partial(self._put_property, *value) for value in values])
 
@@ -61,7 +61,7 @@ class Body:
         self.data += bytes(-len(self.data) % size)
 
     def field(self, code: int, kind: str, value: str) -> None:
-        """An entry of a message's header."""
+        """An entry of the message header."""
         self.align(8)
         self.data.append(code)
         self._put_signature(kind)
@@ -83,7 +83,7 @@ class Body:
             raise ValueError(f"`{name}` cannot be sent as `{kind}`")
 
     def _array(self, alignment: int, items: Sequence[Callable[[], None]]) -> None:
-        """Its length in bytes, without the padding before the first item, then the items."""
+        """The length in bytes, without the padding before the first item, then the items."""
         self._put_number("<I", 0)
         place = len(self.data) - 4
         self.align(alignment)
@@ -106,9 +106,9 @@ class Body:
         self.data += value.encode("ascii") + b"\0"
 
 
-def render_call(method: Method, body: Body) -> bytes:
-    """The whole message."""
-    fields = Body()
+def render_call(method: Method, body: DBusBody) -> bytes:
+    """The complete message."""
+    fields = DBusBody()
     fields.field(_PATH, "o", method.path)
     fields.field(_INTERFACE, "s", method.interface)
     fields.field(_MEMBER, "s", method.member)
@@ -120,11 +120,11 @@ def render_call(method: Method, body: Body) -> bytes:
     return fixed + bytes(fields.data) + bytes(body.data)
 
 
-def call(path: str, method: Method, body: Body, *, timeout_s: float) -> None:
-    """Calls a method of the service that listens at `path`, and waits until it has answered.
+def call(path: str, method: Method, body: DBusBody, *, timeout_s: float) -> None:
+    """Calls a method of the service that listens at `path`, and waits for the reply.
 
-    Raises OSError when nothing listens there, TimeoutError when the time is over, EOFError when the
-    service hangs up, and DBusError when it refuses.
+    Raises OSError if nothing listens there, TimeoutError, EOFError if the service closes the
+    connection, and DBusError if it refuses the call.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         stream = _Stream(sock, time.monotonic() + timeout_s)
@@ -134,17 +134,17 @@ def call(path: str, method: Method, body: Body, *, timeout_s: float) -> None:
             sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         )
         if not peer:
-            # It is outside of this pid namespace: to it our process ids are those of others.
+            # Process ids differ between pid namespaces.
             raise DBusError("the service is in another pid namespace")
         stream.send(b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n")
         if not stream.line().startswith(b"OK "):
-            raise DBusError("the service does not accept this user")
+            raise DBusError("the service rejects this user")
         stream.send(b"BEGIN\r\n" + render_call(method, body))
         _await_reply(stream)
 
 
 class _Stream:
-    """A socket with one deadline for all that is sent and received."""
+    """A socket with one deadline for everything sent and received."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -168,7 +168,7 @@ class _Stream:
             self._limit()
             chunk = self._sock.recv(count - len(found))
             if not chunk:
-                raise EOFError("the service hung up")
+                raise EOFError("the service closed the connection")
             found += chunk
         return bytes(found)
 
@@ -180,7 +180,7 @@ class _Stream:
 
 
 def _await_reply(stream: _Stream) -> None:
-    """Signals may come first; there is one call, so there is one reply."""
+    """Signals may come first; there is only one call, so there is only one reply."""
     while True:
         fixed = stream.exactly(_FIXED.size)
         order = "<" if fixed[:1] == b"l" else ">"
@@ -193,7 +193,7 @@ def _await_reply(stream: _Stream) -> None:
         if kind == _RETURN:
             return
         if kind == _ERROR:
-            raise DBusError(_first_string(body, order) or "the service refuses")
+            raise DBusError(_first_string(body, order) or "the service refused the call")
 
 
 def _first_string(body: bytes, order: str) -> str:

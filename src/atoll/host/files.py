@@ -1,5 +1,5 @@
-"""Files, with the promises that the rest builds on: atomic writes, and a removal that never leaves
-Atoll's home and never follows a link.
+"""File operations with guarantees: atomic writes, and a removal that never leaves Atoll's home and
+never follows a link.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from atoll.model.errors import PrerequisiteError, StateError
 
 
 def make_private_directory(path: Path) -> None:
-    """Makes a directory, and those above it that are missing, for their owner alone."""
+    """Creates a directory and its missing parents with mode 0700."""
     missing = [place for place in (path, *path.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir(exist_ok=True, mode=0o700)
@@ -24,7 +24,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replaces `path` whole or not at all; if `durable`, also through a power cut."""
+    """Replaces `path` atomically; with `durable`, also across a power failure."""
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -41,7 +41,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
 
 def sync_directory(path: Path) -> None:
-    """Has the names in a directory written to its disk."""
+    """Syncs the entries of a directory to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -50,7 +50,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Has the content of a file written to its disk."""
+    """Syncs the content of a file to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -59,7 +59,7 @@ def sync_file(path: Path) -> None:
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Creates `path`; never overwrites. Raises StateError when it exists."""
+    """Creates `path` without overwriting. Raises StateError if it exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     except FileExistsError as error:
@@ -69,10 +69,10 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
-    """The content of a regular file, or None when there is none.
+    """The content of a regular file, or None if there is none.
 
-    Never follows a final link, never blocks on a fifo. Raises StateError for anything that is
-    not a regular file or is larger than the limit.
+    Does not follow a final link or block on a fifo. Raises StateError for anything but a regular
+    file, and for one larger than the limit.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -95,10 +95,10 @@ def read_regular(path: Path, *, limit_bytes: int) -> bytes | None:
 
 
 def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None:
-    """The content of a regular file below `root`, which somebody hostile may be writing to.
+    """The content of a regular file below `root`, which a hostile process may be changing.
 
-    No component of the path is followed if it is a link. None when there is no such file, or it
-    is larger than the limit.
+    Follows no link in any component. Returns None if there is no such file, or if it is larger
+    than the limit.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     handle = _open_plain(root)
@@ -110,7 +110,7 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
         os.close(handle)
     status = os.fstat(leaf)
     if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
-        # A directory cannot even be made a stream.
+        # `open` fails on the descriptor of a directory.
         os.close(leaf)
         return None
     with os.fdopen(leaf, "rb") as stream:
@@ -119,10 +119,10 @@ def read_beneath(root: Path, relative: str, *, limit_bytes: int) -> bytes | None
 
 
 def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = False) -> None:
-    """Writes a file below `root`, which somebody hostile may have written to before.
+    """Writes a file below `root`, which a hostile process may have written to before.
 
-    Directories that are missing are made. Raises StateError where a link or anything else is in
-    the way: nothing outside of `root` is ever written.
+    Creates missing directories. Raises StateError if a link or another obstacle is on the path:
+    nothing outside `root` is ever written.
     """
     handle = _open_plain(root)
     try:
@@ -136,7 +136,7 @@ def write_beneath(root: Path, relative: str, data: bytes, *, append: bool = Fals
         if not stat.S_ISREG(status.st_mode):
             raise StateError(f"`{root / relative}` is not a regular file")
         if not append:
-            # Only now that its kind is known.
+            # Truncated only after its type is known.
             os.ftruncate(leaf, 0)
         stream.write(data)
 
@@ -158,10 +158,10 @@ def _open_to_write(root: int, path: bytes) -> int:
 
 
 def remove_beneath(root: Path, relative: str, *, whiteout: bool = False) -> None:
-    """Removes a file below `root`, which somebody hostile may have written to before; fine when
-    there is none. With `whiteout` an overlay shows nothing there any more, whatever lies below.
+    """Removes a file below `root`, which a hostile process may have written to before; a missing
+    one is fine. With `whiteout`, an overlay hides the path in its lower layers as well.
 
-    Raises StateError where a link is in the way: nothing outside of `root` is touched.
+    Raises StateError if a link is on the path: nothing outside `root` is changed.
     """
     *parents, name = relative.split("/")
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -181,7 +181,7 @@ def remove_beneath(root: Path, relative: str, *, whiteout: bool = False) -> None
 
 
 def require_own_directory(path: Path, *, writable: bool = True) -> None:
-    """Makes Atoll's home if it is missing, and refuses one that others control."""
+    """Creates Atoll's home if it is missing, and refuses one that other users control."""
     try:
         make_private_directory(path)
         status = path.stat()
@@ -193,7 +193,7 @@ def require_own_directory(path: Path, *, writable: bool = True) -> None:
     if status.st_uid != os.geteuid():
         raise PrerequisiteError(
             f"`{path}` belongs to user id {status.st_uid}, not to {os.geteuid()}",
-            hint="set ATOLL_HOME to a directory of your own",
+            hint="set ATOLL_HOME to a directory that you own",
         )
     if status.st_mode & 0o022:
         raise PrerequisiteError(f"`{path}` can be written by others", hint=f"chmod go-w '{path}'")
@@ -204,26 +204,26 @@ def require_own_directory(path: Path, *, writable: bool = True) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Renames within one filesystem, making the parent."""
+    """Renames within one filesystem and creates the target's parent."""
     make_private_directory(target.parent)
     os.rename(source, target)
 
 
 def discard(path: Path, *, home: Path) -> None:
-    """Takes a tree out of sight in one step; it is reclaimed later. A missing one is fine."""
+    """Moves a tree to the trash atomically; a missing one is fine. `gc` reclaims it later."""
     target = home / "trash" / f"{path.name}-{os.urandom(6).hex()}"
     while os.path.lexists(path):
         make_private_directory(target.parent)
-        # An empty trash is removed by whoever reclaims; then it is made again.
+        # A concurrent `gc` removes an empty trash: create it again.
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, target)
 
 
 def remove_tree(path: Path, *, within: Path) -> None:
-    """Removes `path` and all below it; a missing one is fine.
+    """Removes `path` and everything below it; a missing one is fine.
 
-    Refuses to leave `within` and to touch a tree in which something is mounted, never follows a
-    link, and copes with trees of any depth and with directories that forbid everything.
+    Refuses to leave `within` and to remove a tree that contains a mount point, never follows a
+    link, and handles trees of any depth and directories without permissions.
     """
     home = Path(os.path.realpath(within))
     place = Path(os.path.realpath(path.parent)) / path.name
@@ -237,9 +237,9 @@ def remove_tree(path: Path, *, within: Path) -> None:
         os.unlink(place)
         return
     for point in _mount_points():
-        # A bind mount is on the same device: only this list tells it from an own directory.
+        # A bind mount has the same device: only this list distinguishes it from a directory.
         if place in (point, *point.parents):
-            raise StateError(f"something is mounted on `{point}`: not removed")
+            raise StateError(f"`{point}` is a mount point: not removed")
     parent = _open_plain(place.parent)
     try:
         root = _open_directory(place.name, parent)
@@ -255,7 +255,7 @@ def remove_tree(path: Path, *, within: Path) -> None:
 def _mount_points() -> list[Path]:
     with open("/proc/self/mountinfo", "rb") as stream:
         fields = [line.split(b" ")[4] for line in stream]
-    # The kernel writes blanks and backslashes as `\040`.
+    # The kernel escapes blanks and backslashes as `\040`.
     return [
         Path(os.fsdecode(re.sub(rb"\\(\d{3})", lambda found: bytes([int(found[1], 8)]), field)))
         for field in fields
@@ -267,7 +267,7 @@ def _open_plain(path: Path) -> int:
 
 
 def _open_directory(name: str, parent: int) -> int:
-    """Opens a directory for emptying, lifting a mode that forbids it."""
+    """Opens a directory to empty it, and changes a mode that forbids it."""
     handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -278,9 +278,9 @@ def _open_directory(name: str, parent: int) -> int:
 
 
 def _empty(root: int, *, device: int) -> None:
-    """Empties a directory without recursion: subdirectories are first lifted to the top.
+    """Empties a directory without recursion: subdirectories are first moved to the top.
 
-    The lifting keeps the number of open descriptors and the length of paths constant.
+    This keeps the number of open descriptors and the length of paths constant.
     """
     counter = 0
     while names := _names(root):
@@ -290,7 +290,7 @@ def _empty(root: int, *, device: int) -> None:
 
 
 def _names(directory: int) -> list[str]:
-    """What is in a directory now: on btrfs an open one does not show what came later."""
+    """The entries of a directory: on btrfs an open one does not list later ones."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         return os.listdir(handle)
@@ -306,18 +306,18 @@ def _unlink_plain(name: str, parent: int) -> bool:
 
 
 def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
-    """Removes one directory of `root`: its files at once, its subdirectories into `root`."""
+    """Removes one directory of `root`: deletes its files, moves its subdirectories to `root`."""
     handle = _open_directory(name, root)
     try:
         own = os.fstat(handle).st_dev
         if own != device:
-            # Nothing is mounted here, so it is a volume of the same filesystem, from which nothing
-            # can be lifted out.
+            # No mount point, so it is a subvolume of the same filesystem, from which nothing can be
+            # moved out.
             _empty(handle, device=own)
         for child in _names(handle):
             if _unlink_plain(child, handle):
                 continue
-            # A directory can only be moved when it may be written itself: its `..` changes.
+            # Moving a directory changes its `..`, so it must be writable itself.
             os.close(_open_directory(child, handle))
             counter = _lift(child, handle, root, counter)
     finally:

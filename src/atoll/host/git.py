@@ -1,8 +1,7 @@
-"""Git through one door: machine formats only, no hook, no prompt, no option that can be injected.
+"""Runs git: machine formats only, no hooks, no prompts, no option injection.
 
-Questions about an owner's repository are asked here on the host. Questions about a workspace pass
-an Enclosure, so that they are asked with what the capsule may know and not with the owner's
-environment.
+Questions about the owner's repository are answered here on the host. Questions about a workspace
+pass an Enclosure, so that git runs with the capsule's environment instead of the owner's.
 """
 
 from __future__ import annotations
@@ -10,16 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host import discovery, files, ref_files
+from atoll.host import files, ref_files
 from atoll.host.process import Completed, failure, run, wait_until
+from atoll.model.enclosure import Enclosure
 from atoll.model.errors import StateError
 from atoll.model.names import printable
-from atoll.model.plan import Enclosure
 
 _SAFE = (
     "-c",
@@ -32,28 +32,22 @@ _SAFE = (
     "advice.detachedHead=false",
 )
 DURABLE = ("-c", "core.fsync=all", "-c", "core.fsyncMethod=fsync")
-"""Before a verb: what it writes is on disk when it returns. By itself git would not wait."""
+"""Options before a verb that make git sync what it writes."""
 _ABSENT = 128
 _HALF_MADE = b"/commondir: "
-"""Git gives up when it meets the record of a worktree that another git is making right now."""
+"""Git fails if it reads the record of a worktree that another git is creating."""
 _HALF_MADE_S = 2.0
 _STALE_S = 2.0
-_QUOTED = re.compile(rb'"((?:[^"\\]|\\[0-3][0-7]{2}|\\[abfnrtv\\"])*)"')
-_LINE = re.compile(rb"[^\n]*")
-_ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)")
-_ESCAPED = {
-    b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v",
-}  # fmt: skip
 
 
 class Checkout(NamedTuple):
-    """A working tree of the owner's and the repository that it belongs to."""
+    """A working tree of the owner and its repository."""
 
     root: str
     repository: str
 
 
-def git(  # noqa: PLR0913 - one door, and every caller names what it needs
+def git(  # noqa: PLR0913 - callers name what they need
     *args: str,
     cwd: str,
     within: Enclosure | None = None,
@@ -62,14 +56,13 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
     keep_fds: Sequence[int] = (),
     alone: bool = False,
     allowed: Sequence[int] = (0,),
-    safe: bool = True,
 ) -> Completed:
-    """Runs git in `cwd`. `safe=False` lets the repository's own hooks run: only inside."""
+    """Runs git in `cwd`, without hooks and other programs that the repository configures."""
     tried: list[Completed] = []
 
     def answered() -> bool:
         answer = run(
-            ("git", *(_SAFE if safe else ()), *args),
+            ("git", *_SAFE, *args),
             cwd=cwd,
             within=within,
             env=env,
@@ -77,7 +70,6 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
             keep_fds=keep_fds,
             alone=alone,
             allowed=(*allowed, _ABSENT),
-            patient=not safe,  # hooks do what they like
         )
         tried.append(answer)
         return answer.code != _ABSENT or _HALF_MADE not in answer.stderr
@@ -90,10 +82,10 @@ def git(  # noqa: PLR0913 - one door, and every caller names what it needs
 
 @contextmanager
 def turn(repository: str, *, shared: bool = False) -> Iterator[int]:
-    """One at a time, or several readers: git's own locks do not cover worktrees being made.
+    """Locks a repository, shared or exclusively: git's own locks do not cover new worktrees.
 
-    The lock is on the directory itself, so it leaves nothing and holds for every Atoll home. Tools
-    that are handed the descriptor hold it as long as they live.
+    The lock is on the directory itself, so it leaves no file and applies to every Atoll home. A
+    program that inherits the descriptor holds the lock until it exits.
     """
     handle = os.open(repository, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -104,10 +96,10 @@ def turn(repository: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def find_checkout(path: str) -> Checkout:
-    """The checkout that holds `path`. Raises StateError when there is none that can be used."""
+    """The checkout that contains `path`. Raises StateError if there is no usable one."""
     if not os.path.isdir(path):
         raise StateError(f"there is no directory `{printable(path)}`")
-    if (plain := discovery.find_plain_checkout(path)) is not None:
+    if (plain := find_plain_checkout(path)) is not None:
         return Checkout(root=plain, repository=os.path.join(plain, ".git"))
     answer = git(
         "rev-parse", "--is-bare-repository", "--is-inside-work-tree", "--show-cdup",
@@ -123,28 +115,28 @@ def find_checkout(path: str) -> Checkout:
         )
     bare, inside, places = answer.text.removesuffix("\n").split("\n", 2)
     if bare != "true" and inside != "true":
-        raise StateError(f"`{printable(path)}` is inside a repository's own files", hint="cd ..")
+        raise StateError(f"`{printable(path)}` is inside a `.git` directory", hint="cd ..")
     if bare == "true":
         raise StateError(
-            f"`{printable(path)}` is a bare repository: it has no checkout to make capsules of",
+            f"`{printable(path)}` is a bare repository: capsules need a checkout",
             hint=f"git clone '{printable(path)}' work && cd work",
         )
-    # The way up is dots and slashes, so that only the last line can hold further ones.
+    # The relative path consists of dots and slashes, so only the last line can contain newlines.
     up, repository = places.split("\n", 1)
     root = os.path.realpath(os.path.join(path, up))
     return Checkout(root=root, repository=os.path.realpath(repository))
 
 
-def find_commit(ref: str, *, cwd: str, within: Enclosure | None = None) -> str | None:
-    """The commit that `ref` names, or None. A ref is never read as an option."""
+def find_commit(ref: str, *, cwd: str) -> str | None:
+    """The commit that `ref` names, or None. A ref is never parsed as an option."""
     if ref.startswith("-") or not ref.isprintable():
         return None
     answer = git(
         "-c", "core.warnAmbiguousRefs=true",
         "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}",
-        cwd=cwd, within=within, allowed=(0, 1, _ABSENT),
+        cwd=cwd, allowed=(0, 1, _ABSENT),
     )  # fmt: skip
-    # An ambiguous name answers with a warning and a guess; a guess is not good enough here.
+    # For an ambiguous name git warns and guesses; the guess is not used.
     if answer.code != 0 or (ref != "HEAD" and b"ambiguous" in answer.stderr):
         return None
     lines = [line for line in answer.text.split("\n") if re.fullmatch("[0-9a-f]{40,64}", line)]
@@ -152,7 +144,7 @@ def find_commit(ref: str, *, cwd: str, within: Enclosure | None = None) -> str |
 
 
 def find_ref(ref: str, *, cwd: str) -> str | None:
-    """What a full ref name points to, or None; `cwd` is the repository itself."""
+    """The object of a full ref name, or None; `cwd` is the repository itself."""
     with suppress(ref_files.UnusualError):
         return ref_files.find_ref(cwd, ref)
     answer = git("show-ref", "--verify", "--hash", ref, cwd=cwd, allowed=(0, 1, _ABSENT))
@@ -160,7 +152,7 @@ def find_ref(ref: str, *, cwd: str) -> str | None:
 
 
 def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> bool:
-    """Creates `ref` only if it does not exist; returns whether it did."""
+    """Creates `ref` if it does not exist; returns whether it was created."""
     absent = "0" * len(commit)
     answer = git(
         "update-ref", ref, commit, absent,
@@ -174,9 +166,9 @@ def create_ref(ref: str, commit: str, *, cwd: str, keep_fds: Sequence[int] = ())
 
 
 def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
-    """Points `ref` to `commit` if it still is at `old`; None means that it must not exist.
+    """Moves `ref` to `commit` if it is still at `old`; None means that it must not exist.
 
-    `cwd` is the repository itself. What this has done lives through a power cut.
+    `cwd` is the repository itself. The change is synced to disk.
     """
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     with suppress(ref_files.UnusualError):
@@ -188,16 +180,14 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
 
 
 def set_ref(ref: str, commit: str, *, cwd: str) -> None:
-    """As `move_ref`, from wherever it stands."""
+    """As `move_ref`, whatever the old value."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     _update_ref(ref, commit, cwd=cwd)
     _sync_ref(ref, cwd=cwd)
 
 
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
-    """Deletes one of Atoll's own refs. Raises DriverError if it is not at `old` where that is
-    given.
-    """
+    """Deletes one of Atoll's refs. Raises DriverError if it is not at `old`, if given."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     with suppress(ref_files.UnusualError):
         if _is_deleted_as_file(ref, cwd, old):
@@ -216,50 +206,50 @@ def _is_deleted_as_file(ref: str, repository: str, old: str | None) -> bool:
 
 
 def _update_ref(*args: str, cwd: str) -> None:
-    """Alone: a deletion locks all packed refs for an instant, and nobody may end it in there.
+    """Runs `update-ref` without interruption: a deletion locks all packed refs for a moment.
 
-    Durable: it writes them all anew, and a power cut must find them whole.
+    It is durable, because it rewrites `packed-refs`, which must survive a power failure.
     """
     git(*DURABLE, "update-ref", *args, cwd=cwd, alone=True)
 
 
 def remove_stale_lock(path: Path) -> None:
-    """Git holds a ref's lock for an instant; one that stays is a killed git's.
+    """Removes the lock of a killed git: git holds a ref's lock only for a moment.
 
-    Only for refs that are Atoll's own.
+    Only for Atoll's own refs.
     """
     if path.exists() and not wait_until(lambda: not path.exists(), timeout_s=_STALE_S):
         path.unlink(missing_ok=True)
 
 
 def _sync_ref(ref: str, *, cwd: str) -> None:
-    """Git syncs what a ref says, but not its name."""
+    """Syncs the directory of a ref: git syncs its content only."""
     place = Path(cwd, ref).parent
     if place.is_dir():
         files.sync_directory(place)
 
 
 def is_ancestor(commit: str, of: str, *, cwd: str) -> bool:
-    """Whether a commit is part of the history of another; False when either is not there."""
+    """Whether a commit is an ancestor of another; False if either is missing."""
     answer = git("merge-base", "--is-ancestor", commit, of, cwd=cwd, allowed=(0, 1, _ABSENT))
     return answer.code == 0
 
 
 def distance(one: str, other: str, *, cwd: str) -> tuple[int, int]:
-    """How many commits each of two has that the other one has not."""
+    """How many commits each of two has that the other lacks."""
     counts = git("rev-list", "--left-right", "--count", f"{one}...{other}", cwd=cwd).text.split()
     return int(counts[0]), int(counts[1])
 
 
 def count_changed(*, cwd: str) -> int:
-    """How many entries of a worktree differ from HEAD; an untracked directory counts once."""
-    told = git("status", "--porcelain", "-z", "--no-renames", cwd=cwd).text
-    return sum(1 for entry in told.split("\0") if entry)
+    """The number of entries that differ from HEAD; an untracked directory counts once."""
+    status = git("status", "--porcelain", "-z", "--no-renames", cwd=cwd).text
+    return sum(1 for entry in status.split("\0") if entry)
 
 
 def make_store(path: str, *, like: str, objects: str) -> str:
-    """A bare repository in the format of another one that sees the object directory `objects`, has
-    no settings of the other's and can be thrown away.
+    """Creates a disposable bare repository in the format of another one, without its settings, that
+    has access to the object directory `objects`.
     """
     kind = git("rev-parse", "--show-object-format", cwd=like).text.strip()
     os.makedirs(path)
@@ -268,27 +258,6 @@ def make_store(path: str, *, like: str, objects: str) -> str:
     alternates.parent.mkdir(exist_ok=True)
     alternates.write_bytes(os.fsencode(os.path.realpath(objects)) + b"\n")
     return path
-
-
-def parse_alternates(content: bytes) -> list[str]:
-    """The directories that a store's `info/alternates` names, as git reads it."""
-    found = []
-    place = 0
-    while place < len(content):
-        # What is in quotes may go over several lines; a quote that does not end is part of a name.
-        entry = _QUOTED.match(content, place) or _LINE.match(content, place)
-        if entry is None:
-            break
-        path = _ESCAPE.sub(_unescaped, entry[1]) if entry.re is _QUOTED else entry[0]
-        if path and content[place : place + 1] != b"#":
-            found.append(os.fsdecode(path))
-        place = entry.end() + 1
-    return found
-
-
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    said = escape[1]
-    return bytes([int(said, 8)]) if said.isdigit() else _ESCAPED.get(said, said)
 
 
 def refs_below(prefix: str, *, cwd: str) -> list[tuple[str, str]]:
@@ -322,7 +291,7 @@ def setting(key: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> str:
 
 
 def identity(*, cwd: str) -> tuple[str, str]:
-    """Name and address that the owner commits under; empty where git knows none."""
+    """The owner's name and address for commits; empty where git has none."""
     answer = git("config", "-z", "--get-regexp", r"^user\.(name|email)$", cwd=cwd, allowed=(0, 1))
     found = dict(entry.split("\n", 1) for entry in answer.text.split("\0") if "\n" in entry)
     return found.get("user.name", ""), found.get("user.email", "")
@@ -338,7 +307,68 @@ def version() -> tuple[int, ...]:
 
 
 def gitlinks(commit: str, *, cwd: str) -> dict[str, str]:
-    """The submodules that a commit records, with their commits."""
+    """The submodules recorded by a commit, with their commits."""
     answer = git("ls-tree", "-r", "-z", "--full-tree", commit, cwd=cwd)
     rows = [entry.partition("\t") for entry in answer.text.split("\0") if entry]
     return {path: head.split(" ")[2] for head, _, path in rows if head.startswith("160000 ")}
+
+
+_CONFIG_BYTES = 1 << 20
+_PLAIN_LINE = re.compile(rb"\s*(\[[^\]]+\]|[a-z][a-z0-9-]*\s*=.*[^\\]|[#;].*)?\s*", re.IGNORECASE)
+"""A line of a config file that needs no interpretation by git."""
+_MOVED = re.compile(
+    rb"worktree|include|^\s*bare\s*(?!\s*=\s*false\s*$)", re.IGNORECASE | re.MULTILINE
+)
+"""Settings that may move the checkout, or make the repository bare."""
+_STEERING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_CEILING_DIRECTORIES",
+             "GIT_OBJECT_DIRECTORY", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS")  # fmt: skip
+"""Variables that override git's files."""
+
+
+def find_plain_checkout(path: str) -> str | None:
+    """The root of the checkout that contains `path` and has its repository in `.git`.
+
+    Returns None for everything that git has to judge: linked worktrees, submodules, bare
+    repositories, settings that move the checkout, repositories of other users.
+    """
+    if any(name in os.environ for name in _STEERING):
+        return None
+    place = os.path.realpath(path)
+    try:
+        device = os.stat(place).st_dev
+        while not os.path.lexists(os.path.join(place, ".git")):
+            above = os.path.dirname(place)
+            if above == place or _is_repository(place) or os.stat(above).st_dev != device:
+                return None
+            place = above
+        return place if not _is_repository(place) and _is_plain(place) else None
+    except OSError:
+        return None
+
+
+def _is_repository(place: str) -> bool:
+    """Whether git could consider the directory itself a repository."""
+    return os.path.lexists(os.path.join(place, "HEAD")) and os.path.lexists(
+        os.path.join(place, "objects")
+    )
+
+
+def _is_plain(root: str) -> bool:
+    repository = os.path.join(root, ".git")
+    owned = [os.lstat(place) for place in (repository, root)]
+    if not all(stat.S_ISDIR(status.st_mode) for status in owned):
+        return False
+    # Git refuses a repository of another user unless configured otherwise.
+    if any(status.st_uid != os.geteuid() for status in owned):
+        return False
+    names = set(os.listdir(repository))
+    if not {"HEAD", "objects", "refs", "config"} <= names or "commondir" in names:
+        return False
+    with open(os.path.join(repository, "config"), "rb") as stream:
+        content = stream.read(_CONFIG_BYTES + 1)
+    with open(os.path.join(repository, "HEAD"), "rb") as stream:
+        head = stream.read(_CONFIG_BYTES)
+    if re.match(rb"ref: refs/|[0-9a-f]{40}", head) is None or len(content) > _CONFIG_BYTES:
+        return False
+    lines = content.split(b"\n")
+    return _MOVED.search(content) is None and all(map(_PLAIN_LINE.fullmatch, lines))

@@ -1,4 +1,4 @@
-"""What the rest needs of the kernel; the libc calls themselves are the keeper's."""
+"""Kernel features that the host side uses; the libc calls are in `atoll.keeper.calls`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from atoll.keeper.calls import CLONE_NEWNS, CLONE_NEWUSER, sync_filesystem, unsh
 
 CLONE_NEWNET = 0x40000000
 _FAR = ("198.51.100.1", 443)
-"""An address that nobody has; no packet to it leaves a network without interfaces."""
+"""An unassigned address; no packet to it leaves a network namespace without interfaces."""
 _CAUGHT_S = 2.0
 
 _SYS_OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
-# What a kernel says that has no such call, and what a filter of system calls says for it.
+# The errors of a kernel without the call, and of a seccomp filter that blocks it.
 _NO_CALL = frozenset({errno.ENOSYS, errno.EPERM})
 
 _IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
@@ -33,7 +33,7 @@ __all__ = [
     "CLONE_NEWNET",
     "CLONE_NEWNS",
     "CLONE_NEWUSER",
-    "can_let_out",
+    "can_intercept",
     "can_unshare",
     "idle_priority",
     "new_inotify",
@@ -46,11 +46,11 @@ __all__ = [
 
 
 def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """Opens a path below a directory that somebody hostile may be changing.
+    """Opens a path below a directory that a hostile process may be changing.
 
-    No component is followed if it is a link, the last one included, and nothing outside of the
-    directory is reached: links answer ELOOP or ENOTDIR, whatever leads out EXDEV. The descriptor
-    is closed on exec. An empty path is the directory itself. Raises OSError.
+    Follows no link, in any component, and reaches nothing outside the directory: links fail with
+    ELOOP or ENOTDIR, paths that lead outside with EXDEV. The descriptor is close-on-exec. An empty
+    path is the directory itself. Raises OSError.
     """
     flags |= os.O_CLOEXEC
     if not _has_openat2():
@@ -87,14 +87,14 @@ def _has_openat2() -> bool:
 
 
 def new_inotify() -> int:
-    """A descriptor that file system events are read from, without blocking. Raises OSError."""
+    """A non-blocking inotify descriptor. Raises OSError."""
     return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def watch_directory(inotify: int, path: str, mask: int) -> int:
-    """Has events in a directory reported, links not followed; returns the watch's number.
+    """Watches a directory without following links; returns the watch descriptor.
 
-    Raises OSError, with ENOSPC when the user has no watches left.
+    Raises OSError, with ENOSPC if the user has no watches left.
     """
     place = os.fsencode(path)
     flags = ctypes.c_uint32(mask | _IN_ONLYDIR | _IN_DONT_FOLLOW)
@@ -102,9 +102,9 @@ def watch_directory(inotify: int, path: str, mask: int) -> int:
 
 
 def idle_priority() -> None:
-    """Lets this process use processors and disks only when nothing else does."""
+    """Gives this process idle priority for CPU and disk."""
     os.nice(19)
-    # Where the scheduler of the disk knows no classes, nothing is lost.
+    # Harmless where the I/O scheduler has no classes.
     number = _IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         _libc.syscall(ctypes.c_long(number), 1, 0, ctypes.c_int(_IOPRIO_IDLE))
@@ -118,19 +118,19 @@ def _checked(result: int) -> int:
 
 
 def release_free_memory() -> None:
-    """Gives memory that the allocator of libc keeps for later back to the system."""
+    """Returns free memory of libc's allocator to the system."""
     trim = getattr(_libc, "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(ctypes.c_size_t(0))
 
 
 def can_unshare(flags: int) -> str | None:
-    """Tries to make the namespaces in a child; None if it worked, else what the kernel said."""
+    """Tries to unshare namespaces in a child; None on success, otherwise the kernel's error."""
     return _tried(lambda: unshare(flags))
 
 
-def can_let_out() -> str | None:
-    """Tries, in a network made for it, whether what leaves can be caught; as `can_unshare`."""
+def can_intercept() -> str | None:
+    """Tries transparent interception in a new network namespace; returns as `can_unshare`."""
     from atoll.keeper import networks  # noqa: PLC0415 - only for those who ask
 
     def catch() -> None:
@@ -156,6 +156,6 @@ def _tried(act: Callable[[], None]) -> str | None:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
-        said = stream.read().decode()
+        result = stream.read().decode()
     os.waitpid(pid, 0)
-    return None if said == "ok" else said or "the probe died"
+    return None if result == "ok" else result or "the probe died"

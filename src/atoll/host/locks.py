@@ -1,4 +1,4 @@
-"""Locks that die with their holder."""
+"""Locks that are released when their holder dies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from atoll.host.process import wait_until
 
 
 class Lock:
-    """An exclusive lock on a file that the kernel drops when its last holder dies.
+    """An exclusive lock on a file, which the kernel releases when its last holder dies.
 
-    Programs that are handed `fd` hold it too: a crashed command stays locked until the tools that
-    it started have ended.
+    Programs that inherit `fd` hold it too: after a crash the lock stays until the tools that the
+    command started have exited.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,10 +23,10 @@ class Lock:
         self.fd = -1
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Takes the lock; returns False when somebody else has it and `wait` is not set."""
+        """Takes the lock; returns False if it is taken and `wait` is not set."""
         if wait:
             return self._try(fcntl.LOCK_EX)
-        # Whoever asks `is_locked` shares the lock for an instant, which is no reason to give up.
+        # `is_locked` shares the lock for a moment: retry.
         return wait_until(
             lambda: self._try(fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s=0.05, interval_s=0.005
         )
@@ -45,7 +45,7 @@ class Lock:
             if self._still_at_path(handle):
                 self.fd = handle
                 return True
-            # The previous holder removed the file between our open and our lock.
+            # The previous holder removed the file between open and lock.
             os.close(handle)
 
     def _still_at_path(self, handle: int) -> bool:
@@ -76,7 +76,7 @@ class Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock."""
+    """Whether a live process holds the lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def is_locked(path: Path) -> bool:
 
 
 def await_unlocked(path: Path) -> None:
-    """Sleeps until no living process holds the lock."""
+    """Waits until no live process holds the lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

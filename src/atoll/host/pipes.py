@@ -1,4 +1,4 @@
-"""Talks with a program over its pipes, within bounds."""
+"""Exchanges data with a program over its pipes, within bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, NamedTuple, Protocol
 
-from atoll.host.stillness import LOOK_S, Stillness
+from atoll.host.idle_detection import LOOK_S, IdleTimer
 from atoll.model.errors import DriverError, Unanswered
 from atoll.model.units import render_size
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Piped(Protocol):
-    """A child process with its pipes, which must not be buffered."""
+    """A child process with unbuffered pipes."""
 
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None
@@ -28,14 +28,14 @@ class Piped(Protocol):
 class Bounds(NamedTuple):
     output_bytes: int
     """A program that writes more than this to its standard output is in error."""
-    complaints_bytes: int
+    errors_bytes: int
     """How much is kept of the end of its standard error."""
 
 
 class Wait:
-    """How long a program may take: `limit_s` in all, and, with a `watch`, not idle for long."""
+    """A time limit of `limit_s` in all; with a `watch` the program must not be idle for long."""
 
-    def __init__(self, program: str, limit_s: float | None, watch: Stillness | None) -> None:
+    def __init__(self, program: str, limit_s: float | None, watch: IdleTimer | None) -> None:
         now = time.monotonic()
         self.program = program
         self._limit_s = limit_s
@@ -51,15 +51,13 @@ class Wait:
         return max(0.0, self._look_at - time.monotonic())
 
     def check(self) -> None:
-        """Raises Unanswered when the time is over, or when nothing happens."""
+        """Raises Unanswered when the time is over, or when the program is idle."""
         now = time.monotonic()
         if self._deadline is None or now < self._look_at:
             return
         self._look_at = now + LOOK_S
         if now >= self._deadline:
-            raise Unanswered(
-                f"`{self.program}` did not end inside of the capsule in {self._limit_s:g} s"
-            )
+            raise Unanswered(f"`{self.program}` did not end within {self._limit_s:g} s")
         if self._watch is not None:
             self._watch.require_work(self.program)
 
@@ -72,10 +70,11 @@ class Wait:
 
 
 def exchange(child: Piped, given: bytes | None, bounds: Bounds, wait: Wait) -> tuple[bytes, bytes]:
-    """Writes the input and reads both outputs to their ends: standard output, and the last of
-    standard error. Raises DriverError when the output is larger than `bounds` allow.
+    """Writes the input and reads standard output and standard error to their ends. Returns all of
+    standard output and the end of standard error. Raises DriverError when standard output exceeds
+    the bounds, Unanswered as `Wait.check`.
     """
-    output, complaints = bytearray(), bytearray()
+    output, errors = bytearray(), bytearray()
     left = memoryview(given or b"")
     with selectors.DefaultSelector() as selector:
         for pipe in filter(None, (child.stdout, child.stderr)):
@@ -98,14 +97,14 @@ def exchange(child: Piped, given: bytes | None, bounds: Bounds, wait: Wait) -> t
                     output += chunk
                     _require_size(len(output), bounds, wait.program)
                 else:
-                    complaints += chunk
-                    del complaints[: -bounds.complaints_bytes]
+                    errors += chunk
+                    del errors[: -bounds.errors_bytes]
             wait.check()
-    return bytes(output), bytes(complaints)
+    return bytes(output), bytes(errors)
 
 
 def _feed(pipe: IO[bytes], left: memoryview) -> memoryview:
-    """Writes a piece; returns what is left, nothing when the program does not read any more."""
+    """Writes a piece. Returns the rest, which is empty if the program has closed the pipe."""
     try:
         return left[os.write(pipe.fileno(), left[:_CHUNK_BYTES]) :]
     except BlockingIOError:
@@ -122,21 +121,21 @@ def _require_size(size_bytes: int, bounds: Bounds, program: str) -> None:
 
 
 class Dialogue:
-    """Questions to a program, and its answers, one after the other. Every method raises DriverError
-    when the program ends or when the whole conversation takes too long.
+    """Requests to a program, and its answers, in turn. Every method raises DriverError when the
+    program ends or the whole dialogue takes too long.
     """
 
     def __init__(self, child: Piped, program: str, *, timeout_s: float) -> None:
         if child.stdin is None or child.stdout is None:
-            raise ValueError("a dialogue needs both pipes")
+            raise ValueError("a dialogue needs standard input and output")
         self._given, self._said = child.stdin.fileno(), child.stdout.fileno()
         self._program = program
         self._deadline = time.monotonic() + timeout_s
         self._ahead = b""
 
-    def ask(self, question: bytes) -> None:
-        """A question has to fit into a pipe, so that it does not wait for its answer to be read."""
-        left = memoryview(question)
+    def ask(self, request: bytes) -> None:
+        """The request has to fit into a pipe: the answer is not read meanwhile."""
+        left = memoryview(request)
         while left:
             self._wait([], [self._given])
             try:
@@ -181,7 +180,9 @@ class Dialogue:
 
 
 def limit_memory(pid: int, size_bytes: int | None) -> None:
-    """From outside: what would run between fork and exec is not safe beside threads."""
+    """Limits the data segment of a running child: code between fork and exec is unsafe with
+    threads.
+    """
     import resource  # noqa: PLC0415 - few programs are limited
 
     if size_bytes is None:

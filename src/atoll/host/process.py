@@ -1,7 +1,7 @@
-"""The only spawner. Every program that Atoll itself starts passes through here.
+"""Starts every program that Atoll itself runs.
 
-A program of the host is found by `programs.find_program`, never by the PATH of a capsule, and gets
-a constant environment. Standard input is null unless given, no descriptor is inherited unless
+Programs of the host are found by `programs.find_program`, never by the PATH of a capsule, and get
+a constant environment. Standard input is /dev/null unless given, no descriptor is inherited unless
 named, and output is bounded.
 """
 
@@ -16,27 +16,29 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from atoll.host import programs, views
+from atoll.host import programs
+from atoll.host.idle_detection import IdleTimer
 from atoll.host.pipes import Bounds, Dialogue, Wait, exchange, limit_memory
 from atoll.host.programs import own_environment as own_environment  # noqa: PLC0414 - for importers
-from atoll.host.stillness import LOOK_S, Stillness
-from atoll.host.walled import News, last_signal, limited, walled
-from atoll.model.errors import DriverError, PrerequisiteError
-from atoll.model.plan import Enclosure
+from atoll.model.enclosure import Enclosure
+from atoll.model.errors import DriverError, IsolationError, PrerequisiteError
 
-_SOON_S = 0.0005
-_POLITE_S = 2.0
+if TYPE_CHECKING:
+    from atoll.host.view_process import ViewProcess
+
+_FIRST_STEP_S = 0.0005
+_TERMINATE_S = 2.0
 _INSIDE_S = 300.0
 _TAIL_BYTES = 2000
-_COMPLAINTS_BYTES = 1 << 20
+_ERRORS_BYTES = 1 << 20
 _HOST_OUTPUT_BYTES = 256 << 20
 _INSIDE_OUTPUT_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 16
 
 on_command: Callable[[str], None] | None = None
-"""Set by `--verbose`: hears each command as a line that can be pasted into a shell."""
+"""Set by `--verbose`: called with each command as a line that can be pasted into a shell."""
 
 
 class Completed(NamedTuple):
@@ -51,22 +53,21 @@ class Completed(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """As a newline ends them, and nothing else: names hold other separators, too."""
+        """Split at newlines only: file names may contain other line separators."""
         return self.text.removesuffix("\n").split("\n") if self.stdout else []
 
 
 class Program(NamedTuple):
-    """What `stream` starts."""
+    """A program for `stream` or `converse`."""
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    within: Enclosure | None = None
     env: Mapping[str, str] | None = None
     stdin: bytes | int = b""
     """The input itself, or the descriptor of a file that holds it."""
     keep_fds: tuple[int, ...] = ()
     memory_bytes: int | None = None
-    """All that it may allocate; files that it maps do not count."""
+    """The limit of its data segment and private mappings; mapped files do not count."""
 
 
 Ended = Literal["whole", "size", "time"]
@@ -75,14 +76,14 @@ Ended = Literal["whole", "size", "time"]
 class Streamed(NamedTuple):
     completed: Completed
     ended: Ended
-    """Which limit it reached; `whole` when none, and only then the exit code is its own."""
+    """The limit that it reached. The exit code is its own only if this is `whole`."""
 
     @property
     def is_good(self) -> bool:
         return self.ended == "whole" and self.completed.code == 0
 
 
-def run(  # noqa: PLR0913 - one door, and every caller names what it needs
+def run(  # noqa: PLR0913 - callers name what they need
     argv: Sequence[str],
     *,
     cwd: str | None = None,
@@ -92,66 +93,70 @@ def run(  # noqa: PLR0913 - one door, and every caller names what it needs
     keep_fds: Sequence[int] = (),
     alone: bool = False,
     allowed: Sequence[int] = (0,),
-    patient: bool = False,
     limit_bytes: int | None = None,
+    timeout_s: float | None = None,
 ) -> Completed:
     """Runs a program to its end and returns its output.
 
-    `keep_fds` lets the program hold a lock for as long as it lives, also when this process is
-    killed meanwhile; one that is `alone` is not killed with this process' group. One inside of a
-    capsule must be at work all the time, unless we are `patient`. A program that writes more than
-    `limit_bytes` to its standard output is ended; of its standard error the end is kept. Raises
-    DriverError then, and when the exit code is not one of `allowed`; PrerequisiteError when the
-    program does not exist; Unanswered when it waits for something inside, IsolationError when its
-    walls cannot be built.
+    `keep_fds` are inherited, for example so that the program holds a lock when this process is
+    killed; behind walls nothing is inherited. With `alone` the program is in a session of its own.
+    It is terminated when it writes more than `limit_bytes` to standard output or takes longer than
+    `timeout_s`; the end of its standard error is kept.
+
+    Raises DriverError then, and when the exit code is not in `allowed`; PrerequisiteError when the
+    program does not exist; Unanswered when a program inside a capsule is idle for long;
+    IsolationError when its walls cannot be built; StateError when the view of `within` has ended.
     """
-    start = _plan_start(argv, cwd, within, env, is_patient=patient)
+    start = _plan_start(argv, cwd, within, env)
     default = _HOST_OUTPUT_BYTES if within is None else _INSIDE_OUTPUT_BYTES
-    with News(within) as news:
-        with _spawn(
+    child: subprocess.Popen[bytes] | ViewProcess
+    if within is not None and within.has_view:
+        child = _start_in_view(start, within, keep_fds, has_stdin=stdin is not None)
+    else:
+        child = _spawn(
             start,
-            news,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            bufsize=0,
-            within=within,
             pass_fds=tuple(keep_fds),
             start_new_session=alone,
-        ) as child:
-            watch = None if within is None or patient else Stillness(child.pid)
-            wait = Wait(start.argv[0], None if within is None else _INSIDE_S, watch)
-            bounds = Bounds(default if limit_bytes is None else limit_bytes, _COMPLAINTS_BYTES)
-            try:
-                stdout, stderr = exchange(child, stdin, bounds, wait)
-                wait_until(lambda: wait.is_over(child.poll), timeout_s=None, interval_s=0.002)
-            except BaseException:
-                _end(child)
-                raise
-        news.require_executed(start.argv[0], child.returncode, stderr)
-    completed = Completed(argv=start.argv, code=child.returncode, stdout=stdout, stderr=stderr)
+        )
+    with child:
+        watch = None if within is None else IdleTimer(child.pid)
+        limit_s = _INSIDE_S if timeout_s is None and within is not None else timeout_s
+        wait = Wait(start.argv[0], limit_s, watch)
+        bounds = Bounds(default if limit_bytes is None else limit_bytes, _ERRORS_BYTES)
+        try:
+            stdout, stderr = exchange(child, stdin, bounds, wait)
+            wait_until(lambda: wait.is_over(child.poll), timeout_s=None, interval_s=0.002)
+        except BaseException:
+            _end(child)
+            raise
+    if not isinstance(child, subprocess.Popen):
+        child.require_executed(start.argv[0], start.cwd, stderr)
+    completed = Completed(start.argv, child.wait(), stdout, stderr)
     if completed.code not in allowed:
         raise failure(completed)
     return completed
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Politely first: a git that is killed leaves its locks behind."""
+def _end(child: subprocess.Popen[bytes] | ViewProcess) -> None:
+    """SIGTERM first: a git that is killed leaves its lock files behind."""
     try:
         child.terminate()
-        child.wait(_POLITE_S)
-    except subprocess.TimeoutExpired:
+        child.wait(_TERMINATE_S)
+    except (subprocess.TimeoutExpired, TimeoutError):
         return
     finally:
         child.kill()
 
 
 class _Start(NamedTuple):
-    """The whole command with its place and environment."""
+    """A command with its directory and environment."""
 
     argv: tuple[str, ...]
     executable: str | None
-    """Of a program of the host; what is behind walls is found there."""
+    """The path of the program; None behind walls, where it is looked up inside."""
     cwd: str | None
     env: dict[str, str]
 
@@ -161,68 +166,60 @@ def _plan_start(
     cwd: str | None,
     within: Enclosure | None,
     env: Mapping[str, str] | None,
-    *,
-    is_patient: bool = False,
 ) -> _Start:
-    """Raises PrerequisiteError when a program without walls is not to be found."""
+    """Raises PrerequisiteError when the program does not exist, IsolationError for walls without a
+    view.
+    """
     own = dict(env or {})
     if within is None:
         whole = tuple(argv)
         return _Start(whole, programs.require_program(whole[0]), cwd, {**own_environment(), **own})
-    full, place = within.around(tuple(argv)), within.cwd if cwd is None else cwd
+    full, place = tuple(argv), within.cwd if cwd is None else cwd
     environment = {**within.env, **own}
-    if within.walls is not None:
+    if within.has_walls:
+        if not within.has_view:
+            raise IsolationError("a sandboxed program needs a view", hint="atoll doctor")
         return _Start(full, None, place, environment)
-    # Without walls it has all rights of the owner's, so nothing that lies in a workspace is
-    # started, neither by us nor by it; unless it is to run the project's own hooks.
+    # Without walls it has all rights of the owner, so neither it nor its children start a program
+    # from the workspace.
     path = programs.trusted_path(environment.get("PATH", ""), avoid=(within.cwd,))
     found = programs.find_program(full[0]) or programs.find_program(full[0], path=path)
-    if not is_patient:
-        environment["PATH"] = path
+    environment["PATH"] = path
     return _Start(full, found or programs.require_program(full[0]), place, environment)
 
 
+def _start_in_view(
+    start: _Start, within: Enclosure, keep_fds: Sequence[int], *, has_stdin: bool
+) -> ViewProcess:
+    from atoll.host import view_process  # noqa: PLC0415 - few commands start anything in a view
+
+    if keep_fds and not within.has_walls:
+        raise ValueError("a program in a view inherits no descriptor")
+    if on_command is not None:
+        on_command(replayable(start.argv, cwd=start.cwd))
+    argv = start.argv if start.executable is None else (start.executable, *start.argv[1:])
+    return view_process.start(
+        argv, within=within, cwd=start.cwd, env=start.env, has_stdin=has_stdin
+    )
+
+
 def _spawn(
-    start: _Start,
-    news: News,
-    *,
-    within: Enclosure | None = None,
-    pass_fds: tuple[int, ...] = (),
-    **streams: Any,
+    start: _Start, *, pass_fds: tuple[int, ...] = (), **streams: Any
 ) -> subprocess.Popen[bytes]:
-    """Starts a program, in the view of `within` where that has one."""
+    """Starts a program of the host; its pipes are not buffered."""
     full, place = start.argv, start.cwd
     if on_command is not None:
         on_command(replayable(full, cwd=place))
     try:
-        if within is None or not within.holder:
-            return subprocess.Popen(
-                full,
-                executable=start.executable,
-                cwd=place,
-                env=start.env,
-                pass_fds=pass_fds,
-                **streams,
-            )
-        with (
-            views.borrowed(within.holder) as view,
-            walled(within, full, place, start.env, news) as it,
-        ):
-            news.keep(view.lock)
-            last = last_signal(within)
-            return subprocess.Popen(
-                it.words,
-                executable=start.executable,
-                env=it.env,
-                # Behind walls no lock is inherited: it could be freed there, and its file written.
-                pass_fds=(*it.fds, *(() if within.walls else (*pass_fds, view.lock))),
-                # A few system calls, no lock.
-                preexec_fn=view.entering(it.cwd, limited(within, view, it.drop), last=last),  # noqa: PLW1509
-                **streams,
-            )
-    except subprocess.SubprocessError as error:
-        # All that is known of a child that could not enter: its view has ended, or has no `place`.
-        raise DriverError(f"`{full[0]}` cannot start in `{place}` of the capsule") from error
+        return subprocess.Popen(
+            full,
+            executable=start.executable,
+            cwd=place,
+            env=start.env,
+            pass_fds=pass_fds,
+            bufsize=0,
+            **streams,
+        )
     except FileNotFoundError as error:
         if place is not None and not os.path.isdir(place):
             raise DriverError(
@@ -233,7 +230,7 @@ def _spawn(
 
 
 def failure(completed: Completed) -> DriverError:
-    said = os.fsdecode(completed.stderr[-_TAIL_BYTES:]).strip() or "it said nothing"
+    said = os.fsdecode(completed.stderr[-_TAIL_BYTES:]).strip() or "no error message"
     line = replayable(completed.argv)
     return DriverError(f"`{line}` failed with exit code {completed.code}: {said}")
 
@@ -250,73 +247,56 @@ def stream(
     limit_bytes: int,
     timeout_s: float | None,
 ) -> Streamed:
-    """Hands what a program says to `take`, piece by piece, until it or a limit is at its end.
+    """Passes the output of a program to `take`, piece by piece, until it ends or reaches a limit.
 
-    The program is not trusted to end: it leads a process group of its own, which is gone when
-    this returns or raises, as it also does when `take` raises. `limit_bytes` counts all that it
-    says; of its complaints the last are kept. Any exit code is a result. Raises as `run` does when
+    The program leads a process group of its own, which is killed before this returns or raises,
+    also when `take` raises. `limit_bytes` counts standard output and standard error; the end of
+    standard error is kept. Any exit code is a result. Raises DriverError or PrerequisiteError when
     the program cannot start.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     ended: Ended = "whole"
-    argv = program.argv if program.within is None else program.within.around(program.argv)
-    complaints = bytearray()
-    heard = 0
-    with (
-        News(program.within) as news,
-        _leading(program, news, complaints) as child,
-        selectors.DefaultSelector() as selector,
-    ):
+    errors = bytearray()
+    received = 0
+    with _leading(program) as child, selectors.DefaultSelector() as selector:
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
-        watch = None if program.within is None else Stillness(child.pid)
         while selector.get_map() and ended == "whole":
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 ended = "time"
                 break
-            ready = selector.select(left if watch is None else min(LOOK_S, left or LOOK_S))
-            if not ready and watch is not None:
-                watch.require_work(argv[0])
-            for key, _ in ready:
+            for key, _ in selector.select(left):
                 chunk = os.read(key.fd, _CHUNK_BYTES)
-                heard += len(chunk)
+                received += len(chunk)
                 if not chunk:
                     selector.unregister(key.fd)
-                elif heard > limit_bytes:
+                elif received > limit_bytes:
                     ended = "size"
                 elif key.fileobj is child.stdout:
                     take(chunk)
                 else:
-                    complaints += chunk
-                    del complaints[:-_TAIL_BYTES]
+                    errors += chunk
+                    del errors[:-_TAIL_BYTES]
         if ended == "whole" and not _has_left(child, deadline):
             ended = "time"
-    return Streamed(Completed(argv, child.returncode, b"", bytes(complaints)), ended)
+    return Streamed(Completed(program.argv, child.returncode, b"", bytes(errors)), ended)
 
 
 @contextmanager
-def _leading(
-    program: Program, news: News, complaints: bytearray
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A program at the head of its own session and process group, which is gone afterwards.
-
-    Raises as `run` does when it could not start after all.
-    """
-    start = _plan_start(program.argv, program.cwd, program.within, program.env)
+def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that leads its own session and process group, which is gone afterwards."""
+    start = _plan_start(program.argv, program.cwd, None, program.env)
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
             given.write(program.stdin)
             given.seek(0)
         child = _spawn(
             start,
-            news,
-            within=program.within,
             pass_fds=program.keep_fds,
             stdin=given if isinstance(program.stdin, bytes) else program.stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            bufsize=0,
             start_new_session=True,
         )
     with child:
@@ -324,14 +304,13 @@ def _leading(
             limit_memory(child.pid, program.memory_bytes)
             yield child
         finally:
-            # Nobody has reaped it yet, so its number and its group's are nobody else's.
+            # It is not reaped yet, so its process id cannot belong to another process.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-    news.require_executed(start.argv[0], child.returncode, bytes(complaints))
 
 
 def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
-    """Waits for its end, without reaping it."""
+    """Whether the program has ended by `deadline`; does not reap it."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     left = None if deadline is None else deadline - time.monotonic()
     return wait_until(
@@ -340,13 +319,13 @@ def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
 
 
 Companion = subprocess.Popen[bytes]
-"""A process of our own that serves us."""
+"""A long-lived process of Atoll's own."""
 
 
 def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, str]) -> Companion:
-    """Starts a companion of this process, out of reach of the terminal's signals.
+    """Starts a companion in a session of its own, without standard streams.
 
-    Raises PrerequisiteError when its program may not be started on the host.
+    Raises PrerequisiteError when its program does not exist.
     """
     return subprocess.Popen(
         tuple(argv),
@@ -362,11 +341,10 @@ def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, st
 
 @contextmanager
 def converse(program: Program, *, timeout_s: float) -> Iterator[Dialogue]:
-    """A program of the host that answers questions; it is gone afterwards, as with `stream`."""
+    """A program of the host that answers requests; its process group is killed afterwards."""
     start = _plan_start(program.argv, program.cwd, None, program.env)
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    with _spawn(start, News(None), stdin=pipe, stdout=pipe, stderr=null, bufsize=0,
-                start_new_session=True) as child:  # fmt: skip
+    with _spawn(start, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True) as child:
         try:
             limit_memory(child.pid, program.memory_bytes)
             yield Dialogue(child, program.argv[0], timeout_s=timeout_s)
@@ -378,11 +356,11 @@ def converse(program: Program, *, timeout_s: float) -> Iterator[Dialogue]:
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
 ) -> bool:
-    """The one place that waits: polls `condition` until it holds or the time is over, often at
-    first, since most of what is waited for takes a moment, then every `interval_s`.
+    """Polls `condition` until it holds or the time is over: often at first, then every
+    `interval_s`. All waiting goes through here. Returns whether it holds.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    step_s = min(_SOON_S, interval_s)
+    step_s = min(_FIRST_STEP_S, interval_s)
     while not condition():
         if deadline is not None and time.monotonic() >= deadline:
             return False

@@ -1,4 +1,4 @@
-"""Reads /proc: which processes there are, and which of them belong to a run."""
+"""Reads /proc: processes, and which of them belong to a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host.process import wait_until
+from atoll.keeper import process_tree
 from atoll.model.state import Process
 
 MARKER = "ATOLL_RUN"
-"""The variable that marks every process of a run: a sweep finds it without its keeper."""
+"""The variable that marks every process of a run, so that it is found without its keeper."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_BYTES = 4096
-"""Of a command line: a process can have megabytes of it, and there are thousands of processes."""
+"""The limit for a command line: it can have megabytes, and there are thousands of processes."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -34,7 +35,7 @@ class Opener(NamedTuple):
 
 
 def find_openers(path: Path) -> list[Opener]:
-    """Which other processes have this file open, as far as they can be seen; none if it is gone."""
+    """The other visible processes that have this file open; empty if it does not exist."""
     try:
         wanted = path.stat()
     except OSError:
@@ -44,7 +45,7 @@ def find_openers(path: Path) -> list[Opener]:
 
 
 def _name(pid: int) -> str:
-    """As `ps` shows it; a process can choose it freely."""
+    """The name in `ps`; a process can choose it freely."""
     name = os.fsdecode(_read(pid, "comm", 64) or b"?").strip()
     return "".join(letter if letter.isprintable() and letter != "`" else "?" for letter in name)
 
@@ -67,36 +68,26 @@ def _read(pid: int, name: str, limit_bytes: int = -1) -> bytes | None:
         with open(f"/proc/{pid}/{name}", "rb") as stream:
             return stream.read(limit_bytes)
     except OSError:
-        # Gone meanwhile, or another user's: either way not ours to report.
+        # Exited, or another user's process: not reported.
         return None
 
 
-def parse_stat(text: bytes) -> list[bytes]:
-    """The fields of /proc/PID/stat after the command, which may itself hold spaces and brackets."""
-    return text[text.rindex(b")") + 2 :].split()
-
-
 def processes() -> dict[int, Process]:
-    """Every process that can be seen, by pid."""
+    """All visible processes, by pid."""
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     found: dict[int, Process] = {}
     for pid in _pids():
-        stat = _read(pid, "stat")
-        if stat is None:
+        seen = process_tree.find_process(pid)
+        if seen is None or seen.state == "Z":
             continue
-        fields = parse_stat(stat)
-        if fields[0] == b"Z":
-            continue
-        line = (
-            _read(pid, "cmdline", _COMMAND_BYTES) or stat[stat.index(b"(") + 1 : stat.rindex(b")")]
-        )
+        line = _read(pid, "cmdline", _COMMAND_BYTES) or _read(pid, "comm") or b""
         found[pid] = Process(
             pid=pid,
-            ppid=int(fields[1]),
-            command=os.fsdecode(line.rstrip(b"\0").replace(b"\0", b" ")),
-            cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
-            rss_bytes=int(fields[21]) * _PAGE,
-            age_s=max(0.0, boot - int(fields[19]) / _TICKS),
+            ppid=seen.ppid,
+            command=os.fsdecode(line.rstrip(b"\0\n").replace(b"\0", b" ")),
+            cpu_s=seen.own_ticks / _TICKS,
+            rss_bytes=seen.resident_pages * _PAGE,
+            age_s=max(0.0, boot - seen.start / _TICKS),
         )
     return found
 
@@ -113,7 +104,7 @@ def marked(token: str) -> list[int]:
 
 
 def family(roots: list[int], table: dict[int, Process]) -> list[Process]:
-    """The processes `roots` and everything below them, parents first."""
+    """The processes `roots` and their descendants, parents first."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.ppid, []).append(process.pid)
@@ -130,7 +121,7 @@ def family(roots: list[int], table: dict[int, Process]) -> list[Process]:
 
 
 def end_marked(token: str, *, timeout_s: float = 10.0) -> bool:
-    """Kills what carries the marker, with everything below it, until nothing is left."""
+    """Kills the marked processes and their descendants, until none is left."""
 
     def swept() -> bool:
         pids = [process.pid for process in family(marked(token), processes())]
@@ -150,6 +141,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP has stopped a process."""
-    text = _read(pid, "stat")
-    return text is not None and parse_stat(text)[0] == b"T"
+    """Whether a process is stopped by a signal such as SIGSTOP."""
+    process = process_tree.find_process(pid)
+    return process is not None and process.state == "T"

@@ -1,9 +1,8 @@
-"""Which programs Atoll starts on the host, and the environment that they get.
+"""Finds the programs that Atoll starts on the host, and builds their environment.
 
-A program is found in the system's directories first. Elsewhere it must lie in an absolute
-directory of the owner's PATH, where nobody but root and the owner can replace it or anything on
-the way to it, and outside of every project, of every workspace and of Atoll's home: what lies
-there may have been written by an agent.
+A program is searched in the system's directories first. Elsewhere it must be in an absolute
+directory of the owner's PATH where only root and the owner can replace it or any of its parents,
+and outside every project, every workspace and Atoll's home, where an agent may have written it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.model.errors import PrerequisiteError
 
@@ -29,9 +28,9 @@ SYSTEM_DIRECTORIES = (
 )
 _MOST_LINKS = 40
 _PLACES = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
-"""Of the owner's environment, if they are absolute paths."""
+"""Passed on from the owner's environment if they are absolute paths."""
 _WORDS = ("USER", "LOGNAME", "GIT_CONFIG_NOSYSTEM", "GIT_CEILING_DIRECTORIES")
-"""Likewise, whatever they are. Nothing here carries a credential."""
+"""Passed on with any value. None of them holds a credential."""
 _GIT_SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -48,19 +47,19 @@ _GIT_SETTINGS = {
     "maintenance.auto": "false",
     "gc.auto": "0",
 }
-"""What makes git start other programs, or change what it was not asked to change."""
+"""Variables that make git start other programs or change its target."""
 
 _untrusted: set[str] = set()
 
 
 def distrust(roots: Iterable[str | os.PathLike[str]]) -> None:
-    """From now on nothing below these directories is started on the host or shown to a capsule.
+    """Never start anything below these directories on the host, nor show it to a capsule.
 
-    Both a directory as it is named and the one that it resolves to count, for this process' life.
+    Applies to the given and the resolved paths, for the lifetime of this process.
     """
     for root in roots:
         named = os.path.abspath(os.fspath(root))
-        # Without the root of everything: nothing at all could be started.
+        # Except for `/`: nothing could be started at all.
         _untrusted.update({named, os.path.realpath(named)} - {"/"})
 
 
@@ -69,7 +68,7 @@ def untrusted_roots() -> tuple[str, ...]:
 
 
 def is_below(place: str, roots: Iterable[str]) -> bool:
-    """Whether a path is one of the others or lies in one, by its name alone."""
+    """Whether a path is one of the others or below one, by name alone."""
     return any(place == root or place.startswith(f"{root.rstrip('/')}/") for root in roots)
 
 
@@ -92,9 +91,9 @@ def find_program(name: str, *, avoid: Sequence[str] = (), path: str | None = Non
 
 
 def require_program(name: str) -> str:
-    """As `find_program`, and Atoll's own interpreter wherever that is.
+    """As `find_program`, but always accepts Atoll's own interpreter.
 
-    Raises PrerequisiteError when there is no such program.
+    Raises PrerequisiteError if the program is missing.
     """
     if name == sys.executable and os.path.isabs(name):
         return name
@@ -105,14 +104,14 @@ def require_program(name: str) -> str:
 
 
 def host_path() -> str:
-    """The PATH of host programs: the system's directories, and git's where that is elsewhere."""
+    """The PATH of host programs: the system's directories, and git's if that is elsewhere."""
     git = find_program("git")
     extra = [] if git is None else [os.path.dirname(git)]
     return ":".join(dict.fromkeys([*SYSTEM_DIRECTORIES[:6], *extra]))
 
 
 def own_environment() -> dict[str, str]:
-    """The environment of host programs: constant, but for where the owner's own files are."""
+    """The environment of host programs: constant, except for the paths of the owner's files."""
     owner = os.environ
     kept = {key: owner[key] for key in _PLACES if os.path.isabs(owner.get(key, ""))}
     kept |= {key: owner[key] for key in _WORDS if key in owner}
@@ -132,7 +131,7 @@ def own_environment() -> dict[str, str]:
 
 
 def trusted_path(path: str, *, avoid: Sequence[str] = ()) -> str:
-    """Of a PATH, the directories from which programs may be started on the host."""
+    """The directories of a PATH from which programs may be started on the host."""
     roots = _all_roots(avoid)
     entries = [place for place in path.split(":") if os.path.isabs(place)]
     kept = [place for place in entries if _may_start(os.path.normpath(place), roots)]
@@ -140,10 +139,10 @@ def trusted_path(path: str, *, avoid: Sequence[str] = ()) -> str:
 
 
 def is_trusted(path: str, roots: Iterable[str]) -> bool:
-    """Whether only root and the owner decide what an absolute path leads to, through all links.
+    """Whether only root and the owner control what an absolute path resolves to.
 
-    Nothing on the way may lie below one of `roots`, belong to another user, or be open for others
-    to write; in a directory with the sticky bit, such as `/tmp`, others cannot replace an entry.
+    No component, through all links, may be below one of `roots`, belong to another user, or be
+    writable by others; in a sticky directory such as `/tmp`, others cannot replace an entry.
     """
     roots = tuple(roots)
     pending = path.strip("/").split("/")[::-1]
@@ -175,7 +174,7 @@ def is_trusted(path: str, roots: Iterable[str]) -> bool:
 
 
 def _may_start(path: str, roots: Sequence[str]) -> bool:
-    """The administrator decides who may write to the system's own directories."""
+    """The administrator controls write access to the system's directories."""
     is_system = path in SYSTEM_DIRECTORIES or os.path.dirname(path) in SYSTEM_DIRECTORIES
     if is_system:
         return not is_below(path, roots) and not is_below(os.path.realpath(path), roots)
@@ -193,7 +192,7 @@ def _is_guarded(status: os.stat_result) -> bool:
     mode = status.st_mode
     if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
         return True
-    # Many systems give every user a group of their own, with the same number.
+    # Many systems give every user a private group with the same id.
     is_own_group = status.st_gid in (0, os.geteuid())
     return not mode & stat.S_IWOTH and (is_own_group or not mode & stat.S_IWGRP)
 
@@ -209,3 +208,9 @@ def _is_program(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)
     except (OSError, ValueError):
         return False
+
+
+def find_shell(owner: Mapping[str, str]) -> str:
+    """The owner's shell, or else the first that is installed."""
+    found = (find_program(name) for name in (owner.get("SHELL"), "bash", "sh") if name)
+    return next(filter(None, found), "/bin/sh")

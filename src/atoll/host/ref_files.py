@@ -1,8 +1,8 @@
-"""Refs of an owner's repository, read from git's own files where these are the plain kind.
+"""Reads and writes refs of the owner's repository through git's files, without running git.
 
-A question that a file answers needs no program. Whatever is not plain (another ref storage, a
-linked worktree's own HEAD, a file that cannot be understood) is for git itself to answer: then
-`UnusualError` is raised. Only the owner writes these files: no capsule can.
+Only the plain files backend is handled here. For anything else (another ref storage, the HEAD of a
+linked worktree, a file that cannot be parsed) `UnusualError` is raised, and the caller runs git.
+Only the owner can write these files, no capsule can.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _MOST_REFS = 2_000
 
 
 class UnusualError(Exception):
-    """The files do not answer this: ask git."""
+    """The files are not conclusive: run git."""
 
 
 class RepackedError(UnusualError):
-    """A ref was deleted while the packed refs were written anew: it may come back there."""
+    """A ref was deleted while `packed-refs` was rewritten: it may reappear there."""
 
 
 def find_ref(repository: str, ref: str) -> str | None:
-    """What a full ref name stands for, or None when there is no such ref."""
+    """The object of a full ref name, or None if there is no such ref."""
     _require_plain(repository)
     return _find(repository, os.fsencode(ref), _MOST_LINKS)
 
 
 def find_head(checkout: str, repository: str) -> str | None:
-    """The commit that the HEAD of a checkout stands for; None on a branch without commits."""
+    """The commit of a checkout's HEAD; None on an unborn branch."""
     _require_plain(repository)
     own = os.path.join(checkout, ".git")
     if os.path.islink(own) or not os.path.isdir(own) or os.path.realpath(own) != repository:
@@ -49,8 +49,8 @@ def find_head(checkout: str, repository: str) -> str | None:
 
 
 def values(repository: str, *, below: tuple[str, ...], without: str | None) -> Iterator[str]:
-    """What the refs below these prefixes point to, and the objects of annotated tags as far as
-    they are written down. Raises UnusualError when there are too many.
+    """The objects of refs below these prefixes, and the targets of annotated tags if recorded.
+    Raises UnusualError if there are too many.
     """
     _require_plain(repository)
     for prefix in below:
@@ -61,19 +61,19 @@ def values(repository: str, *, below: tuple[str, ...], without: str | None) -> I
     for entry in _PACKED.finditer(packed):
         if not entry[2].startswith(prefixes) or entry[2] == excluded:
             continue
-        # A loose ref of the same name stands for something else by now.
+        # A loose ref of the same name takes precedence.
         if not os.path.lexists(os.path.join(repository, os.fsdecode(entry[2]))):
             yield (entry[3] or entry[1]).decode()
 
 
 def create_ref(repository: str, ref: str, commit: str) -> None:
-    """Creates a ref below `refs/atoll/`, which only Atoll writes, durably. Raises UnusualError
-    when that takes more than a new file: git is to decide then.
+    """Creates a ref below `refs/atoll/`, which only Atoll writes, durably. Raises UnusualError if
+    that takes more than a new file: git has to decide.
     """
     path = Path(repository, ref)
     if not ref.startswith("refs/atoll/") or find_ref(repository, ref) is not None:
         raise UnusualError
-    # Others may have to write there: git knows how to leave it for them.
+    # A shared repository needs group permissions: leave it to git.
     if os.stat(Path(repository, "refs")).st_mode & 0o022:
         raise UnusualError
     lock = path.with_name(f"{path.name}.lock")
@@ -91,7 +91,7 @@ def create_ref(repository: str, ref: str, commit: str) -> None:
     except BaseException:
         lock.unlink(missing_ok=True)
         raise
-    # Each directory may be new, and its name is in the one above it.
+    # Each directory may be new, and its entry is in its parent.
     for place in (path.parent, *path.parent.parents):
         files.sync_directory(place)
         if place.name == "refs":
@@ -99,14 +99,14 @@ def create_ref(repository: str, ref: str, commit: str) -> None:
 
 
 def delete_ref(repository: str, ref: str, *, old: str | None = None) -> None:
-    """Deletes a ref that is a file of its own, with its log. Raises UnusualError when it is more
-    than that, or is not at `old` where that is given, and RepackedError when it is deleted but a
-    `git pack-refs` may have seen it before.
+    """Deletes a loose ref and its reflog. Raises UnusualError if it is not only loose, or is not at
+    `old` if given, and RepackedError if it is deleted but a `git pack-refs` may have read it
+    before.
 
-    Git copies refs into `packed-refs` under `packed-refs.lock` and without the locks of the refs.
-    That lock is not taken here: one that a killed Atoll left could not be told from one that a git
-    holds, and would stop every git that deletes or packs refs. A git that may have read the ref
-    before it was deleted still has the lock afterwards, or has changed `packed-refs`.
+    Git copies refs into `packed-refs` under `packed-refs.lock` and without the refs' locks. That
+    lock is not taken here: one left by a killed Atoll would look like one of a running git and
+    block every git that deletes or packs refs. A git that may have read the ref before its
+    deletion still holds the lock afterwards, or has changed `packed-refs`.
     """
     _require_plain(repository)
     path, log = Path(repository, ref), Path(repository, "logs", ref)
@@ -131,7 +131,7 @@ def delete_ref(repository: str, ref: str, *, old: str | None = None) -> None:
 
 
 def _settled_pack(repository: str) -> bytes:
-    """The packed refs. Raises UnusualError while they are written anew."""
+    """The packed refs. Raises UnusualError while they are being rewritten."""
     if os.path.lexists(os.path.join(repository, "packed-refs.lock")):
         raise UnusualError
     return _read(repository, b"packed-refs", _PACKED_BYTES) or b""
@@ -181,7 +181,7 @@ def _find(repository: str, ref: bytes, links: int) -> str | None:
 
 
 def _read(repository: str, name: bytes, limit_bytes: int) -> bytes | None:
-    """None when there is no such file."""
+    """None if there is no such file."""
     try:
         with open(os.path.join(os.fsencode(repository), name), "rb") as stream:
             content = stream.read(limit_bytes + 1)

@@ -1,9 +1,9 @@
-"""Scopes of the systemd user manager: a directory of cgroups that is the user's own, per capsule.
+"""Scopes of the systemd user manager: a cgroup subtree per capsule, delegated to the user.
 
 A login session's cgroup belongs to root, and only root can move a process out of it. The user
-manager may request that: it makes a transient scope for a given process id and delegates it to us.
-A scope is gone as soon as its last process is; what is left of its groups then goes with it. What a
-scope is good for is found out by trying.
+manager can do so on request: it creates a transient scope for a given process id and delegates it.
+A scope ends with its last process, and its cgroups with it. A probe determines what scopes can be
+used for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from atoll.host import cgroups, dbus, programs
-from atoll.host.cgroups import LIMITED, UNIFIED, Limits, Made, Places
-from atoll.host.hierarchies import find_unified
+from atoll.host.cgroups import LIMITED, UNIFIED, CgroupParents, CreatedCgroup, find_unified
 from atoll.host.process import wait_until
 from atoll.keeper.groups import Group
+from atoll.model.enclosure import Limits
 
 _MANAGER = "systemd/private"
 _START = dbus.Method(
@@ -35,32 +35,32 @@ _MOVED_S = 5.0
 _SETTLED_S = 2.0
 _GONE_S = 2.0
 _LEAF, _PARENT = "keeper", "atoll"
-"""In a scope: where its first process goes, and where groups are made."""
+"""Children of a scope: the leaf of its first process, and the parent of cgroups."""
 _UNIT = re.compile(r"atoll-([0-9a-f]{8}-[0-9]+)-[0-9a-f]{8}\.scope")
 _USES = (UNIFIED, *LIMITED)
 
 
 class ScopeError(Exception):
-    """There is no scope to be had, or it is of no use."""
+    """No scope is available, or it is not usable."""
 
 
 class NoAnswerError(ScopeError):
-    """The manager is not running, or hangs: nothing is known of what it could do."""
+    """The manager is not running, or hangs: its abilities are unknown."""
 
 
 class Scopes(NamedTuple):
-    """Where the user manager makes scopes, and what groups in them can be used for."""
+    """Where the user manager creates scopes, and the possible uses of cgroups in them."""
 
     directory: str
     uses: list[str]
     missing: dict[str, str]
-    """Why the other uses are not there."""
+    """Why the other uses do not work."""
 
 
 def find_manager() -> str | None:
-    """The socket of this user's systemd manager; None where there is none.
+    """The socket of this user's systemd manager; None if there is none.
 
-    Root needs none. A cheap look: a stopped manager may have left the socket behind.
+    Root needs none. A stopped manager may have left the socket behind.
     """
     uid = os.geteuid()
     if uid == 0:
@@ -81,16 +81,16 @@ def _is_own_socket(path: str, uid: int) -> bool:
 
 
 def unit_name(group: str) -> str:
-    """A name for a new scope; never one that was there, which the manager may not be rid of yet."""
+    """A unique name for a new scope: the manager may still hold an earlier one."""
     return f"atoll-{group}-{os.urandom(4).hex()}.scope"
 
 
 def start(manager: str, unit: str, pid: int, description: str) -> str:
-    """Has the manager put a process of ours into a new scope; returns the scope's directory.
+    """Lets the manager put a process into a new scope; returns the scope's directory.
 
     Raises ScopeError.
     """
-    body = dbus.Body()
+    body = dbus.DBusBody()
     body.string(unit)
     body.string("fail")
     body.properties(
@@ -98,9 +98,9 @@ def start(manager: str, unit: str, pid: int, description: str) -> str:
             ("Description", "s", description),
             ("PIDs", "au", [pid]),
             ("Delegate", "b", True),
-            # One that failed would else be remembered.
+            # Otherwise the manager keeps a failed unit.
             ("CollectMode", "s", "inactive-or-failed"),
-            # The limits are ours to set.
+            # Atoll sets the limits.
             ("TasksMax", "t", _UNLIMITED),
         ]
     )
@@ -108,7 +108,7 @@ def start(manager: str, unit: str, pid: int, description: str) -> str:
     try:
         dbus.call(manager, _START, body, timeout_s=_ANSWER_S)
     except dbus.DBusError as error:
-        raise ScopeError(f"the systemd user manager makes no scope: {error}") from error
+        raise ScopeError(f"the systemd user manager refused to create a scope: {error}") from error
     except (OSError, EOFError) as error:
         raise NoAnswerError(f"the systemd user manager does not answer: {error}") from error
     found: list[str] = []
@@ -118,16 +118,16 @@ def start(manager: str, unit: str, pid: int, description: str) -> str:
         found[:] = [place] if os.path.basename(place) == unit else []
         return bool(found) or not os.path.exists(f"/proc/{pid}")
 
-    # It answers before it has moved the process.
+    # It replies before it has moved the process.
     if not wait_until(is_moved, timeout_s=_MOVED_S) or not found:
         raise NoAnswerError("the systemd user manager did not move the process to its scope")
     return found[0]
 
 
 def settle(scope: str) -> None:
-    """Moves the processes of a scope to a leaf of it: groups with limits cannot be beside them.
+    """Moves the processes of a scope to a leaf: cgroups with limits cannot have siblings there.
 
-    OSError or ScopeError if that cannot be.
+    Raises OSError or ScopeError if that fails.
     """
     leaf = os.path.join(scope, _LEAF)
     with suppress(FileExistsError):
@@ -137,26 +137,26 @@ def settle(scope: str) -> None:
         with open(os.path.join(scope, "cgroup.procs"), encoding="ascii") as stream:
             left = stream.read().split()
         for pid in left:
-            # A child that was born before its parent was moved, and may have ended since.
+            # A child that was forked before its parent was moved, and may have exited since.
             with suppress(ProcessLookupError):
                 _write(os.path.join(leaf, "cgroup.procs"), pid)
         return not left
 
     if not wait_until(is_clear, timeout_s=_SETTLED_S):
-        raise ScopeError(f"`{scope}` is never without processes of its own")
+        raise ScopeError(f"`{scope}` always has processes of its own")
 
 
-def make_group(scopes: Scopes, scope: str, name: str, limits: Limits) -> Made:
-    """As `cgroups.make_group`, in a scope that is settled."""
+def make_group(scopes: Scopes, scope: str, name: str, limits: Limits) -> CreatedCgroup:
+    """As `cgroups.make_group`, in a settled scope."""
     parent = os.path.join(scope, _PARENT)
     return cgroups.make_group(
-        Places(dict.fromkeys(scopes.uses, parent), scopes.missing), name, limits
+        CgroupParents(dict.fromkeys(scopes.uses, parent), scopes.missing), name, limits
     )
 
 
 def try_scopes(manager: str) -> Scopes:
-    """Has a child put into a scope, and tries there what a capsule's holder needs; both are gone
-    afterwards. Raises ScopeError.
+    """Puts a child into a scope and probes there what a capsule's view holder needs; removes both.
+    Raises ScopeError.
     """
     orders, results = os.pipe(), os.pipe()
     pid = os.fork()
@@ -180,7 +180,7 @@ def try_scopes(manager: str) -> Scopes:
             order.close()
             os.waitpid(pid, 0)
     if not line:
-        raise NoAnswerError("the trial in a scope died")
+        raise NoAnswerError("the probe in a scope died")
     found = json.loads(line)
     if "error" in found:
         raise ScopeError(found["error"])
@@ -189,7 +189,7 @@ def try_scopes(manager: str) -> Scopes:
 
 
 def _try_inside(orders: int, results: int) -> None:
-    """For the child: as a holder would, it goes to a leaf and starts something in a group."""
+    """Runs in the child: moves to a leaf and starts a process in a cgroup, as a holder would."""
     with os.fdopen(orders, "rb") as order:
         scope = os.fsdecode(order.readline()).removesuffix("\n")
     if not scope:
@@ -206,7 +206,7 @@ def _try_inside(orders: int, results: int) -> None:
 
 
 def find_scopes(directory: str, is_wanted: Callable[[str], bool]) -> dict[str, str]:
-    """The directories of scopes whose groups are wanted, with the names of these groups."""
+    """The directories of scopes with wanted cgroups, and the names of these cgroups."""
     try:
         units = sorted(os.listdir(directory))
     except OSError:
@@ -220,9 +220,9 @@ def find_scopes(directory: str, is_wanted: Callable[[str], bool]) -> dict[str, s
 
 
 def end(scope: str) -> list[int]:
-    """Kills all that is in a scope and waits until it is gone; returns what cannot be killed.
+    """Kills everything in a scope and waits for it; returns the processes that cannot be killed.
 
-    A manager that hangs leaves the empty directory until it goes on.
+    If the manager hangs, the empty directory stays until it continues.
     """
     group = Group({UNIFIED: scope})
     group.kill()

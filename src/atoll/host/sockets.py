@@ -1,4 +1,4 @@
-"""Ports that are held, not guessed."""
+"""Reserves ports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import socket
 
 
 class HeldPort:
-    """A port that is ours on every address, IPv4 and IPv6, until `close`.
+    """A port that is reserved on every address, IPv4 and IPv6, until `close`.
 
-    The sockets are exclusive and never listen: nobody can take the port, nobody can connect.
+    The sockets are exclusive and never listen: no process can bind the port or connect to it.
     """
 
     def __init__(self, sockets: list[socket.socket]) -> None:
@@ -22,13 +22,13 @@ class HeldPort:
 
 
 def find_hold(port: int) -> HeldPort | None:
-    """Takes `port`, or returns None when anybody has it on any address."""
+    """Reserves `port`; returns None if it is in use on any address."""
     sockets: list[socket.socket] = []
     for kind in (socket.AF_INET, socket.AF_INET6):
         try:
             sock = socket.socket(kind, socket.SOCK_STREAM)
         except OSError:
-            # A host without IPv6 has nobody listening there either.
+            # Without IPv6 there are no listeners on it either.
             continue
         sockets.append(sock)
         if kind is socket.AF_INET6:
@@ -44,6 +44,6 @@ def find_hold(port: int) -> HeldPort | None:
 
 
 def allow_many() -> None:
-    """Lets this process have as many descriptors as it may: each connection takes two."""
+    """Raises the limit of open descriptors: each connection takes two."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

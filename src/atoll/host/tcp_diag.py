@@ -1,4 +1,4 @@
-"""TCP sockets of this network as the kernel reports them: who listens, and who has connected.
+"""TCP sockets of this network namespace: listeners, and the users of connections.
 
 A TCP connection carries no credentials (`SO_PEERCRED` exists for Unix sockets only), but on one
 machine both of its ends are sockets of the same kernel, and `sock_diag` reports the user of each.
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from atoll.host.listening import family_of, parse_address
+from atoll.host.listening_sockets import family_of, parse_address
+from atoll.keeper import netlink
 
 _NETLINK_SOCK_DIAG = 4
-_HEAD = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBBI")
 _PORTS = struct.Struct(">HH")
 _IDS = struct.Struct("=III")
@@ -25,8 +25,6 @@ _MESSAGE = struct.Struct("=BBBB")
 _TAIL = struct.Struct("=IIIII")
 _PLACE_BYTES, _ID_BYTES = 16, 48
 _BY_FAMILY = 20
-_ASK, _DUMP = 0x1, 0x301
-_ERROR, _DONE = 2, 3
 _ANY_STATE, _LISTEN = 0xFFFF_FFFF, 10
 _NO_COOKIE = 0xFFFF_FFFF
 _ANSWER_BYTES = 1 << 16
@@ -47,7 +45,7 @@ class TcpSocket(NamedTuple):
 
 
 class Diag:
-    """One netlink socket, for many questions about the network that it was made in."""
+    """A netlink socket for requests about the network namespace in which it was created."""
 
     def __init__(self) -> None:
         """OSError when the kernel has no `sock_diag`."""
@@ -72,8 +70,8 @@ class Diag:
 
     def find_listener(self, address: str, port: int, family: int) -> TcpSocket | None:
         """The socket that accepts connections to an address. OSError on failure."""
-        nobody = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - never bound
-        entry = self._find((address, port), (nobody, 0), family)
+        unspecified = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - never bound
+        entry = self._find((address, port), (unspecified, 0), family)
         return entry if entry is not None and entry.state == _LISTEN else None
 
     def _find(self, local: tuple[str, int], peer: tuple[str, int], family: int) -> TcpSocket | None:
@@ -84,7 +82,7 @@ class Diag:
         payload = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
         payload += _PORTS.pack(local[1], peer[1]) + places + _IDS.pack(0, _NO_COOKIE, _NO_COOKIE)
         try:
-            return next(iter(self._ask(payload, _ASK)), None)
+            return next(iter(self._ask(payload)), None)
         except FileNotFoundError:
             return None
 
@@ -94,38 +92,31 @@ class Diag:
         for family in _FAMILIES:
             payload = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
             payload += _PORTS.pack(port, 0) + bytes(_ID_BYTES - _PORTS.size)
-            found += [entry for entry in self._ask(payload, _DUMP) if entry.port == port]
+            found += [entry for entry in self._ask(payload, netlink.DUMP) if entry.port == port]
         return found
 
-    def _ask(self, payload: bytes, flags: int) -> list[TcpSocket]:
+    def _ask(self, payload: bytes, flags: int = 0) -> list[TcpSocket]:
         self._number += 1
-        head = _HEAD.pack(_HEAD.size + len(payload), _BY_FAMILY, flags, self._number, 0)
-        self._sock.send(head + payload)
+        self._sock.send(netlink.frame(_BY_FAMILY, flags, self._number, payload))
         found: list[TcpSocket] = []
-        while not self._take(self._sock.recv(_ANSWER_BYTES), found) and flags == _DUMP:
+        while not self._take(self._sock.recv(_ANSWER_BYTES), found) and flags == netlink.DUMP:
             continue
         return found
 
     def _take(self, answer: bytes, found: list[TcpSocket]) -> bool:
         """Adds the entries of one datagram; returns whether it was the last one."""
-        at = 0
-        while at + _HEAD.size <= len(answer):
-            length, kind, _, number, _ = _HEAD.unpack_from(answer, at)
-            if number == self._number and kind == _ERROR:
-                code = -struct.unpack_from("=i", answer, at + _HEAD.size)[0]
-                raise OSError(code, os.strerror(code))
-            if number == self._number and kind == _DONE:
+        for kind, payload in netlink.frames(answer, self._number):
+            if kind == netlink.DONE:
                 return True
-            if number == self._number and kind == _BY_FAMILY:
-                found.append(_parse_message(answer, at + _HEAD.size))
-            at += (max(length, _HEAD.size) + 3) & ~3
+            if kind == _BY_FAMILY:
+                found.append(_parse_message(payload))
         return False
 
 
-def _parse_message(data: bytes, at: int) -> TcpSocket:
-    family, state, _, _ = _MESSAGE.unpack_from(data, at)
-    port, peer_port = _PORTS.unpack_from(data, at + _MESSAGE.size)
-    at += _MESSAGE.size + _PORTS.size
+def _parse_message(data: bytes) -> TcpSocket:
+    family, state, _, _ = _MESSAGE.unpack_from(data)
+    port, peer_port = _PORTS.unpack_from(data, _MESSAGE.size)
+    at = _MESSAGE.size + _PORTS.size
     size = 4 if family == socket.AF_INET else _PLACE_BYTES
     place = socket.inet_ntop(family, data[at : at + size])
     at += _PLACE_BYTES
@@ -176,13 +167,13 @@ def is_own_listener(address: str, port: int) -> bool:
     except OSError:
         found = None
     if found is None:
-        # Nobody, or a kernel that does not answer so.
+        # No listener, or a kernel that does not report it.
         return is_free_of_others(port)
     return found.uid in (os.geteuid(), 0)
 
 
 class PeerUsers:
-    """Finds out which user has connected to a socket of this process."""
+    """Determines which user has connected to a socket of this process."""
 
     def __init__(self) -> None:
         self._diag: Diag | None = None
@@ -201,12 +192,12 @@ class PeerUsers:
         """The user who made the other end of an accepted connection.
 
         None when that cannot be known, in particular when the other end was closed already: older
-        kernels show such a socket as root's, whoever it belonged to.
+        kernels report root as the owner of such a socket.
         """
         try:
             peer, local = sock.getpeername()[:2], sock.getsockname()[:2]
             entry = self._find(peer, local, sock.family)
-            # After a reset the same pair of ports could be somebody else's new connection.
+            # After a reset the same pair of ports could be a new connection of another user.
             is_intact = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
         except OSError:
             return None

@@ -1,8 +1,8 @@
-"""A child process of Atoll's own that is root in a user namespace.
+"""Runs a module of Atoll in a child process that is root in a user namespace.
 
-An ordinary user owns what their capsules write, but cannot read a file or list a directory whose
-mode forbids it. Root of a user namespace can, for files of that user only. Only modules of Atoll
-run there: no other program is started.
+An ordinary user owns what their capsules write, but cannot read a file or directory whose mode
+forbids it. Root of a user namespace can, for files of that user only. Only modules of Atoll run
+there: no other program is started.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _REFUSED = 3
 
 
 def call(module: str, arguments: list[str]) -> list[object]:
-    """Runs `main` of a module in such a child and returns its answer.
+    """Runs `main` of a module in such a child and returns its result.
 
-    Raises StateError when the child did, and DriverError when it failed otherwise.
+    Raises StateError if the child did, and DriverError if it failed otherwise.
     """
     root = str(Path(__file__).parents[2])
     program = f"import sys; sys.path.append({root!r}); from {module} import main; main()"
@@ -32,23 +32,23 @@ def call(module: str, arguments: list[str]) -> list[object]:
         raise StateError(completed.text)
     answer = json.loads(completed.stdout)
     if not isinstance(answer, list):
-        raise StateError("a child of Atoll's own gave no answer")
+        raise StateError("a child process of Atoll did not answer")
     return answer
 
 
 def answer(work: Callable[[list[str]], tuple[object, ...]]) -> None:
-    """What `main` does in the child: enters the namespace, works, and answers."""
+    """The body of `main` in the child: enters the namespace, works, and prints the result."""
     enter()
     try:
-        said = json.dumps(work(sys.argv[1:]))
+        result = json.dumps(work(sys.argv[1:]))
     except StateError as error:
         os.write(1, error.message.encode(errors="replace"))
         sys.exit(_REFUSED)
-    os.write(1, said.encode())
+    os.write(1, result.encode())
 
 
 def enter() -> None:
-    """Makes this process, which must have one thread, root in a user namespace."""
+    """Makes this process, which must be single-threaded, root in a user namespace."""
     from atoll.host import kernel  # noqa: PLC0415 - libc is only for the child
 
     maps = {

@@ -1,24 +1,24 @@
-"""Commits that the host makes in a store of ours: compared, written, and published to the owner."""
+"""Commits that the host creates in a temporary store: compared, written, published to the owner."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from atoll.host import quarantine
-from atoll.host.intake.content import prepare_attributes
-from atoll.host.intake.store import Store, personal_files
-from atoll.host.lfs import LfsStore
-from atoll.host.process import stream
-from atoll.host.quarantine import OwnerStore, lines_of
-from atoll.host.transfer import (
+from atoll.host.intake import quarantine
+from atoll.host.intake.blob_filters import prepare_attributes
+from atoll.host.intake.lfs_objects import LfsStore
+from atoll.host.intake.quarantine import OwnerStore, lines_of
+from atoll.host.intake.store import IntakeRepository, personal_files
+from atoll.host.intake.transfer import (
     LIMITS,
-    Brought,
-    Limits,
+    ImportSize,
     Transfer,
+    TransferLimits,
     failure_of,
     require_ids,
 )
+from atoll.host.process import stream
 from atoll.model.errors import StateError
 from atoll.model.lfs import Pointer
 from atoll.model.units import render_size
@@ -28,7 +28,7 @@ _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--ab
 _PACK = ("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
 _COPY_BYTES = 1 << 20
 _CRUD = "".join(map(chr, range(33))) + ".,:;<>\"\\'"
-"""What git takes off the ends of a name; it refuses one that is empty then."""
+"""Characters that git strips from both ends of a name; it refuses an empty result."""
 
 
 _FALLBACK_NAME = "Atoll"
@@ -36,7 +36,7 @@ _FALLBACK_EMAIL = "atoll@localhost"
 
 
 def diff(
-    store: Store,
+    store: IntakeRepository,
     old_tree: str,
     new_tree: str,
     *,
@@ -44,11 +44,11 @@ def diff(
     limit_bytes: int,
     paths: Collection[InsidePath] | None = None,
 ) -> bytes:
-    """What git says about two trees, by the attributes of the old one.
+    """The output of `git diff` for two trees, by the attributes of the old one.
 
-    `paths` are those that differ, where the caller knows them.
-    The answer holds contents of the agent's: whoever shows it has to make it harmless. Raises
-    StateError when it is larger than `limit_bytes`.
+    `paths` are the differing ones, if the caller knows them.
+    The output contains agent-controlled text: escape it before display. Raises StateError if it is
+    larger than `limit_bytes`.
     """
     require_ids(old_tree, new_tree)
     store.flush()
@@ -68,14 +68,14 @@ def diff(
     return bytes(answer)
 
 
-def _changed(store: Store, old_tree: str, new_tree: str) -> list[InsidePath]:
+def _changed(store: IntakeRepository, old_tree: str, new_tree: str) -> list[InsidePath]:
     answer = store.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old_tree, new_tree)
     found = (find_path(Untrusted(raw)) for raw in answer.split(b"\0")[:-1])
     return [path for path in found if path is not None]
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
-    store: Store,
+    store: IntakeRepository,
     tree: str,
     parents: Sequence[str],
     message: bytes,
@@ -85,7 +85,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
 ) -> ObjectId:
     """Writes a commit in UTF-8, without an encoding header.
 
-    Names and addresses that are empty become Atoll's; `when` is in seconds since 1970.
+    Empty names and addresses are replaced by Atoll's; `when` is in seconds since 1970.
     """
     require_ids(tree, *parents)
     text = message.decode("utf-8", "replace").replace("\0", "\ufffd")
@@ -97,31 +97,31 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
 
 
 def _person(person: tuple[str, str]) -> str:
-    """A name and an address as git writes them: nothing in them can end a line or a field."""
+    """A name and address as git writes them: nothing in them can end a line or field."""
     kept = ("".join(c for c in part if c not in "\0\n<>").strip(_CRUD) for part in person)
     name, email = kept
     return f"{name or _FALLBACK_NAME} <{email or _FALLBACK_EMAIL}>"
 
 
 def publish(
-    store: Store,
+    store: IntakeRepository,
     repository: str,
     commits: Sequence[ObjectId],
     *,
     known: Sequence[str] = (),
-    limits: Limits = LIMITS,
+    limits: TransferLimits = LIMITS,
     keep_fds: Sequence[int] = (),
-) -> Brought:
-    """Brings commits of the store into the owner's `repository`, with the checks of an import.
+) -> ImportSize:
+    """Copies commits of the store into the owner's `repository`, with the checks of an import.
 
     `known` are commits that the owner has. Raises as `import_objects` does.
     """
     require_ids(*commits, *known)
     if not commits:
-        return Brought(objects=0, size_bytes=0)
+        return ImportSize(objects=0, size_bytes=0)
     owner = OwnerStore.open(repository, keep_fds)
     transfer = Transfer.start(commits, limits)
-    _publish_large(store, repository)
+    _publish_lfs_objects(store, repository)
     if not store.has_other_objects():
         return _publish_made(store, owner, transfer)
     store.flush()
@@ -134,29 +134,29 @@ def publish(
         if brought.objects:
             quarantine.index(aside, transfer, pack)
             quarantine.require_commits(aside, transfer)
-            quarantine.take_over(owner, aside, transfer, pack, brought)
+            quarantine.accept_pack(owner, aside, transfer, pack, brought)
     return brought
 
 
-def _publish_made(store: Store, owner: OwnerStore, transfer: Transfer) -> Brought:
-    """What was written in the store is a pack already, and all that the commits need besides what
-    the owner has.
+def _publish_made(store: IntakeRepository, owner: OwnerStore, transfer: Transfer) -> ImportSize:
+    """Publishes the pack of objects written to the store, which is all that the commits need
+    besides what the owner has.
     """
     made = store.objects.take_pack()
     if made is None:
-        return Brought(objects=0, size_bytes=0)
+        return ImportSize(objects=0, size_bytes=0)
     if made.objects > transfer.limits.objects:
         raise transfer.too_many()
     if made.size_bytes > transfer.limits.size_bytes:
         raise transfer.too_large()
-    brought = Brought(made.objects, made.size_bytes)
+    brought = ImportSize(made.objects, made.size_bytes)
     with quarantine.quarantined(owner) as (aside, _):
-        quarantine.take_made(aside, transfer, made.file, made.names, brought)
+        quarantine.accept_own_pack(aside, transfer, made.file, made.names, brought)
     return brought
 
 
-def _publish_large(store: Store, repository: str) -> None:
-    """Copies the contents of Git LFS files to where the owner's repository keeps them."""
+def _publish_lfs_objects(store: IntakeRepository, repository: str) -> None:
+    """Copies the contents of Git LFS files to the owner's LFS store."""
     place = store.large_files
     if not place.is_dir():
         return

@@ -1,4 +1,4 @@
-"""Compares trees that the store sees, and turns an agent's index into one."""
+"""Compares trees in a temporary store, and converts an agent's index to a tree."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
-from atoll.host.intake.index import Staged
-from atoll.host.intake.loose import LooseObjects
+from atoll.host.intake.index import IndexEntry
+from atoll.host.intake.loose_objects import LooseObjects
 from atoll.host.intake.refs import GIT_DIRECTORY
-from atoll.host.intake.store import Store
+from atoll.host.intake.store import IntakeRepository
+from atoll.host.intake.transfer import LIMITS, Transfer, require_ids
 from atoll.host.intake.tree_objects import TreeEntry, build_tree, compared
-from atoll.host.transfer import LIMITS, Transfer, require_ids
 from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
@@ -19,15 +19,15 @@ _GITLINK = 0o160000
 _PACK_BYTES = 1 << 31
 
 
-class Moved(NamedTuple):
-    """A path at which two trees differ; None where one has nothing."""
+class RenamedPath(NamedTuple):
+    """A path at which two trees differ; None where one has no entry."""
 
     before: TreeEntry | None
     after: TreeEntry | None
 
 
-def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
-    """Where two commits or trees differ. Raises StateError for a path that no file can have."""
+def difference(store: IntakeRepository, old: str, new: str) -> dict[InsidePath, RenamedPath]:
+    """Where two commits or trees differ. Raises StateError for an invalid path."""
     require_ids(old, new)
     if old == new:
         return {}
@@ -35,18 +35,18 @@ def difference(store: Store, old: str, new: str) -> dict[InsidePath, Moved]:
     for raw, (before, after) in compared(store.objects, old, new).items():
         path = find_path(Untrusted(raw))
         if path is None:
-            raise StateError(f"commit `{new}` has a path that no file can have")
-        found[path] = Moved(before, after)
+            raise StateError(f"commit `{new}` has an invalid path")
+        found[path] = RenamedPath(before, after)
     return found
 
 
-def tree_of(store: Store, commit: str) -> ObjectId:
+def tree_of(store: IntakeRepository, commit: str) -> ObjectId:
     """The tree of a commit, or a tree itself."""
     return store.objects.tree_of(commit)
 
 
-def pack(store: Store, commit: str, *, known: Sequence[str]) -> bytes:
-    """A commit with all that it needs beyond `known`, as a pack that may build on those."""
+def pack(store: IntakeRepository, commit: str, *, known: Sequence[str]) -> bytes:
+    """A thin pack of a commit and all that it needs beyond `known`."""
     require_ids(commit, *known)
     store.flush()
     asked = "".join(f"{name}\n" for name in (commit, *(f"^{name}" for name in known)))
@@ -57,11 +57,15 @@ def pack(store: Store, commit: str, *, known: Sequence[str]) -> bytes:
 
 
 def write_index(
-    store: Store, reader: TreeReader, staged: Sequence[Staged], *, given: Collection[str] | None
+    store: IntakeRepository,
+    reader: TreeReader,
+    staged: Sequence[IndexEntry],
+    *,
+    given: Collection[str] | None,
 ) -> ObjectId | None:
-    """The tree that an agent's index describes; None when that cannot be written: in the middle of
-    a merge, or when an object is neither one of those `given` nor the agent's own. Where the agent
-    shares the owner's repository nothing has to be given.
+    """The tree of an agent's index; None if it cannot be written: during a merge, or if an object
+    is neither one of those `given` nor the agent's. Where the agent shares the owner's repository,
+    nothing has to be given.
     """
     entries = [entry for entry in staged if not entry.intent_to_add]
     if any(entry.stage for entry in entries):
@@ -77,8 +81,8 @@ def write_index(
         return None
 
 
-def _write_checked(store: Store, entries: Sequence[Staged]) -> ObjectId | None:
-    """By git, which looks whether all objects are there."""
+def _write_checked(store: IntakeRepository, entries: Sequence[IndexEntry]) -> ObjectId | None:
+    """Lets git write the tree, which checks that all objects exist."""
     lines = b"".join(
         f"{entry.mode:06o} {entry.object_id} 0\t".encode() + entry.path.raw + b"\0"
         for entry in entries
@@ -90,9 +94,12 @@ def _write_checked(store: Store, entries: Sequence[Staged]) -> ObjectId | None:
 
 
 def _fetch_missing(
-    store: Store, reader: TreeReader, entries: Sequence[Staged], given: Collection[str]
+    store: IntakeRepository,
+    reader: TreeReader,
+    entries: Sequence[IndexEntry],
+    given: Collection[str],
 ) -> bool:
-    """Copies the blobs that only the agent's repository has; False when one cannot be had."""
+    """Copies the blobs that only the agent's repository has; False if one is missing."""
     names = dict.fromkeys(entry.object_id for entry in entries if entry.mode != _GITLINK)
     missing = [name for name in names if name not in given]
     if not missing:

@@ -1,9 +1,8 @@
-"""Decides which untracked paths are ignored, by git's rules but on a skeleton of ours.
+"""Decides which untracked paths are ignored, by git's rules but in a skeleton work tree.
 
-Git sees a work tree that holds nothing but directories and copies of `.gitignore` files, and a
-repository with the owner's excludes. The agent's own excludes and settings have no say. When git
-fails or takes too long over hostile patterns, nothing more is ignored: too much is shown then, and
-nothing is hidden.
+Git gets a work tree with nothing but directories and copies of `.gitignore` files, and a repository
+with the owner's excludes. The agent's excludes and settings have no effect. If git fails or takes
+too long over hostile patterns, nothing more is ignored: then too much is shown and nothing hidden.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from typing import Self
 
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.store import (
+    IntakeRepository,
     OwnerSettings,
-    Store,
     make_store,
     personal_files,
     scratch_directory,
 )
+from atoll.host.intake.transfer import error_output
 from atoll.host.process import stream
-from atoll.host.transfer import said_by
 from atoll.model.untrusted import InsidePath
 
 _FILE_BYTES = 1 << 20
 _ALL_FILES_BYTES = 64 << 20
 _MOST_DIRECTORIES = 500_000
 _ASKED_BYTES = 3500
-"""A longer path is not asked about: git and the kernel have their limits near."""
+"""Longer paths are not checked: they are close to the limits of git and the kernel."""
 _TIMEOUT_S = 30.0
 _NONE_IGNORED = 1
 _NAME = b".gitignore"
@@ -39,7 +38,7 @@ _HFS_IGNORED = {*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0
 
 
 class Ignore:
-    """A context manager. `scratch` is a directory of Atoll's own."""
+    """A context manager. `scratch` is a directory of Atoll."""
 
     def __init__(
         self,
@@ -49,11 +48,11 @@ class Ignore:
         scratch: Path,
         is_void: Callable[[bytes, str], bool] = lambda _content, _directory: False,
     ) -> None:
-        """`is_void` says of a `.gitignore`, by its content and directory, that it has no say."""
+        """`is_void` tells, by content and directory, that a `.gitignore` must be disregarded."""
         self._reader, self._settings, self._scratch = reader, settings, scratch
         self._is_void = is_void
         self._stack = ExitStack()
-        self._store: Store | None = None
+        self._store: IntakeRepository | None = None
         self._root = -1
         self._prepared: set[bytes] = set()
         self._made: set[bytes] = {b""}
@@ -75,15 +74,11 @@ class Ignore:
         self._stack.close()
         self._store = None
 
-    def is_ignored(self, path: InsidePath, *, is_directory: bool) -> bool:
-        """Costs a program: ask about many at a time with `ignored`."""
-        return bool(self.ignored([(path, is_directory)]))
-
     def ignored(self, paths: Iterable[tuple[InsidePath, bool]]) -> set[InsidePath]:
-        """Those of `paths` (and whether each is a directory) that are ignored.
+        """The ignored ones of `paths` (each with whether it is a directory).
 
-        One program each time: ask about all entries of a level of the tree at once, and do not
-        ask about what is below an ignored directory.
+        Runs one program per call: pass all entries of a tree level at once, and none below an
+        ignored directory.
         """
         asked: dict[bytes, InsidePath] = {}
         for path, is_directory in paths:
@@ -98,7 +93,7 @@ class Ignore:
     def _ask(self, asked: Iterable[bytes]) -> list[bytes]:
         if self._store is None:
             raise ValueError("it is not open")
-        # This command takes no literal paths, and none has `:` first with this.
+        # This command takes no literal paths; with this prefix none starts with `:`.
         given = b"".join(b"./" + raw + b"\0" for raw in asked)
         program = self._store.program(
             *personal_files(self._store.git_dir),
@@ -106,20 +101,22 @@ class Ignore:
             stdin=given, env={"GIT_LITERAL_PATHSPECS": "0"},
         )  # fmt: skip
         answer = bytearray()
-        # Without `--verbose` git repeats no pattern: what it says is part of what it is asked.
+        # Without `--verbose` git prints no pattern: its output is a subset of its input.
         done = stream(
             program, answer.extend, limit_bytes=len(given) + (1 << 20), timeout_s=_TIMEOUT_S
         )
         if done.ended != "whole" or done.completed.code not in (0, _NONE_IGNORED):
             why = (
-                said_by(done.completed) if done.ended == "whole" else f"over a limit ({done.ended})"
+                error_output(done.completed)
+                if done.ended == "whole"
+                else f"over a limit ({done.ended})"
             )
             self.failure = f"`git check-ignore` failed: {why}"
             return []
         return [raw.removeprefix(b"./") for raw in bytes(answer).split(b"\0")]
 
     def _prepare(self, path: InsidePath) -> bool:
-        """Copies the `.gitignore` files that count for a path; False when it cannot be asked."""
+        """Copies the `.gitignore` files that apply to a path; False if it cannot be checked."""
         if any(is_git_name(part) for part in path.parts):
             return False
         places: list[InsidePath | None] = [*reversed(list(path.parents())), None]
@@ -144,7 +141,7 @@ class Ignore:
             file.write(content)
 
     def _make(self, raw: bytes) -> bool:
-        """Makes a directory of the skeleton and those above it."""
+        """Creates a directory of the skeleton and its parents."""
         for place in _ways(raw):
             if place in self._made:
                 continue
@@ -163,7 +160,7 @@ def _opened(raw: bytes, how: int, root: int) -> int:
 
 
 def _ways(raw: bytes) -> Iterator[bytes]:
-    """A directory and those above it, from the outside in."""
+    """A directory and its parents, outermost first."""
     parts = raw.split(b"/")
     for count in range(1, len(parts) + 1):
         yield b"/".join(parts[:count])
@@ -171,8 +168,8 @@ def _ways(raw: bytes) -> Iterator[bytes]:
 
 @lru_cache(maxsize=1 << 14)
 def is_git_name(name: bytes) -> bool:
-    """Whether some file system takes a name for `.git`."""
-    # Nearly all names are plain and nothing of the kind.
+    """Whether some filesystem considers a name equal to `.git`."""
+    # Nearly all names are plain ASCII without a match.
     if name.isascii() and not name.lower().startswith((b".git", b"git~")):
         return False
     text = os.fsdecode(name)

@@ -1,7 +1,7 @@
 """Parses git's index (versions 2, 3 and 4) without git.
 
-The index is the agent's: every number in it may lie. Anything that is not well-formed gives None,
-never an exception, and paths together are not much larger than the content.
+The agent writes the index: every number in it may be false. Malformed content results in None,
+never in an exception, and all paths together are not much larger than the content.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SKIP_WORKTREE = 0x4000
 _INTENT_TO_ADD = 0x2000
 _MODES = {0o100644, 0o100755, 0o120000, 0o160000}
 _REFUSED_EXTENSIONS = {b"link", b"sdir"}
-"""A split index refers to another file, a sparse one holds directories."""
+"""A split index refers to another file, a sparse one contains directories."""
 _PATH_BYTES = 4096
 _MOST_UNFOLDED = 8
 _LEAST_UNFOLDED_BYTES = 16 << 20
-"""Version 4 stores only how a path differs from the one before; all together may be this many
+"""Version 4 stores only the difference to the previous path; all paths together may be this many
 times as large as the content, or this large."""
 
 
-class Staged(NamedTuple):
+class IndexEntry(NamedTuple):
     """One entry of an index."""
 
     path: InsidePath
@@ -67,7 +67,7 @@ class _Cursor:
         return int.from_bytes(self.take(size), "big")
 
     def take_text(self) -> bytes:
-        """Up to a NUL, which is passed over."""
+        """Reads up to a NUL and skips it."""
         found = self._content.find(b"\0", self.at, min(self._end, self.at + _PATH_BYTES + 1))
         if found < 0:
             raise _MalformedError
@@ -76,7 +76,7 @@ class _Cursor:
         return piece
 
     def take_offset(self) -> int:
-        """A number in git's variable length encoding of offsets."""
+        """Reads a number in git's variable-length encoding of offsets."""
         byte = self.take_number(1)
         value = byte & 0x7F
         while byte & 0x80:
@@ -91,11 +91,11 @@ class _Cursor:
         return self._end - self.at
 
 
-def parse_index(content: bytes, *, id_bytes: int) -> list[Staged] | None:
+def parse_index(content: bytes, *, id_bytes: int) -> list[IndexEntry] | None:
     """The entries of an index whose object ids have `id_bytes` (20 or 32).
 
-    None for anything malformed, for a split index and for one with sparse directories. The
-    checksum may be absent (zero), as git leaves it with `index.skipHash`.
+    None for malformed content, for a split index and for one with sparse directories. The checksum
+    may be absent (zero), as with `index.skipHash`.
     """
     try:
         return list(_entries(content, id_bytes))
@@ -103,7 +103,7 @@ def parse_index(content: bytes, *, id_bytes: int) -> list[Staged] | None:
         return None
 
 
-def _entries(content: bytes, id_bytes: int) -> Iterator[Staged]:
+def _entries(content: bytes, id_bytes: int) -> Iterator[IndexEntry]:
     end = len(content) - id_bytes
     if end < _HEADER.size or not _has_checksum(content, end, id_bytes):
         raise _MalformedError
@@ -116,7 +116,7 @@ def _entries(content: bytes, id_bytes: int) -> Iterator[Staged]:
     for _ in range(count):
         entry = _entry(cursor, version, id_bytes, last)
         last = entry.path.raw
-        # Git writes them sorted and each once; an index that says two things is none.
+        # Git writes sorted unique entries; an ambiguous index is rejected.
         left -= len(last)
         if (last, entry.stage) <= last_key or left < 0:
             raise _MalformedError
@@ -125,14 +125,14 @@ def _entries(content: bytes, id_bytes: int) -> Iterator[Staged]:
     while cursor.left:
         name, size = _EXTENSION.unpack(cursor.take(_EXTENSION.size))
         if name in _REFUSED_EXTENSIONS or not b"A" <= name[:1] <= b"Z":
-            # Names that begin with a capital letter are optional; whoever does not know one of
-            # the others must not read the index.
+            # Extensions with a capital first letter are optional; a reader that does not know one
+            # of the others must not use the index.
             raise _MalformedError
         cursor.take(size)
 
 
 def _least(id_bytes: int, version: int) -> int:
-    """How many bytes an entry has at least."""
+    """The minimum size of an entry."""
     smallest = _STAT_BYTES + id_bytes + 2
     return smallest + 2 if version == 4 else smallest + 1
 
@@ -145,7 +145,7 @@ def _has_checksum(content: bytes, end: int, id_bytes: int) -> bool:
     return hashlib.new(algorithm, content[:end], usedforsecurity=False).digest() == found
 
 
-def _entry(cursor: _Cursor, version: int, id_bytes: int, last: bytes) -> Staged:
+def _entry(cursor: _Cursor, version: int, id_bytes: int, last: bytes) -> IndexEntry:
     start = cursor.at
     mode = int.from_bytes(cursor.take(_STAT_BYTES)[_MODE_OFFSET : _MODE_OFFSET + 4], "big")
     object_id = find_object_id(Untrusted(cursor.take(id_bytes).hex().encode()))
@@ -168,7 +168,7 @@ def _entry(cursor: _Cursor, version: int, id_bytes: int, last: bytes) -> Staged:
     path = find_path(Untrusted(raw))
     if path is None or object_id is None or mode not in _MODES:
         raise _MalformedError
-    return Staged(
+    return IndexEntry(
         path=path,
         mode=mode,
         object_id=object_id,

@@ -1,9 +1,9 @@
-"""The objects that a store of ours sees, read and written without a program for each of them.
+"""Reads and writes objects of a temporary store without one program per object.
 
-The owner's objects are read through one `git cat-file --batch`, which starts with the first
-question and ends with the store. New objects go to a pack in the store's own directory: git sees
-them after `flush`, and an import takes the pack as it is. Trees and commits that were written are
-kept in memory, so that they can be read back at once.
+The owner's objects are read through one `git cat-file --batch`, which starts with the first request
+and ends with the store. New objects go to a pack in the store's own directory: git sees them after
+`flush`, and an import uses the pack as it is. Written trees and commits are kept in memory, so that
+they can be read at once.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.intake.loose import LooseObject, LooseObjects
+from atoll.host.intake.loose_objects import LooseObject, LooseObjects
 from atoll.host.intake.pack_writer import BrokenObjectError, PackWriter
+from atoll.host.intake.transfer import Transfer, TransferLimits, require_ids, writing
 from atoll.host.pipes import Dialogue
 from atoll.host.process import Program, converse
-from atoll.host.transfer import Limits, Transfer, require_ids, writing
 from atoll.model.errors import StateError
 from atoll.model.untrusted import ObjectId, Untrusted, find_object_id
 
 TREE = 0o040000
 _BODY_BYTES = 64 << 20
-"""Of a commit or a tree, which are read whole."""
+"""The limit for a commit or tree, which are read as a whole."""
 _CONTENT_BYTES = 1 << 20
-"""A blob up to this size passes in one piece."""
+"""Blobs up to this size are read in one piece."""
 _TIMEOUT_S = 600.0
 _ASKED_AT_ONCE = 256
-"""Questions that fit into a pipe together."""
-_UNBOUNDED = Limits(size_bytes=1 << 44, objects=1 << 31, seconds=None)
-"""What is written here is ours; an import is what bounds it."""
+"""The number of requests that fit into a pipe."""
+_UNBOUNDED = TransferLimits(size_bytes=1 << 44, objects=1 << 31, seconds=None)
+"""Objects written here are Atoll's; the import enforces limits."""
 _ENTRY = re.compile(rb"([0-7]{5,6}) ([^\0/]+)\0", re.DOTALL)
 
 
-class Entry(NamedTuple):
+class ObjectEntry(NamedTuple):
     """One line of a tree."""
 
     mode: int
-    """As it is written there, which need not be as git writes it today."""
+    """As stored, which need not be the canonical form."""
     object_id: ObjectId
 
 
 class ObjectDatabase:
-    """Made with a store and closed with it."""
+    """Created and closed with a store."""
 
     def __init__(self, reader: Callable[[], Program], place: Path, algorithm: str) -> None:
         self._reader, self._place, self.algorithm = reader, place, algorithm
         self._dialogue: Dialogue | None = None
         self._stack = ExitStack()
-        self._trees: dict[str, dict[bytes, Entry]] = {}
+        self._trees: dict[str, dict[bytes, ObjectEntry]] = {}
         self._roots: dict[str, ObjectId] = {}
         self._written: dict[ObjectId, None] = {}
         self._expected: set[ObjectId] = set()
@@ -67,7 +67,7 @@ class ObjectDatabase:
     # Reading.
 
     def tree_of(self, name: str) -> ObjectId:
-        """The tree of a commit, or a tree itself. Raises StateError when it is neither."""
+        """The tree of a commit, or a tree itself. Raises StateError if it is neither."""
         require_ids(name)
         if name not in self._roots:
             ((kind, content),) = self._read([name])
@@ -82,14 +82,14 @@ class ObjectDatabase:
                 self._roots[name] = found
         return self._roots[name]
 
-    def tree(self, name: ObjectId) -> dict[bytes, Entry]:
-        """What a tree lists, by name and in its order. Raises StateError when it is malformed."""
+    def tree(self, name: ObjectId) -> dict[bytes, ObjectEntry]:
+        """The entries of a tree, by name and in order. Raises StateError if it is malformed."""
         if name not in self._trees:
             self.load([name])
         return self._trees[name]
 
     def load(self, names: Iterable[ObjectId]) -> None:
-        """Reads trees that are going to be asked for, many at a time."""
+        """Reads trees ahead, many at a time."""
         missing = [name for name in dict.fromkeys(names) if name not in self._trees]
         for start in range(0, len(missing), _ASKED_AT_ONCE):
             some = missing[start : start + _ASKED_AT_ONCE]
@@ -99,7 +99,7 @@ class ObjectDatabase:
                 self._trees[name] = _parse_tree(content, name)
 
     def _read(self, names: Sequence[str]) -> list[tuple[bytes, bytes]]:
-        """(kind, content) of objects. Raises StateError when one is missing or far too large."""
+        """(type, content) of objects. Raises StateError if one is missing or far too large."""
         if self._dialogue is None:
             self._dialogue = self._stack.enter_context(
                 converse(self._reader(), timeout_s=_TIMEOUT_S)
@@ -119,7 +119,7 @@ class ObjectDatabase:
 
     # Writing.
 
-    def write_tree(self, entries: dict[bytes, Entry]) -> ObjectId:
+    def write_tree(self, entries: dict[bytes, ObjectEntry]) -> ObjectId:
         content = b"".join(
             b"%o %s\0%s" % (entry.mode, name, bytes.fromhex(entry.object_id))
             for name, entry in entries.items()
@@ -142,7 +142,7 @@ class ObjectDatabase:
         self._expected.update(names)
 
     def write_stream(self, size_bytes: int, pieces: Iterator[bytes]) -> ObjectId | None:
-        """A blob of any size; None when there are fewer or more bytes than that, or when `pieces`
+        """Writes a blob of any size; returns None if the number of bytes differs, or if `pieces`
         raises BrokenObjectError.
         """
         if size_bytes <= _CONTENT_BYTES:
@@ -171,7 +171,7 @@ class ObjectDatabase:
         return made
 
     def copy(self, name: ObjectId, loose: LooseObjects) -> LooseObject | None:
-        """A loose object of an agent's, verified; None when that is not there."""
+        """Copies and verifies a loose object of an agent; None if it is missing."""
         if name in self._written:
             return loose.load(name)
         found = loose.copy(name, self._writer())
@@ -202,29 +202,31 @@ class ObjectDatabase:
             self._pack = PackWriter(self._file, transfer, algorithm=self.algorithm)
         return self._pack
 
-    def take_pack(self) -> Made | None:
-        """What was written since the last call, as a finished pack; None when that is nothing."""
+    def take_pack(self) -> WrittenObject | None:
+        """A finished pack of what was written since the last call; None if nothing was."""
         if self._pack is None or self._file is None:
             return None
         self._pack.finish()
-        made = Made(self._file, self._pack.objects, self._pack.size_bytes, tuple(self._written))
+        made = WrittenObject(
+            self._file, self._pack.objects, self._pack.size_bytes, tuple(self._written)
+        )
         self._pack, self._file, self._written = None, None, {}
         return made
 
 
-class Made(NamedTuple):
-    """A pack of objects that were made here."""
+class WrittenObject(NamedTuple):
+    """A pack of objects written here."""
 
     file: FileIO
     objects: int
     size_bytes: int
     names: tuple[ObjectId, ...]
-    """Each after those that it refers to."""
+    """In dependency order."""
 
 
-def _parse_tree(content: bytes, name: str) -> dict[bytes, Entry]:
+def _parse_tree(content: bytes, name: str) -> dict[bytes, ObjectEntry]:
     width = len(name) // 2
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, ObjectEntry] = {}
     place = 0
     while place < len(content):
         head = _ENTRY.match(content, place)
@@ -232,5 +234,5 @@ def _parse_tree(content: bytes, name: str) -> dict[bytes, Entry]:
             raise StateError(f"the tree `{name}` is malformed")
         place = head.end() + width
         object_id = ObjectId(content[head.end() : place].hex())
-        found[head[2]] = Entry(int(head[1], 8), object_id)
+        found[head[2]] = ObjectEntry(int(head[1], 8), object_id)
     return found

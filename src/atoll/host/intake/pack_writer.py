@@ -1,4 +1,4 @@
-"""Writes git packs that hold whole objects, each compressed by itself."""
+"""Writes git packs of undeltified objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from io import FileIO
 
-from atoll.host.transfer import Transfer, writing
+from atoll.host.intake.transfer import Transfer, writing
 
 _CODES = {b"commit": 1, b"tree": 2, b"blob": 3, b"tag": 4}
 _HEADER = struct.Struct(">4sII")
@@ -17,11 +17,11 @@ _FAST = 1
 
 
 class BrokenObjectError(Exception):
-    """The content that an object is made of is not what it was said to be."""
+    """The content of an object does not match its declared size or id."""
 
 
 class PackWriter:
-    """Writes a pack of whole objects to a file."""
+    """Writes a pack of undeltified objects to a file."""
 
     def __init__(self, file: FileIO, transfer: Transfer, *, algorithm: str) -> None:
         self._file, self._transfer, self._algorithm = file, transfer, algorithm
@@ -39,7 +39,7 @@ class PackWriter:
                 piece = piece[self._file.write(piece) :]
 
     def add(self, kind: bytes, size_bytes: int, pieces: Iterable[bytes]) -> None:
-        """Adds an object. When `pieces` raises BrokenObjectError, the pack is as it was before."""
+        """Adds an object. If `pieces` raises BrokenObjectError, the pack is unchanged."""
         self._require_room()
         before, at = self.size_bytes, self._file.tell()
         try:
@@ -56,7 +56,7 @@ class PackWriter:
         self.objects += 1
 
     def add_content(self, kind: bytes, content: bytes) -> None:
-        """Adds an object that is in memory, with a single write."""
+        """Adds an object from memory with a single write."""
         self._require_room()
         header = _entry_header(_CODES[kind], len(content))
         self._write(header + zlib.compress(content, _FAST))
@@ -79,7 +79,7 @@ class PackWriter:
 
 
 def _entry_header(code: int, size: int) -> bytes:
-    """An object's type and size as packs write them."""
+    """An object's type and size in the pack format."""
     head = bytearray([code << 4 | size & 0x0F])
     size >>= 4
     while size:

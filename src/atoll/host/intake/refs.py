@@ -1,7 +1,7 @@
 """Reads the refs of an agent's repository as bytes.
 
-Everything below `.git` is hostile. A file that is not an ordinary ref (a link, a fifo, a name or a
-content that git would not accept, too large) is left out and listed in `AgentRefs.refused`.
+Everything below `.git` is hostile. A file that is not an ordinary ref (a link, a fifo, an invalid
+name or content, too large) is left out and listed in `AgentRefs.refused`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from atoll.model.untrusted import (
 GIT_DIRECTORY = InsidePath(b".git")
 STASH = RefName("refs/stash")
 _FETCHED = ("refs/remotes/", "refs/prefetch/")
-"""They say what others have. Anybody can write them, and another repository may be in the capsule's
-own `/tmp`."""
+"""Remote-tracking refs prove nothing: an agent can write them, and the remote may be in the
+capsule's own `/tmp`."""
 _IN_PROGRESS = (
     b"rebase-merge/autostash", b"rebase-apply/autostash", b"MERGE_AUTOSTASH",
     b"rebase-merge/orig-head", b"rebase-apply/orig-head", b"REBASE_HEAD",
     b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD",
 )  # fmt: skip
-"""Files that may be the only ones to name a commit, each line one."""
+"""Files that may hold the only reference to a commit, one per line."""
 _OTHER_FORMATS = (b"commondir", b"reftable")
 _REF_BYTES = 4096
 _PACKED_BYTES = 64 << 20
@@ -40,7 +40,7 @@ _MOST_REFS = 100_000
 _MOST_STASHES = 10_000
 _MOST_WORKTREES = 1_000
 _MOST_REFUSED = 100
-"""Then no more is looked at: it cannot be taken over as a whole."""
+"""Beyond this, nothing more is read: the import as a whole is refused."""
 _LINES_PER_LOOK = 20
 _BYTES_PER_LOOK = 1 << 16
 _SYMBOLIC_DEPTH = 5
@@ -48,27 +48,27 @@ _SHOWN_CHARACTERS = 100
 
 
 class AgentRefs(NamedTuple):
-    """What the refs of a capsule's repository say; nobody has looked for the objects yet."""
+    """The refs of a capsule's repository; their objects are not checked yet."""
 
     head_ref: RefName | None
-    """Where HEAD leads to; None when it is detached or unusable."""
+    """The ref that HEAD names; None if it is detached or unusable."""
     head: ObjectId | None
-    """None when HEAD is unusable or its branch has no commit yet."""
+    """None if HEAD is unusable or its branch is unborn."""
     refs: dict[RefName, ObjectId]
-    """All but those of remotes. A tag may name a tag object."""
+    """All refs except remote-tracking ones. A tag may name a tag object."""
     fetched: dict[RefName, ObjectId]
-    """Those of remotes: whether anybody else has the commits is not known."""
+    """Remote-tracking refs: whether a remote has the commits is not known."""
     stashes: tuple[ObjectId, ...]
-    """All entries of the stash's log, newest first, and what an unfinished rebase, merge or the
-    like has put aside or is about."""
+    """All entries of the stash's reflog, newest first, and commits that an unfinished rebase, merge
+    or the like has stashed or works on."""
     worktrees: tuple[ObjectId, ...]
-    """Where the HEADs of linked worktrees stand, and what else only these name."""
+    """HEADs of linked worktrees, and commits that only these name."""
     refused: tuple[str, ...]
-    """What was left out, as text that can be shown."""
+    """What was left out, safe for display."""
 
 
-class Budget:
-    """How much may still be looked at, in about as many looks at a file."""
+class RefBudget:
+    """How much may still be read, in file reads."""
 
     def __init__(self, looks: int = 20_000) -> None:
         self._left = looks
@@ -77,35 +77,35 @@ class Budget:
         return self._left < 0
 
     def spend(self, looks: int = 1) -> bool:
-        """False when there is none left."""
+        """Returns False if the budget is exhausted."""
         self._left -= looks
         return not self.is_spent()
 
 
 class _Target(NamedTuple):
-    """What a ref file holds: another ref or an object."""
+    """The content of a ref file: another ref or an object."""
 
     ref: RefName | None
     object_id: ObjectId | None
 
 
 def load_refs(
-    reader: TreeReader, at: InsidePath = GIT_DIRECTORY, budget: Budget | None = None
+    reader: TreeReader, at: InsidePath = GIT_DIRECTORY, budget: RefBudget | None = None
 ) -> AgentRefs | None:
     """The refs of the repository at `at`; those beyond the budget are refused.
 
-    None when that is no repository that keeps its refs in files of its own: there is no directory,
-    it is a linked worktree (`commondir`), or it uses reftables.
+    Returns None if it does not keep its refs in files of its own: there is no directory, it is a
+    linked worktree (`commondir`), or it uses reftables.
     """
     if reader.kind(at) != "directory" or reader.kind(at.child(b"refs")) != "directory":
         return None
     if any(reader.kind(at.child(name)) is not None for name in _OTHER_FORMATS):
         return None
-    return _Loader(reader, at, budget or Budget()).load()
+    return _Loader(reader, at, budget or RefBudget()).load()
 
 
 class _Loader:
-    def __init__(self, reader: TreeReader, at: InsidePath, budget: Budget) -> None:
+    def __init__(self, reader: TreeReader, at: InsidePath, budget: RefBudget) -> None:
         self._reader, self._at, self._budget = reader, at, budget
         self._packed: dict[RefName, ObjectId] = {}
         self._refused: list[str] = []
@@ -113,7 +113,7 @@ class _Loader:
 
     def load(self) -> AgentRefs:
         self._packed = self._load_packed()
-        # Whatever else there is: a few looks, and most depends on it.
+        # Read first, whatever else there is: cheap, and the most important.
         head = self._load_target(self._below(b"HEAD"))
         at = None if head is None else head.object_id or self._resolve(head.ref)
         refs = dict(self._packed)
@@ -121,7 +121,7 @@ class _Loader:
             if not self._may_look():
                 break
             found = self._resolve(name)
-            # A loose ref hides a packed one, also when it is broken.
+            # A loose ref takes precedence over a packed one, even if it is broken.
             refs.pop(name, None)
             if found is not None and len(refs) < _MOST_REFS:
                 refs[name] = found
@@ -149,16 +149,16 @@ class _Loader:
 
     def _end(self) -> None:
         self._is_over = True
-        self._refused.append("the rest was not looked at")
+        self._refused.append("the remaining refs were not read")
 
     def _may_look(self, looks: int = 1) -> bool:
-        """Whether so much more is within bounds."""
+        """Whether this many more reads are within the limits."""
         if not self._is_over and not self._budget.spend(looks):
             self._end()
         return not self._is_over
 
     def _lines(self, content: bytes | None) -> Iterator[bytes]:
-        """As many as are within bounds, but for empty ones; the last first."""
+        """The lines within the limits, without empty ones, last first."""
         end = len(content or b"")
         while content is not None and end > 0 and self._may_look():
             for _ in range(_LINES_PER_LOOK):
@@ -170,7 +170,7 @@ class _Loader:
                     return
 
     def _read(self, path: InsidePath, limit_bytes: int) -> bytes | None:
-        """The content of a file; None when there is none or, reported, when it is unusable."""
+        """The content of a file; None if there is none or, reported, if it is unusable."""
         kind = self._reader.kind(path)
         if kind is None:
             return None
@@ -220,7 +220,7 @@ class _Loader:
                 if kind == "directory":
                     ahead.append(path)
                 elif path.name.endswith(b".lock"):
-                    # Of a git that is at work, or was killed: it holds nothing yet.
+                    # A lock file of a running or killed git: it holds no value yet.
                     continue
                 elif kind != "file" or name is None:
                     self._refuse(path.raw, "not a ref")
@@ -231,7 +231,7 @@ class _Loader:
         return sorted(found[:_MOST_REFS])
 
     def _resolve(self, name: RefName | None) -> ObjectId | None:
-        """Where a ref leads to in the end, through symbolic refs."""
+        """The object of a ref, through symbolic refs."""
         for _ in range(_SYMBOLIC_DEPTH):
             if name is None:
                 return None
@@ -242,7 +242,7 @@ class _Loader:
             if target is None or target.object_id is not None:
                 return None if target is None else target.object_id
             name = target.ref
-        self._refuse((name or "").encode("utf-8", "surrogateescape"), "symbolic refs in a circle")
+        self._refuse((name or "").encode("utf-8", "surrogateescape"), "a cycle of symbolic refs")
         return None
 
     def _load_target(self, path: InsidePath) -> _Target | None:
@@ -263,11 +263,11 @@ class _Loader:
             if object_id is not None and len(found) < _MOST_STASHES:
                 found[object_id] = None
             else:
-                self._refuse(path.raw, "has a line that is no entry, or too many")
+                self._refuse(path.raw, "has an invalid line, or too many")
         return tuple(found | dict.fromkeys(self._put_aside(self._at)))
 
     def _put_aside(self, git_directory: InsidePath) -> Iterator[ObjectId]:
-        """What a rebase, merge or the like that is not over has stashed, or is about."""
+        """Commits that an unfinished rebase, merge or the like has stashed or works on."""
         for raw in _IN_PROGRESS:
             content = self._read(InsidePath(git_directory.raw + b"/" + raw), _REF_BYTES)
             for line in (content or b"").split():
@@ -290,7 +290,7 @@ class _Loader:
         return tuple(found)
 
     def _own_refs(self, worktree: InsidePath) -> Iterator[ObjectId | None]:
-        """Refs that only a linked worktree has: of a bisection, say."""
+        """Refs that only a linked worktree has, such as those of a bisection."""
         ahead = [worktree.child(b"refs")]
         while ahead:
             for path in self._names(ahead.pop()):
@@ -303,7 +303,7 @@ class _Loader:
 
 
 def _parse_target(content: bytes) -> _Target | None:
-    """As git reads a ref file: a symbolic ref, or an object id and then nothing but white space."""
+    """Parses a ref file as git does: a symbolic ref, or an object id and white space."""
     if content.startswith(b"ref:"):
         name = find_ref_name(Untrusted(content[4:].strip()))
         return None if name is None else _Target(name, None)

@@ -1,8 +1,8 @@
-"""A repository of our own for one question about a capsule's files.
+"""A temporary repository for one operation on a capsule's files.
 
-It is bare, lies in a scratch directory that is removed afterwards, sees the owner's objects and has
-constant settings, apart from those of the owner's that decide how files become blobs. Every git
-that works on it is bounded in time, memory and output.
+It is bare, is created in a scratch directory that is removed afterwards, has access to the owner's
+objects and uses constant settings, except those of the owner that affect the conversion of files to
+blobs. Every git that runs in it is limited in time, memory and output.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host import files, space
+from atoll.host import disk_space, files
 from atoll.host.git import git
 from atoll.host.intake.object_database import ObjectDatabase
+from atoll.host.intake.transfer import failure_of
 from atoll.host.process import Program, stream
-from atoll.host.transfer import failure_of
 from atoll.model.errors import StateError
 from atoll.model.units import render_size
 
@@ -39,7 +39,7 @@ _OWN_FILE_BYTES = 1 << 20
 
 
 class OwnerSettings(NamedTuple):
-    """What of the owner's configuration decides about files."""
+    """The part of the owner's configuration that affects files."""
 
     algorithm: str = "sha1"
     autocrlf: str = "false"
@@ -48,7 +48,7 @@ class OwnerSettings(NamedTuple):
     file_mode: bool = True
     has_lfs: bool = False
     lfs_storage: str = ""
-    """Where the owner has put Git LFS objects; empty for the usual place."""
+    """The owner's LFS storage; empty for the default."""
     excludes: bytes = b""
     """The content of `info/exclude`."""
     personal_excludes: bytes = b""
@@ -59,7 +59,7 @@ class OwnerSettings(NamedTuple):
 
 
 def load_settings(repository: str) -> OwnerSettings:
-    """Asks the owner's git, in the owner's repository."""
+    """Runs the owner's git in the owner's repository."""
     answer = git("config", "-z", "--get-regexp", _KEYS, cwd=repository, allowed=(0, 1))
     found = {}
     for entry in answer.text.split("\0"):
@@ -86,7 +86,7 @@ def load_settings(repository: str) -> OwnerSettings:
 
 def _chosen(value: str, known: Sequence[str]) -> str:
     if value not in known:
-        raise StateError(f"the repository's object format is none of {', '.join(known)}")
+        raise StateError(f"the repository's object format is not supported: not {', '.join(known)}")
     return value
 
 
@@ -98,7 +98,7 @@ def _personal(configured: str | None, name: str) -> str:
 
 
 def _own_file(path: str) -> bytes:
-    """A file of the owner's, who may use links; nothing when there is none."""
+    """A file of the owner, possibly a link; empty if there is none."""
     real = Path(os.path.realpath(path))
     try:
         return files.read_regular(real, limit_bytes=_OWN_FILE_BYTES) or b""
@@ -106,11 +106,11 @@ def _own_file(path: str) -> bytes:
         return b""
 
 
-class Store(NamedTuple):
+class IntakeRepository(NamedTuple):
     place: Path
-    """A private directory of ours."""
+    """A private directory of Atoll."""
     repository: str
-    """The owner's, whose objects are seen and to which commits are published."""
+    """The owner's repository, the source of objects and the target of published commits."""
     settings: OwnerSettings
     objects: ObjectDatabase
 
@@ -120,12 +120,12 @@ class Store(NamedTuple):
 
     @property
     def staging(self) -> Path:
-        """The work tree: it holds copies of single files that git has to convert."""
+        """The work tree: copies of single files that git has to convert."""
         return self.place / "staging"
 
     @property
     def large_files(self) -> Path:
-        """Where the contents of Git LFS files wait, each under its SHA-256."""
+        """Contents of Git LFS files to be published, named by SHA-256."""
         return self.place / "lfs"
 
     def env(self) -> dict[str, str]:
@@ -159,13 +159,13 @@ class Store(NamedTuple):
         )
 
     def flush(self) -> None:
-        """Lets git see what was written to `objects`."""
+        """Makes what was written to `objects` visible to git."""
         made = self.objects.take_pack()
         if made is not None:
             self.run("index-pack", "--stdin", stdin=made.file)
 
     def has_other_objects(self) -> bool:
-        """Whether git has written objects to the store itself."""
+        """Whether git itself has written objects to the store."""
         place = self.git_dir / "objects"
         names = {path.name for path in place.iterdir()} - {"info", "pack"}
         return bool(names) or any((place / "pack").iterdir())
@@ -178,15 +178,15 @@ class Store(NamedTuple):
         limit_bytes: int = _OUTPUT_BYTES,
         allowed: Sequence[int] = (0,),
     ) -> bytes:
-        """What git answers, which does not see what was written to `objects` since the last
-        `flush`. Raises StateError when that is too much or takes too long, and DriverError when
+        """The output of git, which does not see what was written to `objects` since the last
+        `flush`. Raises StateError if the output is too large or takes too long, and DriverError if
         git fails.
         """
         answer = bytearray()
         program = self.program(*args, stdin=stdin, env=env)
         done = stream(program, answer.extend, limit_bytes=limit_bytes, timeout_s=_TIMEOUT_S)
         if done.ended == "size":
-            raise StateError(f"`git {args[0]}` answered more than {render_size(limit_bytes)}")
+            raise StateError(f"`git {args[0]}` printed more than {render_size(limit_bytes)}")
         if done.ended == "time":
             raise StateError(f"`git {args[0]}` took longer than {_TIMEOUT_S:g} s")
         if done.completed.code not in allowed:
@@ -197,8 +197,8 @@ class Store(NamedTuple):
 @contextmanager
 def open_store(
     repository: str, *, scratch: Path, settings: OwnerSettings | None = None
-) -> Iterator[Store]:
-    """A store for one question, in a new directory below `scratch`, which is Atoll's own."""
+) -> Iterator[IntakeRepository]:
+    """A temporary store in a new directory below `scratch`."""
     found = load_settings(repository) if settings is None else settings
     with scratch_directory(scratch) as place, make_store(place, repository, found) as store:
         alternates = os.path.realpath(os.path.join(repository, "objects"))
@@ -207,13 +207,15 @@ def open_store(
 
 
 @contextmanager
-def make_store(place: Path, repository: str, settings: OwnerSettings) -> Iterator[Store]:
-    """A store in `place` that sees no objects yet."""
+def make_store(place: Path, repository: str, settings: OwnerSettings) -> Iterator[IntakeRepository]:
+    """A store in `place` without access to other objects."""
 
     def reader() -> Program:
         return store.program("cat-file", "--batch")
 
-    store = Store(place, repository, settings, ObjectDatabase(reader, place, settings.algorithm))
+    store = IntakeRepository(
+        place, repository, settings, ObjectDatabase(reader, place, settings.algorithm)
+    )
     store.staging.mkdir()
     make_repository(store.git_dir, settings)
     try:
@@ -224,10 +226,10 @@ def make_store(place: Path, repository: str, settings: OwnerSettings) -> Iterato
 
 @contextmanager
 def scratch_directory(within: Path) -> Iterator[Path]:
-    """A private directory that is gone afterwards: below `within`, or among the temporary files
-    where the filesystem of `within` is read-only.
+    """A private temporary directory below `within`, or in the system's temporary directory if the
+    filesystem of `within` is read-only.
     """
-    if space.is_read_only(within):
+    if disk_space.is_read_only(within):
         within = Path(tempfile.gettempdir())
     else:
         files.make_private_directory(within)
@@ -269,7 +271,7 @@ def make_repository(path: Path, settings: OwnerSettings) -> None:
 
 
 def personal_files(git_dir: Path) -> tuple[str, ...]:
-    """Options that name the owner's personal excludes and attributes in a store of ours."""
+    """Options that name the owner's personal excludes and attributes in a temporary store."""
     place = git_dir / "info"
     return (
         "-c", f"core.excludesFile={place / 'personal-excludes'}",

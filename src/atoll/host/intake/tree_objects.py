@@ -1,8 +1,8 @@
-"""Trees of git: listed, compared and built from what an `ObjectDatabase` holds.
+"""Lists, compares and builds git trees from the objects of an `ObjectDatabase`.
 
-Paths are raw bytes here, which may be anything that a hostile tree holds: callers validate them.
-A few trees that name each other many times unfold to more files than there are atoms, so every walk
-counts what it lists.
+Paths are raw bytes here, and a hostile tree may contain anything: callers validate them. A few
+trees that refer to each other many times can expand to an astronomical number of files, so every
+walk counts what it lists.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from atoll.host.intake.object_database import TREE, Entry, ObjectDatabase
+from atoll.host.intake.object_database import TREE, ObjectDatabase, ObjectEntry
 from atoll.model.errors import StateError
 from atoll.model.untrusted import ObjectId
 
 _LISTED_BYTES = 256 << 20
 _ENTRY_BYTES = 50
-"""What an entry costs besides its path."""
+"""The cost of an entry besides its path."""
 _CHANGE_BYTES = 500
-"""What a difference costs besides its path: about half a million of them may be listed."""
+"""The cost of a difference besides its path: about half a million can be listed."""
 _PATH_BYTES = 4096
 _GITLINK = 0o160000
 
@@ -33,7 +33,7 @@ Sides = tuple[TreeEntry | None, TreeEntry | None]
 
 
 class _Count:
-    """How much a walk may list."""
+    """The limit of a walk."""
 
     def __init__(self, name: str, limit_bytes: int, each_bytes: int = _ENTRY_BYTES) -> None:
         self._name, self._left_bytes, self._each_bytes = name, limit_bytes, each_bytes
@@ -41,9 +41,9 @@ class _Count:
     def add(self, path: bytes) -> None:
         self._left_bytes -= len(path) + self._each_bytes
         if self._left_bytes < 0:
-            raise StateError(f"commit `{self._name}` unfolds to too many files")
+            raise StateError(f"commit `{self._name}` expands to too many files")
         if len(path) > _PATH_BYTES:
-            raise StateError(f"commit `{self._name}` has a path that no file can have")
+            raise StateError(f"commit `{self._name}` has an invalid path")
 
 
 def listing(
@@ -53,8 +53,8 @@ def listing(
     *,
     limit_bytes: int = _LISTED_BYTES,
 ) -> dict[bytes, TreeEntry]:
-    """The files, links and submodules of a commit or tree at these places and below them, or all
-    of them for None. Raises StateError when there are far too many.
+    """The files, links and submodules of a commit or tree at these paths and below them, or all of
+    them for None. Raises StateError if there are far too many.
     """
     wanted = None if places is None else set(places)
     on_the_way = None if wanted is None else _above(wanted)
@@ -81,7 +81,7 @@ def listing(
 
 
 def _above(places: Collection[bytes]) -> set[bytes]:
-    """All directories that lead to these places."""
+    """All parent directories of these paths."""
     found: set[bytes] = set()
     for place in places:
         parent = place.rpartition(b"/")[0]
@@ -91,8 +91,8 @@ def _above(places: Collection[bytes]) -> set[bytes]:
     return found
 
 
-def _as_today(entry: Entry) -> TreeEntry:
-    """With the mode as git writes it today."""
+def _as_today(entry: ObjectEntry) -> TreeEntry:
+    """With the canonical mode."""
     kind = stat.S_IFMT(entry.mode)
     if kind == stat.S_IFREG:
         return TreeEntry(kind | (0o755 if entry.mode & 0o100 else 0o644), entry.object_id)
@@ -102,7 +102,7 @@ def _as_today(entry: Entry) -> TreeEntry:
 def compared(
     objects: ObjectDatabase, old: str, new: str, *, limit_bytes: int = _LISTED_BYTES
 ) -> dict[bytes, Sides]:
-    """Where two commits or trees differ: what each has there, None for nothing."""
+    """Where two commits or trees differ: the entry of each, or None."""
     count = _Count(new, limit_bytes, _CHANGE_BYTES)
     found: dict[bytes, Sides] = {}
     level: list[tuple[bytes, ObjectId | None, ObjectId | None]] = [
@@ -128,8 +128,8 @@ def compared(
     return dict(sorted(found.items()))
 
 
-def _split(entry: Entry | None) -> tuple[ObjectId | None, TreeEntry | None]:
-    """An entry as a directory or as a file; it is at most one of them."""
+def _split(entry: ObjectEntry | None) -> tuple[ObjectId | None, TreeEntry | None]:
+    """An entry as a directory or as a file; at most one is set."""
     if entry is None:
         return None, None
     if stat.S_ISDIR(entry.mode):
@@ -138,7 +138,7 @@ def _split(entry: Entry | None) -> tuple[ObjectId | None, TreeEntry | None]:
 
 
 class _Change:
-    """What becomes of one directory."""
+    """The changes of one directory."""
 
     __slots__ = ("below", "entries", "removed")
 
@@ -154,8 +154,8 @@ def build_tree(
     changed: Mapping[bytes, TreeEntry],
     removed: Collection[bytes],
 ) -> ObjectId:
-    """A tree that is `base` with changes: removals first, and what is changed replaces whatever
-    is in its place or on its way. Directories that become empty go.
+    """Builds a tree from `base` with changes: removals first; a changed path replaces what is at it
+    or at one of its parents. Empty directories are removed.
     """
     top = _Change()
     for path in removed:
@@ -177,8 +177,8 @@ def _reach(top: _Change, parents: list[bytes]) -> _Change:
 
 
 def _build(objects: ObjectDatabase, base: ObjectId | None, top: _Change) -> ObjectId:
-    """Writes changed directories, those below others first."""
-    old: dict[int, dict[bytes, Entry]] = {}
+    """Writes changed directories, children first."""
+    old: dict[int, dict[bytes, ObjectEntry]] = {}
     order: list[tuple[_Change, _Change | None, bytes]] = []
     ahead: list[tuple[_Change, _Change | None, bytes, ObjectId | None]] = [(top, None, b"", base)]
     while ahead:
@@ -195,12 +195,12 @@ def _build(objects: ObjectDatabase, base: ObjectId | None, top: _Change) -> Obje
     made: ObjectId | None = None
     for change, parent, name in reversed(order):
         entries = old.pop(id(change))
-        entries |= {part: Entry(*entry) for part, entry in change.entries.items()}
+        entries |= {part: ObjectEntry(*entry) for part, entry in change.entries.items()}
         if parent is None:
             made = objects.write_tree(dict(_sorted(entries)))
         elif entries:
             tree = objects.write_tree(dict(_sorted(entries)))
-            old[id(parent)][name] = Entry(TREE, tree)
+            old[id(parent)][name] = ObjectEntry(TREE, tree)
         elif (known := old[id(parent)].get(name)) is not None and stat.S_ISDIR(known.mode):
             del old[id(parent)][name]
     if made is None:
@@ -208,10 +208,10 @@ def _build(objects: ObjectDatabase, base: ObjectId | None, top: _Change) -> Obje
     return made
 
 
-def _sorted(entries: dict[bytes, Entry]) -> Iterator[tuple[bytes, Entry]]:
+def _sorted(entries: dict[bytes, ObjectEntry]) -> Iterator[tuple[bytes, ObjectEntry]]:
     """In git's order, in which a directory's name ends with a slash."""
 
-    def key(item: tuple[bytes, Entry]) -> bytes:
+    def key(item: tuple[bytes, ObjectEntry]) -> bytes:
         return item[0] + b"/" if stat.S_ISDIR(item[1].mode) else item[0]
 
     return iter(sorted(entries.items(), key=key))

@@ -1,4 +1,4 @@
-"""One import of objects: what is asked for, what it may cost, and the pack as it comes in."""
+"""One import of objects: the requested commits, its limits, and the pack while it is received."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from atoll.model.errors import DriverError, StateError
 from atoll.model.names import printable
 from atoll.model.units import render_duration, render_size
 
-LOOK = "run `git fsck --full --strict` inside"
+LOOK = "run `git fsck --full --strict` inside the capsule"
 _ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _HEADER = struct.Struct(">4sII")
-_SAID_SHOWN = 600
+_MESSAGE_CHARACTERS = 600
 
 
-class Limits(NamedTuple):
-    """What one import may cost the owner's machine."""
+class TransferLimits(NamedTuple):
+    """The limits of one import."""
 
     size_bytes: int = 2 << 30
     objects: int = 1_000_000
     seconds: float | None = 600
     memory_bytes: int = 4 << 30
-    """For each git that reads what came from inside: deltas can unfold to any size."""
+    """For each git that reads untrusted objects: deltas can expand to any size."""
 
 
-LIMITS = Limits()
+LIMITS = TransferLimits()
 
 
-class Brought(NamedTuple):
-    """What came: both are 0 when the owner had everything."""
+class ImportSize(NamedTuple):
+    """What was imported: both are 0 if the owner had everything."""
 
     objects: int
     size_bytes: int
 
 
 class IncompleteError(StateError):
-    """Something that the tips need is not there."""
+    """An object that the tips need is missing."""
 
 
 class OverLimitError(StateError):
-    """It is more than an import may cost."""
+    """A limit of the import is exceeded."""
 
 
 class Allowance:
-    """What several imports may cost together; the time runs from now on."""
+    """The limits of several imports together; the time starts now."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: TransferLimits = LIMITS) -> None:
         self._limits = limits
         self._ends_at = time.monotonic() + (limits.seconds or float("inf"))
         self._size_bytes, self._objects = 0, 0
         self._is_over = False
 
-    def limits(self) -> Limits:
-        """For the next import. Raises OverLimitError when nothing is left."""
+    def limits(self) -> TransferLimits:
+        """The limits of the next import. Raises OverLimitError if nothing is left."""
         size_bytes = self._limits.size_bytes - self._size_bytes
         objects = self._limits.objects - self._objects
         seconds = self._ends_at - time.monotonic()
@@ -71,18 +71,18 @@ class Allowance:
             seconds=None if self._limits.seconds is None else seconds,
         )
 
-    def spend(self, brought: Brought) -> None:
+    def spend(self, brought: ImportSize) -> None:
         self._size_bytes += brought.size_bytes
         self._objects += brought.objects
 
     def exceeded(self) -> OverLimitError:
-        """Every further import is refused, too."""
+        """Also makes every further import fail."""
         self._is_over = True
         most = f"{render_size(self._limits.size_bytes)} or {self._limits.objects:,} objects"
         if self._limits.seconds is not None:
             most += f", or take longer than {render_duration(self._limits.seconds)}"
         return OverLimitError(
-            f"the commits of all submodules together are more than {most}",
+            f"the commits of all submodules together exceed {most}",
             hint="commit less, and keep large and generated files out of git",
         )
 
@@ -94,14 +94,14 @@ def require_ids(*names: str) -> None:
 
 
 class Transfer(NamedTuple):
-    """What is asked for, and what it may cost."""
+    """The requested commits and the limits."""
 
     tips: tuple[str, ...]
-    limits: Limits
+    limits: TransferLimits
     ends_at: float | None
 
     @classmethod
-    def start(cls, tips: Sequence[str], limits: Limits) -> Transfer:
+    def start(cls, tips: Sequence[str], limits: TransferLimits) -> Transfer:
         ends_at = None if limits.seconds is None else time.monotonic() + limits.seconds
         return cls(tuple(tips), limits, ends_at)
 
@@ -109,7 +109,7 @@ class Transfer(NamedTuple):
         return None if self.ends_at is None else self.ends_at - time.monotonic()
 
     def receive(self, pack: FileIO, program: Program) -> tuple[Completed, Incoming]:
-        """Writes the pack that a program says to `pack`, unchecked but for its header."""
+        """Writes the pack that a program prints to `pack`; checks only its header."""
         incoming = Incoming(self, pack)
         done = stream(
             program, incoming.take, limit_bytes=self.limits.size_bytes, timeout_s=self.left_s()
@@ -140,8 +140,8 @@ class Transfer(NamedTuple):
             hint="keep generated files out of git",
         )
 
-    def incomplete(self, said: str) -> IncompleteError:
-        return IncompleteError(_message(f"is incomplete: {said}"), hint=LOOK)
+    def incomplete(self, reason: str) -> IncompleteError:
+        return IncompleteError(_message(f"is incomplete: {reason}"), hint=LOOK)
 
     def no_commit(self, tip: str, kind: str) -> StateError:
         what = "is not in it" if kind == "missing" else f"is a {kind} and not a commit"
@@ -154,11 +154,11 @@ class Transfer(NamedTuple):
 
 
 def _message(why: str) -> str:
-    return f"the export of the capsule {why}; nothing was taken"
+    return f"the export of the capsule {why}; nothing was imported"
 
 
 class Incoming:
-    """A pack as it comes in."""
+    """A pack while it is received."""
 
     def __init__(self, transfer: Transfer, file: FileIO) -> None:
         self._transfer, self._file = transfer, file
@@ -176,10 +176,10 @@ class Incoming:
             while chunk:
                 chunk = chunk[self._file.write(chunk) :]
 
-    def brought(self) -> Brought:
+    def brought(self) -> ImportSize:
         if self._objects is None:
             raise self._no_pack()
-        return Brought(objects=self._objects, size_bytes=self.size_bytes)
+        return ImportSize(objects=self._objects, size_bytes=self.size_bytes)
 
     def _count(self) -> int:
         magic, version, count = _HEADER.unpack_from(self._head)
@@ -201,14 +201,14 @@ def writing(what: str = "the owner's objects") -> Iterator[None]:
         raise DriverError(f"{what} cannot be written: {error}") from error
 
 
-def said_by(done: Completed) -> str:
+def error_output(done: Completed) -> str:
     lines = done.stderr.decode("utf-8", "replace").splitlines()
     text = "; ".join(printable(line.strip()) for line in lines if line.strip())
-    return text[-_SAID_SHOWN:] or "git said nothing"
+    return text[-_MESSAGE_CHARACTERS:] or "git printed no message"
 
 
 def failure_of(done: Completed, command: str, place: str) -> DriverError:
     return DriverError(
         f"`git {command}` in `{printable(place)}` failed with exit code {done.code}: "
-        f"{said_by(done)}"
+        f"{error_output(done)}"
     )

@@ -1,7 +1,7 @@
-"""Turns files into git's blobs, trees and commits, in a store of ours, and publishes them.
+"""Converts files to git's blobs, trees and commits in a temporary store.
 
-Contents come from descriptors that a TreeReader opened and pass in constant memory. The agent's
-attributes, filters and index have no say.
+Contents come from descriptors that a TreeReader opened and are processed in constant memory. The
+agent's attributes, filters and index have no effect.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
-from atoll.host.intake.commits import commit, diff, publish
-from atoll.host.intake.content import (
+from atoll.host.intake.blob_filters import (
     CONVERTED_BYTES,
     Conversion,
     apply_rules,
@@ -28,17 +27,27 @@ from atoll.host.intake.content import (
     stage,
     tracked,
 )
+from atoll.host.intake.commits import commit, diff, publish
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.intake.pack_writer import BrokenObjectError
-from atoll.host.intake.store import OwnerSettings, Store, load_settings, open_store
+from atoll.host.intake.store import IntakeRepository, OwnerSettings, load_settings, open_store
+from atoll.host.intake.transfer import writing
 from atoll.host.intake.tree_objects import TreeEntry, build_tree
-from atoll.host.transfer import writing
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, as_content
 
 __all__ = [
-    "OwnerSettings", "Store", "TreeEntry", "blob_ids", "commit", "diff", "load_settings",
-    "open_store", "publish", "tracked", "write_tree",
+    "IntakeRepository",
+    "OwnerSettings",
+    "TreeEntry",
+    "blob_ids",
+    "commit",
+    "diff",
+    "load_settings",
+    "open_store",
+    "publish",
+    "tracked",
+    "write_tree",
 ]  # fmt: skip
 
 _CHUNK_BYTES = 1 << 20
@@ -51,19 +60,23 @@ _NO_GITLINKS: Mapping[InsidePath, ObjectId] = MappingProxyType({})
 
 
 class _Read(NamedTuple):
-    """A file as it was read once."""
+    """A file that was read once."""
 
     size_bytes: int
     blob: ObjectId
     has_crlf: bool
     sha256: str
-    """Only of those that are asked for it."""
+    """Only if requested."""
 
 
 def _read_file(
-    handle: int, store: Store, take: Callable[[bytes], object], *, with_sha256: bool = False
+    handle: int,
+    store: IntakeRepository,
+    take: Callable[[bytes], object],
+    *,
+    with_sha256: bool = False,
 ) -> _Read | None:
-    """Hands the content to `take`; None when the file changes meanwhile or cannot be read."""
+    """Passes the content to `take`; returns None if the file changes or cannot be read."""
     with open(handle, "rb", buffering=0) as file:
         before = os.fstat(handle)
         digest = hashlib.new(store.settings.algorithm, usedforsecurity=False)
@@ -92,7 +105,7 @@ def _piece(file: FileIO, left: int) -> bytes:
 
 
 def blob_ids(
-    store: Store,
+    store: IntakeRepository,
     commit: str,
     reader: TreeReader,
     paths: Collection[InsidePath],
@@ -100,7 +113,7 @@ def blob_ids(
     links: Mapping[InsidePath, Untrusted] = _NO_LINKS,
     rules: Collection[InsidePath] = (),
 ) -> dict[InsidePath, ObjectId]:
-    """The blobs that files, and the links whose targets are given, would become on top of `commit`.
+    """The blobs of files, and of the given link targets, on top of `commit`.
 
     `rules` are the `.gitattributes` files that may differ from the commit's. A file that cannot be
     read, or that changes while it is read, is left out.
@@ -129,7 +142,9 @@ def blob_ids(
     return found | converter.finish()
 
 
-def _read_path(store: Store, reader: TreeReader, path: InsidePath, how: Conversion) -> _Read | None:
+def _read_path(
+    store: IntakeRepository, reader: TreeReader, path: InsidePath, how: Conversion
+) -> _Read | None:
     handle = reader.find_file(path)
     if handle is None:
         return None
@@ -142,29 +157,31 @@ def _is_converted(how: Conversion, read: _Read) -> bool:
     return how is Conversion.GIT or (how is Conversion.LINE_ENDINGS and read.has_crlf)
 
 
-def _pointer_id(store: Store, reader: TreeReader, path: InsidePath, read: _Read) -> ObjectId:
+def _pointer_id(
+    store: IntakeRepository, reader: TreeReader, path: InsidePath, read: _Read
+) -> ObjectId:
     content = reader.read(path, limit_bytes=min(read.size_bytes, _POINTER_BYTES))
     if content is not None and is_pointer(content):
         return read.blob
     return blob_id(pointer_to(read.sha256, read.size_bytes), store.settings.algorithm)
 
 
-def _scratch(store: Store) -> str:
-    """For errors."""
+def _scratch(store: IntakeRepository) -> str:
+    """The name of the store in error messages."""
     return f"the scratch directory `{store.place}`"
 
 
 class _Converter:
-    """Has git convert copies of files."""
+    """Lets git convert copies of files."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: IntakeRepository) -> None:
         self._store = store
         self._staged: list[InsidePath] = []
         self._found: dict[InsidePath, ObjectId] = {}
 
     def add(self, path: InsidePath, content: bytes) -> None:
         if is_attributes(path):
-            # Git would believe it for others: it goes alone, after them.
+            # Git would apply it to others: it is converted alone, after them.
             self._found |= self.finish()
         handle = stage(self._store, path)
         if handle is None:
@@ -176,7 +193,7 @@ class _Converter:
             self._found |= self.finish()
 
     def finish(self) -> dict[InsidePath, ObjectId]:
-        """The converted blobs; what git cannot convert is left out."""
+        """The converted blobs; files that git cannot convert are left out."""
         found = convert_staged(self._store, self._staged)
         for path in self._staged:
             (self._store.staging / os.fsdecode(path.raw)).unlink(missing_ok=True)
@@ -190,7 +207,7 @@ def _write(file: FileIO, content: bytes) -> None:
 
 
 def write_tree(  # noqa: PLR0913 - what a tree is made of
-    store: Store,
+    store: IntakeRepository,
     base: str,
     reader: TreeReader,
     changed: Mapping[InsidePath, int],
@@ -200,21 +217,21 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
     links: Mapping[InsidePath, Untrusted] = _NO_LINKS,
     missed: list[InsidePath] | None = None,
 ) -> ObjectId:
-    """The tree of `base`, a commit or a tree, with changes; its blobs are written to the store.
+    """The tree of `base`, a commit or tree, with changes; writes the blobs to the store.
 
-    `changed` gives modes (0o100644, 0o100755 or 0o120000), `links` the targets of links. What
-    vanishes or changes while it is read stays as it is in `base` and is added to `missed`. Raises
-    StateError when git does not accept a path.
+    `changed` has modes (0o100644, 0o100755 or 0o120000), `links` the targets of links. Files that
+    vanish or change while they are read stay as in `base` and are added to `missed`. Raises
+    StateError if git does not accept a path.
     """
     gone = [] if missed is None else missed
     for path in (*changed, *gitlinks):
         if any(is_git_name(part) for part in path.parts):
-            raise StateError(f"`{path.shown()}` cannot be in a tree: git reserves the name")
+            raise StateError(f"`{path.shown()}` cannot be stored: git reserves the name")
     regular = [path for path, mode in changed.items() if mode != _LINK_MODE]
     conversions = find_conversions(store, base, regular)
     rules = [path for path in regular if is_attributes(path)]
     conversions = apply_rules(store, base, reader, rules, conversions, regular)
-    # A file that was changed back, or never was, is there already.
+    # A file that was changed back exists already.
     store.objects.expect(entry.object_id for entry in tracked(store, base, changed).values())
     blobs = _Blobs(store)
     with writing(_scratch(store)):
@@ -235,7 +252,7 @@ def write_tree(  # noqa: PLR0913 - what a tree is made of
 class _Blobs:
     """Writes the contents of files to the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: IntakeRepository) -> None:
         self._store = store
         self._made: dict[InsidePath, ObjectId] = {}
         self._converter = _Converter(store)
@@ -279,7 +296,7 @@ class _Blobs:
                 self._converter.add(path, bytes(content))
 
     def _add_large(self, path: InsidePath, handle: int, missed: list[InsidePath]) -> None:
-        """Keeps the content for Git LFS and adds a pointer to it."""
+        """Stores the content for Git LFS and adds a pointer to it."""
         place = self._store.large_files
         place.mkdir(exist_ok=True)
         incoming = place / "incoming"
@@ -304,8 +321,8 @@ class _Blobs:
 
 
 def _unchanged(file: FileIO, before: os.stat_result, copy: bytearray | None) -> Iterator[bytes]:
-    """The content of a file, also added to `copy`. Raises BrokenObjectError when it changes
-    meanwhile or cannot be read.
+    """The content of a file, also appended to `copy`. Raises BrokenObjectError if it changes or
+    cannot be read.
     """
     left = before.st_size
     while piece := _piece(file, left):

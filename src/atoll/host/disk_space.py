@@ -1,4 +1,4 @@
-"""Room on a filesystem: whether it is used up, what is used up, and a reserve for that case."""
+"""Free space on a filesystem: whether and why it is exhausted, and a reserve for that case."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import NamedTuple
 
 SHORTAGE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WORDS = ("no space left", "disk quota exceeded", "disk is full", "out of diskspace")
-"""Of the kernel, as git and SQLite repeat them."""
+"""Messages of the kernel, as git and SQLite repeat them."""
 _LEAST_BYTES = 1 << 20
 _LEAST_INODES = 32
 _TRIED_BYTES = 64 << 10
 
 
 class Shortage(NamedTuple):
-    """What a filesystem lacks, in words, and the command that shows it."""
+    """What a filesystem lacks, and the commands that show it."""
 
     message: str
     hint: str
 
 
 def nearest(path: Path) -> Path:
-    """The path itself, or the nearest directory above it that exists."""
+    """The path itself, or its nearest existing parent."""
     return next((place for place in (path, *path.parents) if place.exists()), Path("/"))
 
 
 def mount_point(path: Path) -> Path:
-    """Where the filesystem that holds a path is mounted."""
+    """The mount point of the filesystem that holds a path."""
     place = Path(os.path.realpath(nearest(path)))
     while place != place.parent and not os.path.ismount(place):
         place = place.parent
@@ -38,7 +38,7 @@ def mount_point(path: Path) -> Path:
 
 
 def is_read_only(path: Path) -> bool:
-    """Whether the filesystem that holds a path is mounted for reading only."""
+    """Whether the filesystem that holds a path is mounted read-only."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -46,21 +46,19 @@ def is_read_only(path: Path) -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error, or one that led to it, says that there is no room."""
+    """Whether an error, or one of its causes, reports a lack of space."""
     return has_shortage_code(error) or any(
         words in str(seen).lower() for seen in _causes(error) for words in _WORDS
     )
 
 
 def has_shortage_code(error: BaseException) -> bool:
-    """As `is_shortage`, by the kernel's error codes alone: a file name in a message may hold any
-    words.
-    """
+    """As `is_shortage`, by error codes alone: a message may contain arbitrary file names."""
     return any(isinstance(seen, OSError) and seen.errno in SHORTAGE for seen in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that led to it, each once: a chain of them can be a ring."""
+    """An error and its causes, each once: the chain may be a cycle."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -70,7 +68,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def find_shortage(path: Path) -> Shortage | None:
-    """What is used up where `path` lies: blocks, inodes or the user's quota; None if nothing is."""
+    """What is exhausted at `path`: blocks, inodes or the user's quota; None if nothing is."""
     place = nearest(path)
     try:
         found = os.statvfs(place)
@@ -82,7 +80,7 @@ def find_shortage(path: Path) -> Shortage | None:
         return _shortage(place, "is full", "df -h '{}'")
     failed = _try_file(place)
     if failed == errno.EDQUOT:
-        return _shortage(place, "takes no more of this user's files: the quota is used up", "quota")
+        return _shortage(place, "accepts no more files of this user: quota exceeded", "quota")
     if failed == errno.ENOSPC:
         return _shortage(place, "is full", "df -h '{0}'; df -i '{0}'")
     return None
@@ -95,7 +93,7 @@ def _shortage(place: Path, what: str, look: str) -> Shortage:
 
 
 def _try_file(place: Path) -> int | None:
-    """The error of a small file without a name there; None when it can be made, or not told."""
+    """The error of creating a small unnamed file; None if it succeeds or cannot be tried."""
     try:
         handle = os.open(place, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -110,24 +108,24 @@ def _try_file(place: Path) -> int | None:
 
 
 class Reserve:
-    """Files that hold room for the commands that make room: two halves of blocks and inodes.
+    """Files that reserve space for commands that free space: two halves of blocks and inodes.
 
-    A command that frees room, or may, releases the first half. The second one is for the database
-    alone: it is released when a change there needs it and the first one did not suffice.
+    A command that frees space, or may do so, releases the first half. The second half is for the
+    database alone: it is released when a transaction needs it and the first did not suffice.
     """
 
     SIZE_BYTES = 2 << 20
     INODES = 32
     HALVES = ("first", "second")
     _NEEDED = 8
-    """It is made where this many times its size is free."""
+    """It is created if this many times its size is free."""
 
     def __init__(self, home: Path) -> None:
         self._place = home / "reserve"
 
     def release(self, *, everything: bool, needed_bytes: int = 0) -> bool:
-        """Gives room back, one half at a time and only while there is a shortage or less than
-        `needed_bytes`; returns whether there was something to give.
+        """Releases one half at a time, while there is a shortage or less than `needed_bytes`;
+        returns whether anything was released.
         """
         released = False
         for half in self.HALVES if everything else self.HALVES[:1]:
@@ -146,7 +144,7 @@ class Reserve:
         return found.f_bavail * found.f_frsize < needed_bytes
 
     def ensure(self) -> None:
-        """Makes what is missing, where there is plenty of room. Cheap when nothing is missing."""
+        """Creates the missing halves if there is plenty of space. Cheap if none is missing."""
         for half in self.HALVES:
             if not os.path.lexists(self._place / f"{half}-space") and self._has_plenty():
                 with suppress(OSError):

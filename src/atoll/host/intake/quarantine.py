@@ -1,12 +1,12 @@
-"""Takes objects into the owner's repository, as pack data through a quarantine.
+"""Imports objects into the owner's repository, as pack data through a quarantine.
 
-A pack is counted as it comes, indexed and checked aside, and taken over when all of it is sound;
-else nothing is. What an agent can write is never a repository, config, hook or path to a git of
-the host. Refs are not touched: the caller moves them afterwards.
+A pack is counted while it is received, indexed and checked in the quarantine, and moved into the
+store if all of it is valid; otherwise nothing is. Nothing that an agent can write is ever used as a
+repository, config, hook or path by a git on the host. The caller updates refs afterwards.
 
-A kill at any moment leaves the owner's store sound: a pack is seen when its index arrives, which
-is last, and single objects arrive after those that they refer to. What it leaves of the quarantine
-goes with the next import, or when the owner's `git gc` finds it two weeks old.
+A kill at any moment leaves the owner's store consistent: a pack becomes visible with its index,
+which is moved last, and single objects are moved after those that they refer to. The next import
+removes the remains of the quarantine, or `git gc` does when they are two weeks old.
 """
 
 from __future__ import annotations
@@ -25,37 +25,30 @@ from typing import NamedTuple
 
 from atoll.host import files
 from atoll.host.git import git
+from atoll.host.intake.transfer import LOOK, ImportSize, Transfer, error_output, failure_of, writing
 from atoll.host.process import Program, Streamed, stream
-from atoll.host.transfer import (
-    LOOK,
-    Brought,
-    Transfer,
-    failure_of,
-    said_by,
-    writing,
-)
 
 _PREFIX = "tmp_objdir-atoll-"
-"""Git's own housekeeping removes what is called `tmp_` and old."""
+"""`git gc` removes old files whose names start with `tmp_`."""
 _DURABLE = ("-c", "core.fsync=objects", "-c", "core.fsyncMethod=fsync")
-"""Batched, git would neither wait for the disk nor keep single objects in their order."""
+"""In batch mode git would neither sync nor keep the order of single objects."""
 _INDEX = ("git", *_DURABLE, "index-pack", "--stdin", "--fix-thin", "--strict", "--index-version=2")
 _UNPACK = ("git", *_DURABLE, "unpack-objects", "--strict", "-q")
 _WALK = (
-    # Of other worktrees git would read records that may just be in the making.
+    # Of other worktrees git would read records that may be under construction.
     "git", "rev-list", "--objects", "--quiet", "--stdin", "--single-worktree", "--not", "--all"
 )  # fmt: skip
 _MISSING = re.compile("did not receive expected object|unresolved delta")
 _HOST = re.compile("No space left|quota exceeded|Input/output error|Read-only|Permission denied")
-"""What git says when the host is at fault, and not what it was given."""
+"""Git's messages when the host is at fault instead of the input."""
 _PACK_OBJECTS = 100
 _PACK_BYTES = 1 << 20
-"""Below both, objects are stored singly: many small packs would slow the owner's git down."""
+"""Below both limits, objects are stored singly: many small packs would slow down git."""
 _SAID_BYTES = 1 << 20
 
 
 def sweep(repository: str) -> None:
-    """Removes the quarantines of imports that were killed; those of living ones are locked."""
+    """Removes the quarantines of killed imports; those of live ones are locked."""
     objects = _objects_of(repository)
     with writing():
         for place in [path for path in objects.iterdir() if path.name.startswith(_PREFIX)]:
@@ -70,17 +63,17 @@ def _objects_of(repository: str) -> Path:
 
 
 class OwnerStore(NamedTuple):
-    """The owner's repository, seen with or without a quarantine that takes new objects."""
+    """The owner's repository, with or without a quarantine for new objects."""
 
     repository: str
     objects: Path
     target: Path
-    """Where new objects go."""
+    """The directory for new objects."""
     keep_fds: tuple[int, ...]
 
     @classmethod
     def open(cls, repository: str, keep_fds: Sequence[int] = ()) -> OwnerStore:
-        """Sweeps, too."""
+        """Also removes old quarantines."""
         sweep(repository)
         objects = _objects_of(repository)
         return cls(os.path.realpath(repository), objects, objects, tuple(keep_fds))
@@ -88,17 +81,17 @@ class OwnerStore(NamedTuple):
     def env(self) -> dict[str, str]:
         variables = {
             "GIT_DIR": self.repository,
-            # What really is there counts, not what the owner has put in its place.
+            # Use the objects themselves, not their replacements.
             "GIT_NO_REPLACE_OBJECTS": "1",
-            # In a partial clone git would fetch whatever an agent names; the older ones know
-            # only the first of the two.
+            # In a partial clone git would fetch what an agent names; older versions know only the
+            # first of the two.
             "GIT_ALLOW_PROTOCOL": "none",
             "GIT_NO_LAZY_FETCH": "1",
         }
         if self.target != self.objects:
             variables["GIT_OBJECT_DIRECTORY"] = str(self.target)
             variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(str(self.objects))
-            # With this, git refuses to touch a ref.
+            # With this, git refuses to update a ref.
             variables["GIT_QUARANTINE_PATH"] = str(self.target)
         return variables
 
@@ -108,12 +101,12 @@ class OwnerStore(NamedTuple):
             "cat-file", "--batch-check=%(objectname) %(objecttype)",
             cwd=self.repository, env=self.env(), stdin=lines_of(names), keep_fds=self.keep_fds,
         )  # fmt: skip
-        # An id of the other format can be the beginning of one of this: that one was not asked for.
+        # A short id may match an object of the other hash format that was not requested.
         found = dict(line.split(" ", 1) for line in answer.lines)
         return {name: found.get(name, "missing") for name in names}
 
     def peeled(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """What each stands for and its kind: itself or, for a tag, what that names in the end."""
+        """The object and type of each: itself or, for a tag, its final target."""
         asked = [form for name in names for form in (name, f"{name}^{{}}")]
         answer = git(
             "cat-file", "--batch-check=%(objectname) %(objecttype)",
@@ -121,15 +114,15 @@ class OwnerStore(NamedTuple):
         )  # fmt: skip
         rows = [line.rpartition(" ")[::2] for line in answer.lines]
         pairs = zip(names, rows[::2], rows[1::2], strict=True)
-        # An id of the other format can be the beginning of one of this: that one was not asked for.
+        # A short id may match an object of the other hash format that was not requested.
         return {name: row if own[0] == name else (name, "missing") for name, own, row in pairs}
 
     def walk(self, transfer: Transfer) -> Streamed:
-        """Looks whether all that the tips need is there, beyond what the owner's refs need."""
+        """Checks that everything the tips need exists, beyond what the owner's refs need."""
         return self.read(_WALK, transfer, lines_of(transfer.tips))
 
     def read(self, argv: tuple[str, ...], transfer: Transfer, stdin: bytes | FileIO) -> Streamed:
-        """Lets a git of the host read what came from inside, within the limits."""
+        """Runs a git on the host that reads untrusted objects, within the limits."""
         program = self.program(argv, transfer, stdin)
         done = stream(program, len, limit_bytes=_SAID_BYTES, timeout_s=transfer.left_s())
         if done.ended == "time":
@@ -150,26 +143,26 @@ class OwnerStore(NamedTuple):
 
 
 def index(aside: OwnerStore, transfer: Transfer, pack: FileIO) -> None:
-    """Checks every object by itself, and that those have come that it refers to."""
+    """Checks every object, and that everything it refers to was received."""
     done = aside.read(_INDEX, transfer, pack)
     if done.is_good:
         return
-    said = said_by(done.completed)
+    output = error_output(done.completed)
     require_host(done, "index-pack", aside.repository)
-    if _MISSING.search(said):
-        raise transfer.incomplete(said)
-    raise transfer.refusal(f"is refused by git: {said}", hint=LOOK)
+    if _MISSING.search(output):
+        raise transfer.incomplete(output)
+    raise transfer.refusal(f"was rejected by git: {output}", hint=LOOK)
 
 
 def require_host(done: Streamed, command: str, place: str) -> None:
-    """Raises DriverError when a git failed because of the host, and not of what it was given."""
-    is_fault = is_fault_of_host(said_by(done.completed))
+    """Raises DriverError if git failed because of the host and not of its input."""
+    is_fault = is_fault_of_host(error_output(done.completed))
     if done.ended == "whole" and (done.completed.code < 0 or is_fault):
         raise failure_of(done.completed, command, place)
 
 
-def is_fault_of_host(said: str) -> bool:
-    return _HOST.search(said) is not None
+def is_fault_of_host(output: str) -> bool:
+    return _HOST.search(output) is not None
 
 
 def require_commits(aside: OwnerStore, transfer: Transfer) -> None:
@@ -178,10 +171,10 @@ def require_commits(aside: OwnerStore, transfer: Transfer) -> None:
             raise transfer.no_commit(tip, kind)
 
 
-def take_over(
-    store: OwnerStore, aside: OwnerStore, transfer: Transfer, pack: FileIO, brought: Brought
+def accept_pack(
+    store: OwnerStore, aside: OwnerStore, transfer: Transfer, pack: FileIO, brought: ImportSize
 ) -> None:
-    """Moves what was indexed aside into the owner's store when all that the tips need is there."""
+    """Moves the quarantined objects into the owner's store if everything the tips need exists."""
     _require_whole(aside, transfer)
     with writing():
         if brought.objects < _PACK_OBJECTS and brought.size_bytes < _PACK_BYTES:
@@ -191,11 +184,11 @@ def take_over(
             _move_pack(aside)
 
 
-def take_made(
-    aside: OwnerStore, transfer: Transfer, pack: FileIO, names: Sequence[str], brought: Brought
+def accept_own_pack(
+    aside: OwnerStore, transfer: Transfer, pack: FileIO, names: Sequence[str], brought: ImportSize
 ) -> None:
-    """Takes over a pack that the host has made itself, with the same checks; `names` are the
-    objects in it, each after those that it refers to.
+    """Imports a pack that the host created, with the same checks; `names` are its objects in
+    dependency order.
     """
     if brought.objects >= _PACK_OBJECTS or brought.size_bytes >= _PACK_BYTES:
         index(aside, transfer, pack)
@@ -203,7 +196,7 @@ def take_made(
         with writing():
             _move_pack(aside)
         return
-    # Single objects are checked aside and moved, instead of being checked and written twice.
+    # Single objects are checked in the quarantine and moved, instead of written twice.
     _unpack(aside, transfer, pack)
     _require_whole(aside, transfer)
     with writing():
@@ -214,11 +207,11 @@ def _require_whole(aside: OwnerStore, transfer: Transfer) -> None:
     done = aside.walk(transfer)
     if not done.is_good:
         require_host(done, "rev-list", aside.repository)
-        raise transfer.incomplete(said_by(done.completed))
+        raise transfer.incomplete(error_output(done.completed))
 
 
 def _move_singles(aside: OwnerStore, names: Sequence[str]) -> None:
-    """Git has synced the objects themselves, but not the directories that name them."""
+    """Moves objects that git has synced, and syncs their directories."""
     directories = {}
     for name in names:
         source = aside.target / name[:2] / name[2:]
@@ -244,9 +237,9 @@ def _unpack(store: OwnerStore, transfer: Transfer, pack: FileIO) -> None:
 
 
 def _sync_singles(aside: OwnerStore) -> None:
-    """Git has synced the objects, but not the directories that name them."""
+    """Syncs the directories of objects that git has synced."""
     index = next((aside.target / "pack").glob("*.idx")).read_bytes()
-    # It tells first how many objects there are up to each first byte of their names.
+    # The index starts with the number of objects up to each first byte of their ids.
     counts = struct.unpack_from(">256I", index, 8)
     for byte, (before, count) in enumerate(pairwise((0, *counts))):
         directory = aside.objects / f"{byte:02x}"
@@ -261,9 +254,9 @@ def _move_pack(aside: OwnerStore) -> None:
         target.mkdir()
         target.chmod(stat.S_IMODE(aside.objects.stat().st_mode))
         files.sync_directory(aside.objects)
-    # Git looks for indexes: what belongs to one has to be there before it.
+    # Git looks for indexes: the other files of a pack must exist first.
     for path in sorted((aside.target / "pack").iterdir(), key=lambda path: path.suffix == ".idx"):
-        # The name tells the content.
+        # The name is derived from the content.
         if not (target / path.name).exists():
             os.rename(path, target / path.name)
     files.sync_directory(target)
@@ -271,7 +264,7 @@ def _move_pack(aside: OwnerStore) -> None:
 
 @contextmanager
 def quarantined(store: OwnerStore) -> Iterator[tuple[OwnerStore, FileIO]]:
-    """The store with a quarantine, locked as long as anybody works on it, and a file in it."""
+    """The store with a quarantine, locked while it is in use, and a file in it."""
     place, handle = store.objects, -1
     with writing():
         while handle < 0:
@@ -288,14 +281,14 @@ def quarantined(store: OwnerStore) -> Iterator[tuple[OwnerStore, FileIO]]:
 
 
 def _locked(place: Path, how: int) -> int:
-    """A descriptor that locks a directory; -1 when it is gone or somebody else has it."""
+    """A descriptor that locks a directory; -1 if it is gone or locked."""
     try:
         handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return -1
     with suppress(BlockingIOError):
         fcntl.flock(handle, how)
-        # Whoever sweeps may have been faster.
+        # A sweep may have removed it first.
         if place.exists():
             return handle
     os.close(handle)
@@ -307,5 +300,5 @@ def lines_of(names: Sequence[str]) -> bytes:
 
 
 def _quoted(path: str) -> str:
-    """A path for a list that git separates by colons."""
+    """A path quoted for a colon-separated list of git."""
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

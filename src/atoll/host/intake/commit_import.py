@@ -1,9 +1,9 @@
-"""Imports commits from an agent's repository into the owner's, without asking the agent's git.
+"""Imports commits from an agent's repository into the owner's, without running the agent's git.
 
-Objects are read as files. Loose ones are verified here; packs are copied and indexed anew in a
+Objects are read as files. Loose ones are verified here; packs are copied and indexed again in a
 first quarantine. Indexes, bitmaps, alternates, replacements, grafts, shallow lists and commit
-graphs of the agent are never looked at. What the tips need is then packed from that clean store and
-passes the strict check of `atoll.host.quarantine` on its way to the owner.
+graphs of the agent are never read. What the tips need is then packed from that clean store and
+passes the strict check of `atoll.host.intake.quarantine` on its way to the owner.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host import quarantine
 from atoll.host.beneath import TreeReader
-from atoll.host.intake.loose import LooseObjects, algorithm_of, copy_reachable
+from atoll.host.intake import quarantine
+from atoll.host.intake.loose_objects import LooseObjects, algorithm_of, copy_reachable
 from atoll.host.intake.pack_writer import PackWriter
+from atoll.host.intake.quarantine import OwnerStore, lines_of
 from atoll.host.intake.refs import GIT_DIRECTORY
-from atoll.host.process import Completed
-from atoll.host.quarantine import OwnerStore, lines_of
-from atoll.host.transfer import (
+from atoll.host.intake.transfer import (
     LIMITS,
-    Brought,
+    ImportSize,
     IncompleteError,
-    Limits,
     Transfer,
+    TransferLimits,
+    error_output,
     failure_of,
     require_ids,
-    said_by,
     writing,
 )
+from atoll.host.process import Completed
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, ObjectId
 
 _HEADER = struct.Struct(">4sII")
 _PLAIN_INDEX = ("git", "index-pack", "--stdin", "--index-version=2")
-"""Not strict: faults of an object that no tip needs do not matter. The second step is strict."""
+"""Not strict: faulty objects that no tip needs do not matter. The second step is strict."""
 _PACK = (
     "git", "-c", "pack.threads=1", "-c", "pack.windowMemory=256m", "-c", "pack.useBitmaps=false",
     "pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q",
@@ -49,12 +49,12 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Imported(NamedTuple):
-    """What came: both numbers are 0 when the owner had everything."""
+    """The result of an import: both numbers are 0 if the owner had everything."""
 
     objects: int
     size_bytes: int
     commits: dict[ObjectId, ObjectId]
-    """The commit that each tip stands for: itself, or what a tag names."""
+    """The commit of each tip: itself, or the target of a tag."""
 
 
 def import_objects(  # noqa: PLR0913 - two repositories, and what may pass between them
@@ -63,26 +63,26 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     tips: Sequence[ObjectId],
     *,
     known: Sequence[str] = (),
-    limits: Limits = LIMITS,
+    limits: TransferLimits = LIMITS,
     at: InsidePath = GIT_DIRECTORY,
     keep_fds: Sequence[int] = (),
     commits_only: bool = False,
     history: Path | None = None,
 ) -> Imported:
-    """Brings the commits `tips` and all that they need into the owner's `repository`.
+    """Imports the commits `tips` and everything they need into the owner's `repository`.
 
-    `known` are commits that the owner has and below which nothing has to be looked for. Tags are
-    peeled. A tip that stands for anything but a commit is refused, or left out if `commits_only`.
-    `keep_fds` stay open in every git that is started.
+    `known` are commits of the owner, below which nothing has to be searched. Tags are peeled. A
+    tip that is no commit is refused, or left out if `commits_only`. Every git that is started
+    inherits `keep_fds`.
 
-    `history` is the object directory that the agent can read, where that is not all of the
-    owner's. What the tips need has to be there or in the agent's own repository: nothing becomes
-    part of the agent's work because the owner happens to have it.
+    `history` is the object directory that the agent can read, if that is not all of the owner's.
+    What the tips need must be there or in the agent's own repository: objects do not become part
+    of the agent's work because the owner happens to have them.
 
-    Raises ValueError for what is no object id; StateError for objects that are broken, malicious,
-    incomplete (IncompleteError) or over a limit; DriverError when a git or the disk fails;
-    PrerequisiteError when there is no git. In all cases nothing was taken, or at most, when the
-    disk fails half-way, single objects that nothing refers to.
+    Raises ValueError for invalid object ids; StateError for objects that are broken, malicious,
+    incomplete (IncompleteError) or over a limit; DriverError if a git or the disk fails;
+    PrerequisiteError if git is missing. In all cases nothing was imported or, if the disk failed
+    half-way, at most single unreferenced objects.
     """
     require_ids(*tips, *known)
     if not tips:
@@ -103,7 +103,7 @@ class _Import:
         history: Path | None,
     ) -> None:
         self._reader, self._at, self._store = reader, at, store
-        # What the agent may build on: `info` is a directory without objects.
+        # The objects that the agent may build on: `info` is a directory without objects.
         self._visible = (
             store if history is None else store._replace(objects=history, target=history / "info")
         )
@@ -141,7 +141,7 @@ class _Import:
         return next(tip for tip in self._tips if tip not in found)
 
     def _commits(self, found: dict[ObjectId, tuple[str, str]]) -> dict[ObjectId, ObjectId]:
-        """The commits that tips stand for. Raises StateError for one that is none."""
+        """The commits of the tips. Raises StateError for a tip that is none."""
         commits = {}
         for tip, (name, kind) in found.items():
             if kind == "commit":
@@ -151,7 +151,7 @@ class _Import:
         return commits
 
     def _peel_loose(self, tips: list[ObjectId]) -> dict[ObjectId, tuple[str, str]]:
-        """(object, kind) for those tips that are loose, and tags of what the owner has."""
+        """(object, type) of the tips that are loose, or tags of objects that the owner has."""
         found: dict[ObjectId, tuple[str, str]] = {}
         elsewhere: dict[ObjectId, ObjectId] = {}
         for tip in tips:
@@ -170,25 +170,25 @@ class _Import:
         hits = {tip: peeled[name] for tip, name in tagged.items()}
         return found | {tip: hit for tip, hit in hits.items() if hit[1] != "missing"}
 
-    # What the tips need is loose.
+    # Everything that the tips need is loose.
 
-    def _from_loose(self, transfer: Transfer) -> Brought:
+    def _from_loose(self, transfer: Transfer) -> ImportSize:
         with quarantine.quarantined(self._store) as (aside, pack):
             tips = [ObjectId(tip) for tip in transfer.tips]
             writer, _, absent = self._copy_loose(pack, tips)
             if not writer.objects:
-                raise transfer.incomplete("an object that the owner lacks is not there")
+                raise transfer.incomplete("it lacks an object that the owner does not have")
             self._require_visible(absent)
-            brought = Brought(writer.objects, writer.size_bytes)
+            brought = ImportSize(writer.objects, writer.size_bytes)
             quarantine.index(aside, transfer, pack)
-            quarantine.take_over(self._store, aside, transfer, pack, brought)
+            quarantine.accept_pack(self._store, aside, transfer, pack, brought)
         return brought
 
     def _copy_loose(
         self, pack: FileIO, tips: Sequence[ObjectId]
     ) -> tuple[PackWriter, set[ObjectId], set[ObjectId]]:
-        """Writes a pack of the loose objects that tips lead to; also returns all that were looked
-        for, and those of them that are not loose.
+        """Writes a pack of the loose objects reachable from the tips; also returns all objects
+        searched for, and those that are not loose.
         """
         writer = self._writer(pack)
         most = 2 * self._transfer.limits.objects
@@ -199,7 +199,7 @@ class _Import:
         return writer, seen, absent
 
     def _require_visible(self, names: set[ObjectId]) -> None:
-        """Raises IncompleteError for objects that are neither the agent's nor shown to it."""
+        """Raises IncompleteError for objects that are neither the agent's nor visible to it."""
         if self._visible is self._store or not names:
             return
         kinds = self._visible.kinds(sorted(names))
@@ -210,7 +210,7 @@ class _Import:
         _empty(pack)
         return PackWriter(pack, self._transfer, algorithm=self._algorithm)
 
-    # Some of it is in packs.
+    # Some objects are in packs.
 
     def _from_packs(self) -> Imported:
         with quarantine.quarantined(self._store) as (aside, pack):
@@ -226,14 +226,14 @@ class _Import:
                 self._index_other_loose(first, pack, seen)
                 commits, brought = self._pack(first, pack)
             transfer = self._transfer._replace(tips=tuple(commits.values()))
-            # A tip at or below a known commit needs no object, but the owner may have lost one.
+            # A tip at or below a known commit needs no object, but the owner may lack one.
             if brought.objects:
                 quarantine.index(aside, transfer, pack)
                 quarantine.require_commits(aside, transfer)
-                quarantine.take_over(self._store, aside, transfer, pack, brought)
+                quarantine.accept_pack(self._store, aside, transfer, pack, brought)
             elif not (done := self._store.walk(transfer)).is_good:
                 quarantine.require_host(done, "rev-list", self._store.repository)
-                raise transfer.incomplete(said_by(done.completed))
+                raise transfer.incomplete(error_output(done.completed))
         return Imported(*brought, commits)
 
     def _packs(self) -> list[InsidePath]:
@@ -241,7 +241,7 @@ class _Import:
         return [path for path in names if path.name.endswith(b".pack")]
 
     def _index_packs(self, first: OwnerStore, pack: FileIO) -> None:
-        """Copies and indexes all packs that are sound and within the limits, small ones first."""
+        """Copies and indexes all valid packs within the limits, small ones first."""
         packs = self._packs()
         self._is_too_large = len(packs) > _MOST_PACKS
         left_bytes = self._transfer.limits.size_bytes
@@ -272,8 +272,8 @@ class _Import:
         finally:
             os.close(handle)
 
-    def _copy_pack(self, path: InsidePath, pack: FileIO, left_bytes: int) -> Brought | None:
-        """None for what cannot be read or is no pack."""
+    def _copy_pack(self, path: InsidePath, pack: FileIO, left_bytes: int) -> ImportSize | None:
+        """Returns None for an unreadable file or one that is no pack."""
         handle = self._reader.find_file(path)
         if handle is None:
             return None
@@ -283,14 +283,14 @@ class _Import:
         with open(handle, "rb", buffering=0) as file:
             while piece := _read(file):
                 copied += len(piece)
-                # It grows while it is read.
+                # It grows while it is being read.
                 if copied > left_bytes:
                     return None
                 head += piece[: _HEADER.size - len(head)]
                 _write(pack, piece)
         if len(head) < _HEADER.size or not head.startswith(b"PACK"):
             return None
-        return Brought(objects=_HEADER.unpack(head)[2], size_bytes=copied)
+        return ImportSize(objects=_HEADER.unpack(head)[2], size_bytes=copied)
 
     def _index(self, first: OwnerStore, pack: FileIO, writer: PackWriter) -> None:
         if writer.objects:
@@ -307,14 +307,14 @@ class _Import:
         writer.finish()
         self._index(first, pack, writer)
 
-    def _pack(self, first: OwnerStore, pack: FileIO) -> tuple[dict[ObjectId, ObjectId], Brought]:
-        """Packs what the tips need. Raises IncompleteError when the first store lacks something."""
+    def _pack(self, first: OwnerStore, pack: FileIO) -> tuple[dict[ObjectId, ObjectId], ImportSize]:
+        """Packs what the tips need. Raises IncompleteError if the first store lacks something."""
         peeled = first.peeled(self._tips)
         for tip in self._tips:
             if peeled[tip][1] == "missing":
                 raise self._too_large_or(self._transfer.no_commit(tip, "missing"))
         commits = self._commits({tip: peeled[tip] for tip in self._tips})
-        # A known commit that the agent was not shown may be in its own packs, or not at all.
+        # A known commit that the agent could not see may be in its own packs, or missing.
         shared = first.kinds(self._known) if self._known else {}
         known = [name for name in self._known if shared[name] == "commit"]
         asked = lines_of([*commits.values(), *(f"^{commit}" for commit in known)])
@@ -326,12 +326,12 @@ class _Import:
         return commits, incoming.brought()
 
     def _failure(self, done: Completed) -> Exception:
-        if done.code < 0 or quarantine.is_fault_of_host(said_by(done)):
+        if done.code < 0 or quarantine.is_fault_of_host(error_output(done)):
             return failure_of(done, "pack-objects", self._store.repository)
-        return self._too_large_or(self._transfer.incomplete(said_by(done)))
+        return self._too_large_or(self._transfer.incomplete(error_output(done)))
 
     def _too_large_or(self, error: StateError) -> StateError:
-        """What is missing may be in a pack that was left out."""
+        """The missing object may be in a pack that was left out."""
         if not self._is_too_large:
             return error
         large = self._transfer.too_large()

@@ -1,40 +1,146 @@
-"""Puts files that were set aside (`recovered.py`) back into the workspace of a new capsule.
+"""Saves the files that a capsule changed, and restores them into another capsule's workspace.
 
-The source is a copy of Atoll's own: directories, files and links, and nothing else. The target is a
-plain directory, or the upper layer of an overlay that is not mounted; directories in it are opened
-one by one, without following a link.
+The saved copy holds directories, files and symbolic links only: no device, fifo or socket, no
+set-id bit. Files are read through descriptors from the layers; nothing is mounted and no program is
+started. The target of a restore is a plain directory or the upper layer of an overlay that is not
+mounted; its directories are opened one by one, without following links.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from atoll.host import files
-from atoll.host.contents import Mover, Opened
+from atoll.host import files, user_namespace
+from atoll.host.files import make_private_directory, remove_tree, write_new
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.kernel import open_beneath
-from atoll.host.layer_stack import Namespace
-from atoll.host.recovered import CHANGES, REMOVED, WHOLE
-from atoll.host.tree_copy import explained, settle_as_file
-from atoll.model.untrusted import InsidePath, Untrusted, find_path
+from atoll.host.tree.file_contents import Mover, Opened
+from atoll.host.tree.layer_stack import Namespace
+from atoll.host.tree.merged_tree import MergedEntry, MergedTree
+from atoll.host.tree.tree_copy import copy_tree, explained, settle_as_file
+from atoll.model.errors import StateError
+from atoll.model.untrusted import InsidePath, Untrusted, find_link_target, find_path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_ENTRIES = 10_000_000
+CHANGES, REMOVED = "changes", "removed.txt"
+WHOLE = "workspace"
+"""The directory for all files of a workspace, if it is unknown which of them differ."""
+_LAYERS = "layers"
+
+
+def save_changed_files(
+    layers: Sequence[Path], *, own: int, namespace: Namespace, target: Path
+) -> None:
+    """Copies what the topmost `own` layers of a stack change into the directory `target`.
+
+    `target/changes` gets the files and links, `target/removed.txt` the removed or replaced paths,
+    quoted, one per line. If the layers cannot be merged, `target/layers` gets the files of each
+    own layer instead. Raises as `copy_tree`.
+    """
+    make_private_directory(target)
+    with explained(layers[-1], target):
+        try:
+            _set_aside(layers, own, namespace, target)
+        except StateError:
+            # A layer is missing, or has attributes that the kernel would not write.
+            remove_tree(target / CHANGES, within=target)
+            present = [layer for layer in layers[-own:] if layer.is_dir()]
+            for number, layer in enumerate(present):
+                make_private_directory(target / _LAYERS)
+                copy_tree(layer, target / _LAYERS / str(number), as_files=True)
+
+
+def _set_aside(layers: Sequence[Path], own: int, namespace: Namespace, target: Path) -> None:
+    if _copy_changes(layers, own, namespace, target):
+        return
+    if os.geteuid() == 0:
+        raise StateError("the changes cannot be read")
+    remove_tree(target / CHANGES, within=target)
+    paths = json.dumps([str(layer) for layer in layers])
+    if user_namespace.call(__name__, [paths, str(own), namespace, str(target)]) != [True]:
+        raise StateError("the changes cannot be read")
+
+
+def main() -> None:
+    """`LAYERS OWN NAMESPACE TARGET`, in the child."""
+
+    def work(argv: list[str]) -> tuple[bool]:
+        layers = [Path(layer) for layer in json.loads(argv[0])]
+        namespace: Namespace = "user" if argv[2] == "user" else "trusted"
+        return (_copy_changes(layers, int(argv[1]), namespace, Path(argv[3])),)
+
+    user_namespace.answer(work)
+
+
+def _copy_changes(layers: Sequence[Path], own: int, namespace: Namespace, target: Path) -> bool:
+    """Returns False if something could not be read."""
+    place = target / CHANGES
+    with MergedTree(layers, own=own, namespace=namespace, at="") as tree:
+        found = tree.changes(limit_entries=_ENTRIES)
+        if found.closed:
+            return False
+        os.mkdir(place, 0o700)
+        with Opened(os.open(place, _DIRECTORY | os.O_CLOEXEC)) as root:
+            for directory in sorted(found.directories):
+                _make_directory(root, directory)
+            for path, entry in found.entries.items():
+                if not _copy_entry(tree, root, path, entry):
+                    return False
+    removed = sorted(path for path in found.hidden if path not in found.entries)
+    write_new(target / REMOVED, b"".join(path.quoted() + b"\n" for path in removed), mode=0o600)
+    return True
+
+
+def _make_directory(root: int, path: InsidePath) -> None:
+    with Opened(_open_parent(root, path)) as parent, suppress(FileExistsError):
+        os.mkdir(path.name, 0o700, dir_fd=parent)
+
+
+def _open_parent(root: int, path: InsidePath) -> int:
+    above = path.parent
+    return open_beneath(root, b"" if above is None else above.raw, _DIRECTORY)
+
+
+def _copy_entry(tree: MergedTree, root: int, path: InsidePath, entry: MergedEntry) -> bool:
+    """Returns False if it could not be read."""
+    if entry.target is not None:
+        pointed = find_link_target(entry.target)
+        if pointed is not None:
+            with Opened(_open_parent(root, path)) as parent, suppress(FileExistsError):
+                os.symlink(pointed, path.name, dir_fd=parent)
+        return True
+    source = tree.find_entry(entry)
+    if source is None:
+        # Root, also of a user namespace, can read everything: the entry has vanished.
+        return os.geteuid() == 0
+    with Opened(source), Opened(open_beneath(root, path.raw, _WRITE, 0o600)) as target:
+        status, _ = Mover().move_live(source, target, _ignore)
+        settle_as_file(target, status)
+    return True
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _REMOVED_BYTES = 1 << 28
 _GIT = InsidePath(b".git")
 _MODULES = InsidePath(b".git/modules")
 _LAYOUTS = (frozenset({b"head", b"objects", b"refs"}), frozenset({b"head", b"commondir"}))
-"""By which git knows a repository without a `.git`, in lower case: some file systems ignore it."""
+"""How git recognises a repository without `.git`, in lower case: some filesystems ignore case."""
 
 
-def find_kept(aside: Path, at: str) -> Path | None:
-    """The directory in `aside` that holds files of the workspace; None when they are in layers of
-    their own, or there are none.
+def find_saved(aside: Path, at: str) -> Path | None:
+    """The directory in `aside` with files of the workspace; None if they are saved by layer, or if
+    there are none.
     """
     for place in (aside / CHANGES / at, aside / WHOLE):
         if place.is_dir() and not place.is_symlink():
@@ -43,7 +149,7 @@ def find_kept(aside: Path, at: str) -> Path | None:
 
 
 def is_whole(aside: Path) -> bool:
-    """Whether all files of a workspace were kept, rather than those that differ."""
+    """Whether all files of a workspace were saved, instead of the changed ones."""
     return (aside / WHOLE).is_dir() and not (aside / CHANGES).is_dir()
 
 
@@ -55,17 +161,17 @@ def put_back(
     overlay: Namespace | None = None,
     is_inside: bool = False,
 ) -> None:
-    """Brings what was kept to `target`, and hides there what was removed. `at` is what the
-    workspace is called in what was kept.
+    """Restores saved files to `target`, and hides removed paths there. `at` is the workspace's
+    path in the saved files.
 
-    With `overlay` the target is an upper layer, and marks of that namespace hide what lies below.
-    A workspace that only processes inside of a capsule use (`is_inside`) gets the repositories in
-    it, and those of its submodules. Anywhere else no `.git` is written: an agent may have put
+    With `overlay` the target is an upper layer, and overlayfs attributes of that namespace hide
+    lower layers. A workspace that only processes in a capsule use (`is_inside`) gets nested
+    repositories and those of submodules. Elsewhere no `.git` is written: an agent may have put
     settings there that start programs. `remove_bare_heads` is for repositories without one. The
-    repository of the target itself is never touched. Raises StateError when something cannot be
-    written and PrerequisiteError when there is no space.
+    target's own repository is never changed. Raises StateError if something cannot be written and
+    PrerequisiteError if there is no space.
     """
-    source = find_kept(aside, at)
+    source = find_saved(aside, at)
     if source is None:
         return
     removed = [] if is_whole(aside) else list(_removed(aside, at))
@@ -79,19 +185,18 @@ def put_back(
 
 
 def remove_bare_heads(root: Path) -> tuple[InsidePath, ...]:
-    """Removes the `HEAD` of each directory below `root`, a checkout of the owner's, that git takes
-    for a bare repository: its settings may start programs when a git runs there. They can come
-    from a commit as well as from files that were set aside. Without a `HEAD` it is a directory as
-    any other. Returns what was removed.
+    """Removes the `HEAD` of each directory below `root`, a checkout of the owner, that git
+    considers a bare repository: its settings may start programs when git runs there. Such
+    directories can come from commits as well as from saved files. Returns what was removed.
     """
     top, target = os.fsencode(root), _Target(root, None, is_inside=False)
     found = []
     with explained(root, root):
         for place, directories, names in os.walk(top):
-            # No commit and nothing that is put back has a `.git`: a set-up has made it.
+            # Neither commits nor restored files have a `.git`: a setup command has created it.
             directories[:] = [name for name in directories if not is_git_name(name)]
             if place == top:
-                # Git looks for a `.git` first, and the checkout has one.
+                # Git looks for `.git` first, and the checkout has one.
                 continue
             present = {name.lower() for name in (*directories, *names)}
             if any(layout <= present for layout in _LAYOUTS):
@@ -104,7 +209,7 @@ def remove_bare_heads(root: Path) -> tuple[InsidePath, ...]:
 
 
 def _removed(aside: Path, at: str) -> Iterator[InsidePath]:
-    """What had been removed from the workspace, or replaced there."""
+    """The paths that had been removed from the workspace, or replaced there."""
     content = files.read_regular(aside / REMOVED, limit_bytes=_REMOVED_BYTES) or b""
     top = f"{at}/".encode()
     for line in content.splitlines():
@@ -184,7 +289,7 @@ class _Target:
         with Opened(self._open_parent(path)) as parent:
             found = _find_status(parent, path)
             if found is not None and not stat.S_ISDIR(found.st_mode):
-                # A whiteout hid what lies below: so must the directory that takes its place.
+                # A whiteout hid the lower layers: the directory that replaces it must be opaque.
                 is_opaque = is_opaque or stat.S_ISCHR(found.st_mode)
                 os.unlink(path.name, dir_fd=parent)
                 found = None
@@ -198,7 +303,7 @@ class _Target:
                 os.setxattr(handle, f"{self._overlay}.overlay.opaque", b"y")
 
     def clear(self, path: InsidePath) -> None:
-        """Removes what is there, whatever it is."""
+        """Removes any entry at the path."""
         with Opened(self._open_parent(path)) as parent:
             found = _find_status(parent, path)
             if found is None:
@@ -222,7 +327,3 @@ def _find_status(parent: int, path: InsidePath) -> os.stat_result | None:
     with suppress(FileNotFoundError):
         return os.stat(path.name, dir_fd=parent, follow_symlinks=False)
     return None
-
-
-def _ignore(_: int) -> None:
-    pass

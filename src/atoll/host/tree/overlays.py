@@ -1,8 +1,8 @@
-"""Overlay layers, merged without a mount: what overlayfs would show becomes a tree, or one layer.
+"""Merges overlay layers without a mount, into a plain tree or into one layer.
 
-The upper layers are an agent's work: names are only ever joined to a directory that is open,
-links are never followed, and a mark that is not understood is refused, since a layer that is read
-wrongly shows what its owner had removed.
+The upper layers are an agent's work: names are only used relative to an open directory, links are
+never followed, and an unknown attribute is refused, since a misread layer would show what its owner
+has removed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.contents import Method, Opened
-from atoll.host.copying import Marks, Part, copy_parts
-from atoll.host.trees import (
+from atoll.host.tree.file_contents import Method, Opened
+from atoll.host.tree.layer_copy import CopiedPart, Marks, copy_parts
+from atoll.host.tree.manifests import (
     LeftOut,
     Manifest,
     Root,
@@ -27,13 +27,13 @@ from atoll.host.trees import (
     unreadable,
     walk,
 )
-from atoll.host.workers import Progress
+from atoll.host.tree.thread_pool import Progress
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 
 _BOTH = ("user", "trusted")
 _OPAQUE, _REDIRECT, _METACOPY = "opaque", "redirect", "metacopy"
-# What the kernel notes for itself; none of it changes what a layer shows.
+# Internal to the kernel; none of them changes what a layer shows.
 _HARMLESS = frozenset({"origin", "impure", "nlink", "upper", "uuid", "protattr"})
 
 
@@ -44,17 +44,17 @@ class Composition(NamedTuple):
     left_out: list[LeftOut]
 
 
-class Changes(NamedTuple):
-    """What one upper layer holds."""
+class LayerChanges(NamedTuple):
+    """The content of one upper layer."""
 
     files: int
     bytes: int
-    """What is allocated; hard links count once."""
+    """Allocated space; hard links count once."""
     removed: int
     paths: list[str]
-    """The first names of what changed or was removed, directories excepted."""
+    """The first paths that changed or were removed, without directories."""
     is_complete: bool
-    """False when there was more than the walk may visit."""
+    """False if the walk reached its limit."""
 
 
 def is_whiteout(status: os.stat_result) -> bool:
@@ -72,22 +72,23 @@ def compose(  # noqa: PLR0913 - one door, and every caller names what it needs
     progress: Progress | None = None,
     limit_entries: int = 5_000_000,
 ) -> Composition:
-    """Copies what the layers show together, the bottom one first, into a new directory.
+    """Copies the merged layers, bottom first, into a new directory.
 
-    With `whiteouts` the result is a layer again, which hides what its parts hid. Name what it
-    will lie on as `below`: a whiteout over nothing would show as a name without a file. Without
-    `whiteouts` the bottom layer has to be complete. Marks count in the given namespaces: `user`
-    for mounts with `userxattr`, else `trusted`. Sockets, fifos and devices are left out.
+    With `whiteouts` the result is a layer, which hides what its parts hid. Pass the layers that
+    will be under it as `below`: a whiteout over nothing would show as a name without a file.
+    Without `whiteouts` the bottom layer has to be complete. Attributes count in the given
+    namespaces: `user` for mounts with `userxattr`, else `trusted`. Sockets, fifos and devices are
+    left out.
 
-    Raises StateError for marks of redirect, metacopy and those unknown, for more entries than the
-    limit, for what cannot be read, or if a layer changes meanwhile; and as copy_entries.
+    Raises StateError for redirect, metacopy and unknown attributes, for more entries than the
+    limit, for unreadable entries, or if a layer changes meanwhile; and as copy_entries.
     """
     merge = _Merge(namespaces, limit_entries=limit_entries)
     for layer in reversed(layers):
         merge.add(layer)
     marks = Marks()
     if whiteouts:
-        # Nothing shines through an opaque directory anyway.
+        # Lower layers do not show through an opaque directory anyway.
         hidden = [
             path
             for path in merge.whiteouts
@@ -104,7 +105,7 @@ def compose(  # noqa: PLR0913 - one door, and every caller names what it needs
 
 
 def can_merge(layer: Path, *, namespaces: Sequence[str] = _BOTH) -> bool:
-    """Whether `compose` takes a layer: not if it has a mark of redirect, metacopy or unknown."""
+    """Whether `compose` supports a layer: no redirect, metacopy or unknown attribute."""
     try:
         _Merge(namespaces, limit_entries=5_000_000).add(layer)
     except StateError:
@@ -117,10 +118,10 @@ def _vanished(path: str) -> StateError:
 
 
 class _Merge:
-    """Layers put together from the top down, so that what is hidden is never even visited."""
+    """Merges layers from the top down, so that hidden entries are never visited."""
 
     def __init__(self, namespaces: Sequence[str], *, limit_entries: int) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[CopiedPart] = []
         self.whiteouts: list[str] = []
         self.opaque: set[str] = set()
         self.left_out: list[LeftOut] = []
@@ -128,11 +129,11 @@ class _Merge:
         self._limit = limit_entries
         self._count = 0
         self._seen: dict[str, bool] = {}
-        """Every path that is decided; True for a directory into which lower layers shine."""
+        """All decided paths; True for a directory that lower layers show through."""
 
     def add(self, layer: Path) -> None:
-        """Puts a layer under those that were added before."""
-        part = Part(layer, {})
+        """Adds a layer below the previous ones."""
+        part = CopiedPart(layer, {})
         self.parts.append(part)
         closing: list[str] = []
         waiting = [""]
@@ -150,22 +151,22 @@ class _Merge:
                         waiting += self._add_directory(handle, directory, part, closing)
                     except OSError as error:
                         raise unreadable(place, error) from error
-        # Only now: what closes a directory to lower layers does not hide what this one has in it.
+        # Only now: an opaque directory hides lower layers, but not its own entries.
         for path in closing:
             self._seen[path] = False
         self.opaque.update(closing)
 
     def _add_directory(
-        self, handle: int, directory: str, part: Part, closing: list[str]
+        self, handle: int, directory: str, part: CopiedPart, closing: list[str]
     ) -> list[str]:
-        """Decides about one directory's entries; returns the directories to look into."""
+        """Decides about one directory's entries; returns the directories to descend into."""
         prefix = f"{directory}/" if directory else ""
         inside = []
         with os.scandir(handle) as listing:
             for entry in listing:
                 self._count += 1
                 if self._count > self._limit:
-                    raise StateError(f"the layers hold more than {self._limit} entries")
+                    raise StateError(f"the layers have more than {self._limit} entries")
                 path = prefix + entry.name
                 shines = self._seen.get(path)
                 if shines is False:
@@ -177,7 +178,7 @@ class _Merge:
                         self._seen[path] = True
                         part.entries[path] = stamp_of(status)
                 elif shines:
-                    # Overlayfs looks for more of a directory only until it meets something else.
+                    # Overlayfs continues to search for a directory until it finds anything else.
                     closing.append(path)
                 else:
                     self._seen[path] = False
@@ -185,13 +186,13 @@ class _Merge:
         return inside
 
     def _add_other(
-        self, handle: int, name: str, path: str, status: os.stat_result, part: Part
+        self, handle: int, name: str, path: str, status: os.stat_result, part: CopiedPart
     ) -> None:
         kind = None if is_whiteout(status) else special_kind(status.st_mode)
         if kind is not None:
             self.left_out.append(LeftOut(path, kind))
         if kind is not None or is_whiteout(status):
-            # What is left out still hides what it stood over.
+            # An entry that is left out still hides those below it.
             self.whiteouts.append(path)
             return
         target = None
@@ -221,7 +222,7 @@ def _is_opaque(place: int | str, namespaces: Sequence[str], origin: str) -> bool
 
 
 def _marks(place: int | str, namespaces: Sequence[str]) -> list[str]:
-    """The attributes that overlayfs reads, without those that it keeps for a nested one."""
+    """The attributes that overlayfs reads, without escaped ones of a nested overlay."""
     try:
         names = os.listxattr(place, follow_symlinks=isinstance(place, int))
     except OSError as error:
@@ -242,18 +243,16 @@ def _require_known(mark: str, origin: str) -> None:
     if kind in _HARMLESS:
         return
     if kind == _REDIRECT:
-        raise StateError(f"`{printable(origin)}` was moved by redirect: its layer cannot be merged")
+        raise StateError(f"cannot merge the layer: `{printable(origin)}` was renamed by a redirect")
     if kind == _METACOPY:
-        raise StateError(
-            f"`{printable(origin)}` has no content of its own (metacopy): cannot be merged"
-        )
+        raise StateError(f"cannot merge the layer: `{printable(origin)}` has no content (metacopy)")
     raise StateError(
-        f"`{printable(origin)}` has the mark `{printable(mark)}`, which Atoll does not know"
+        f"`{printable(origin)}` has the unknown overlayfs attribute `{printable(mark)}`"
     )
 
 
 def shows(layers: Sequence[Path], path: str, namespaces: Sequence[str] = _BOTH) -> bool:
-    """Whether a mount of these layers, the bottom one first, would have something at `path`."""
+    """Whether a mount of these layers, bottom first, would have an entry at `path`."""
     stack = [str(layer) for layer in reversed(layers)]
     for name in path.split("/"):
         found: list[str] = []
@@ -275,14 +274,14 @@ def shows(layers: Sequence[Path], path: str, namespaces: Sequence[str] = _BOTH) 
     return bool(stack)
 
 
-def changes(layer: Path, *, limit_paths: int = 20, limit_entries: int = 100_000) -> Changes:
-    """Sums up an upper layer for people; visits no more than the limit."""
+def changes(layer: Path, *, limit_paths: int = 20, limit_entries: int = 100_000) -> LayerChanges:
+    """Summarises an upper layer; visits no more than the limit."""
     files = size = removed = 0
     paths: list[str] = []
     linked: set[tuple[int, int]] = set()
     for number, (path, status) in enumerate(walk(layer, limit=limit_entries + 1)):
         if number == limit_entries:
-            return Changes(files, size, removed, paths, is_complete=False)
+            return LayerChanges(files, size, removed, paths, is_complete=False)
         if stat.S_ISDIR(status.st_mode):
             continue
         if len(paths) < limit_paths:
@@ -295,4 +294,4 @@ def changes(layer: Path, *, limit_paths: int = 20, limit_entries: int = 100_000)
         if status.st_nlink == 1 or identity not in linked:
             linked.add(identity)
             size += status.st_blocks * 512
-    return Changes(files, size, removed, paths, is_complete=True)
+    return LayerChanges(files, size, removed, paths, is_complete=True)

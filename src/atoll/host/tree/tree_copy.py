@@ -1,8 +1,8 @@
-"""Copies a whole tree that somebody hostile may be writing at this moment.
+"""Copies a complete tree that a hostile process may be writing to.
 
-Every directory is opened beneath the root without following a link, every entry by its name in an
-open directory. So whatever is exchanged meanwhile, nothing outside is read. What vanishes or
-changes is counted, not fatal. Paths may be longer than the kernel takes in one call.
+Every directory is opened beneath the root without following links, every entry by its name in an
+open directory. So whatever is replaced in the meantime, nothing outside is read. Entries that
+vanish or change are counted and not fatal. Paths may be longer than PATH_MAX.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import user_namespace
-from atoll.host.contents import Mover, Opened, give_owner, settle
 from atoll.host.files import remove_tree
 from atoll.host.kernel import open_beneath
-from atoll.host.layer_stack import is_gone
+from atoll.host.tree.file_contents import Mover, Opened, give_owner, settle
+from atoll.host.tree.layer_stack import is_gone
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
@@ -34,37 +34,37 @@ _EXAMPLES = 20
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _KEPT = ("user.", "trusted.overlay.", "system.posix_acl_")
 _OVERLAY = ("user.overlay.", "trusted.overlay.")
-# Not permitted, unknown to the filesystem, or about users that the namespace does not know.
+# Not permitted, not supported by the filesystem, or owners that the namespace does not map.
 _NOT_KEPT = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENODATA, errno.EINVAL})
 
 
 class CopyOutcome(NamedTuple):
     entries: int
     vanished: int
-    """What was gone, or something else, when its turn came."""
+    """Entries that had vanished, or changed their type, when they were to be copied."""
     changed: int
-    """Files that were written while they were copied."""
+    """Files that were written to while they were copied."""
     left_out: int
-    """Devices, and what lies deeper than 8 KiB of path; fifos and sockets where not wanted."""
+    """Devices, and paths longer than 8 KiB; fifos and sockets if not wanted."""
     examples: tuple[str, ...] = ()
-    """Some of the paths that are counted above, for people."""
+    """Some of the counted paths, for display."""
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """The examples if something vanished, changed or was left out: the copy is not exact."""
+        """The examples if anything vanished, changed or was left out: the copy is not exact."""
         return self.examples if self.vanished or self.changed or self.left_out else ()
 
 
 def copy_tree(source: Path, target: Path, *, as_files: bool = False) -> CopyOutcome:
     """Copies `source` into `target`, which is empty or missing.
 
-    Kept are modes, times, owners as far as permitted, extended attributes with the marks of
-    overlayfs, whiteouts, holes, hard links, fifos and sockets. No file keeps a set-id bit or a
-    capability. With `as_files` the copy belongs to who made it, who can read and remove all of it,
-    and it holds nothing but directories, files and links.
+    Preserves modes, times, owners as permitted, extended attributes including overlayfs',
+    whiteouts, holes, hard links, fifos and sockets. Removes set-id bits and capabilities of files.
+    With `as_files` the copy belongs to the calling user, who can read and remove all of it, and has
+    only directories, files and links.
 
-    What modes close to an ordinary user is copied, too. Raises StateError for what cannot be
-    copied, and PrerequisiteError when there is no space.
+    Files that their mode closes to an ordinary user are copied, too. Raises StateError for entries
+    that cannot be copied, and PrerequisiteError if there is no space.
     """
     with explained(source, target):
         try:
@@ -83,7 +83,7 @@ def copy_tree(source: Path, target: Path, *, as_files: bool = False) -> CopyOutc
 
 
 def main() -> None:
-    """`SOURCE TARGET files|state`, in the child."""
+    """Runs in the child: `SOURCE TARGET files|state`."""
 
     def work(argv: list[str]) -> CopyOutcome:
         return copy_readable(Path(argv[0]), Path(argv[1]), as_files=argv[2] == "files")
@@ -93,7 +93,7 @@ def main() -> None:
 
 @contextmanager
 def explained(source: Path, target: Path) -> Iterator[None]:
-    """Turns an error of the filesystem into one for people."""
+    """Converts filesystem errors to Atoll's."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def explained(source: Path, target: Path) -> Iterator[None]:
 
 
 def copy_readable(source: Path, target: Path, *, as_files: bool) -> CopyOutcome:
-    """As `copy_tree`, in this process; raises PermissionError for what it may not read."""
+    """As `copy_tree`, in this process; raises PermissionError for unreadable entries."""
     with suppress(FileExistsError):
         os.mkdir(target, 0o700)
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ class _Pair(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    """A directory that has been copied; its attributes are set when all is in it."""
+    """A copied directory; its attributes are set when it is filled."""
 
     path: bytes
     status: os.stat_result
@@ -178,14 +178,14 @@ class _Copy:
         if what != "entries" and len(self._examples) < _EXAMPLES:
             self._examples.append(printable(os.fsdecode(path[:400])))
         if self._counts["entries"] > _ENTRIES:
-            raise StateError(f"the tree holds more than {_ENTRIES} entries")
+            raise StateError(f"the tree has more than {_ENTRIES} entries")
 
     @contextmanager
     def _vanishing(self, path: bytes) -> Iterator[None]:
         try:
             yield
         except FileExistsError:
-            # A directory that is written while it is listed may show a name twice.
+            # A directory that is written to while it is listed may return a name twice.
             self._count("changed", path)
         except OSError as error:
             if not is_gone(error):
@@ -256,7 +256,7 @@ class _Copy:
                 self._links[identity] = (pair.path, name)
 
     def _link(self, identity: tuple[int, int], pair: _Pair, name: bytes) -> bool:
-        """Gives the copy of a file that has further names this one, too."""
+        """Creates a further hard link of a copied file."""
         if identity not in self._links:
             return False
         directory, first = self._links[identity]
@@ -300,7 +300,7 @@ class _Copy:
 
 
 def settle_as_file(handle: int, status: os.stat_result) -> None:
-    """Mode and times of a copy that belongs to who made it: without set-id bits, and readable."""
+    """Sets mode and times of a copy for the calling user: readable, without set-id bits."""
     own = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600
     os.fchmod(handle, status.st_mode & 0o777 | own)
     os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -330,7 +330,7 @@ def _set_attribute(place: int | bytes, key: str, value: bytes) -> None:
     try:
         os.setxattr(place, key, value, follow_symlinks=isinstance(place, int))
     except OSError as error:
-        # A layer without one of its marks would show what it has to hide.
+        # Without one of its attributes a layer would show what it has to hide.
         if error.errno not in _NOT_KEPT or key.startswith(_OVERLAY):
             raise
 

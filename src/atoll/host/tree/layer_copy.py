@@ -1,8 +1,8 @@
-"""Copies trees: whole ones, and what changed in them as overlay layers.
+"""Copies trees: complete ones, and changes as overlay layers.
 
-Nothing is followed and nothing outside is read: every source directory is opened by a descriptor
-that must lie where its path says, every file by its name in there. What is written down as copied
-is what was found at that moment, not what an earlier walk saw.
+No link is followed and nothing outside is read: every source directory is opened by a descriptor
+that must be where its path says, every file by its name in it. The report has the state of each
+entry when it was copied, not that of an earlier walk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.contents import (
+from atoll.host.tree.file_contents import (
     Method,
     Mover,
     Opened,
@@ -27,7 +27,7 @@ from atoll.host.contents import (
     give_owner,
     settle,
 )
-from atoll.host.trees import (
+from atoll.host.tree.manifests import (
     Difference,
     Manifest,
     Root,
@@ -37,7 +37,7 @@ from atoll.host.trees import (
     stamp_of,
     unreadable,
 )
-from atoll.host.workers import Progress, Worker, done_by, run_crew
+from atoll.host.tree.thread_pool import Progress, WorkerThread, progress_of, run_parallel
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 from atoll.model.names import printable
 
@@ -48,29 +48,29 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 class CopyReport(NamedTuple):
     method: Method
-    """What moved the most files."""
+    """The method that copied the most files."""
     manifest: Manifest
-    """What was copied, with the stamps that the sources had then."""
+    """The copied entries, with the stamps of their sources at that time."""
     digests: dict[str, str]
     """Of every regular file, read back from the copy."""
     vanished: list[str]
-    """What was gone, or was something else, when its turn came."""
+    """Entries that had vanished, or changed their type, when they were to be copied."""
 
 
-class Part(NamedTuple):
-    """Entries and the tree that they come from. What holds them is an entry of some part."""
+class CopiedPart(NamedTuple):
+    """Entries and their tree. Their parents are entries of some part."""
 
     source: Path
     entries: Manifest
 
 
 class Marks(NamedTuple):
-    """What a layer says beside its files."""
+    """Whiteouts and opaque directories of a layer."""
 
     whiteouts: Sequence[str] = ()
     opaque: Sequence[str] = ()
     namespaces: Sequence[str] = ("user", "trusted")
-    """Where the mark of an opaque directory goes; one that is not permitted is passed over."""
+    """The namespaces for the attribute of an opaque directory; forbidden ones are skipped."""
 
 
 def copy_entries(
@@ -82,16 +82,16 @@ def copy_entries(
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
-    """Copies `entries`, which hold the parents of all that they name, into a new directory.
+    """Copies `entries`, which include the parents of all entries, into a new directory.
 
-    Kept are modes, times, owners as far as permitted, `user.*` attributes, holes and hard links
-    among the entries; the target itself gets the mode and time of the source. No file keeps a
-    set-id bit. On failure the caller removes what was made.
+    Preserves modes, times, owners as permitted, `user.*` attributes, holes and hard links among
+    the entries; the target itself gets the mode and time of the source. Removes set-id bits of
+    files. On failure the caller removes the partial copy.
 
-    Raises StateError for a file that cannot be read or does not hold still, or a target that
-    exists, and PrerequisiteError when there is no space.
+    Raises StateError for a file that cannot be read or keeps changing, or if the target exists,
+    and PrerequisiteError if there is no space.
     """
-    part = Part(source, entries)
+    part = CopiedPart(source, entries)
     return copy_parts([part], target, threads=threads, progress=progress, digests=digests)
 
 
@@ -104,23 +104,23 @@ def copy_changes(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> CopyReport:
-    """Makes the layer that turns the old tree into that of `manifest`; raises as copy_entries.
+    """Creates the layer that turns the old tree into that of `manifest`; raises as copy_entries.
 
-    What was removed with the directory that held it gets one whiteout for all. No directory needs
-    to be opaque: each removed entry is hidden by itself, and overlayfs does not look below a file
-    for more of the directory that stands above it.
+    An entry that was removed with its directory needs no whiteout of its own. No directory needs
+    to be opaque: each removed entry is hidden by itself, and overlayfs does not search below a file
+    for the rest of a directory above it.
     """
     wanted = set(changes.changed)
     whiteouts = {path for path in map(partial(_hidden_by, manifest), changes.removed) if path}
     for path in (*changes.changed, *whiteouts):
         wanted.update(parents(path))
-    part = Part(source, {path: manifest[path] for path in sorted(wanted)})
+    part = CopiedPart(source, {path: manifest[path] for path in sorted(wanted)})
     marks = Marks(whiteouts=sorted(whiteouts))
     return copy_parts([part], target, marks, threads=threads, progress=progress)
 
 
 def _hidden_by(manifest: Manifest, path: str) -> str | None:
-    """Where the whiteout for a removed path goes; None when an entry stands in its way anyway."""
+    """The path of the whiteout for a removed path; None if another entry hides it anyway."""
     for place in (*reversed(list(parents(path))), path):
         stamp = manifest.get(place)
         if stamp is None:
@@ -131,7 +131,7 @@ def _hidden_by(manifest: Manifest, path: str) -> str | None:
 
 
 def copy_parts(
-    parts: Sequence[Part],
+    parts: Sequence[CopiedPart],
     target: Path,
     marks: Marks | None = None,
     *,
@@ -139,19 +139,19 @@ def copy_parts(
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
-    """Copies trees that share no file into one new directory, which is like the last one's root."""
-    said = marks or Marks()
+    """Copies trees without common files into one new directory, with the last one's root."""
+    applied = marks or Marks()
     with ExitStack() as stack:
         roots = [stack.enter_context(Root(part.source)) for part in parts]
         copy = _Copy(parts, roots, target, digests=digests)
         copy.make_directories()
-        copy.make_whiteouts(said.whiteouts)
-        workers = run_crew(copy.batches, copy.copy_batch, threads=threads, progress=progress)
-        workers.append(Worker(threading.Event()))
+        copy.make_whiteouts(applied.whiteouts)
+        workers = run_parallel(copy.batches, copy.copy_batch, threads=threads, progress=progress)
+        workers.append(WorkerThread(threading.Event()))
         copy.copy_hard_links(workers[-1])
-        copy.settle_directories(said)
+        copy.settle_directories(applied)
     if progress is not None:
-        progress(*done_by(workers))
+        progress(*progress_of(workers))
     return CopyReport(copy.mover.method, copy.manifest, copy.digests, sorted(copy.vanished))
 
 
@@ -175,10 +175,10 @@ class _Place(NamedTuple):
 
 
 class _Copy:
-    """One copy under way; its public methods are called once each, in their order here."""
+    """A copy in progress; its public methods are called once each, in this order."""
 
     def __init__(
-        self, parts: Sequence[Part], roots: Sequence[Root], target: Path, *, digests: bool
+        self, parts: Sequence[CopiedPart], roots: Sequence[Root], target: Path, *, digests: bool
     ) -> None:
         self.mover = Mover()
         self.manifest: Manifest = {}
@@ -218,11 +218,11 @@ class _Copy:
                 self.batches.append(_Batch(number, directory, some, leads and start == 0))
 
     def _all_directories(self) -> list[str]:
-        """Those above before those below."""
+        """Parents first."""
         return sorted(path for path, stamp in self.manifest.items() if stamp.is_directory)
 
     def make_directories(self) -> None:
-        """Makes the target and all directories, open to their owner until all is in them."""
+        """Creates the target and all directories, writable until they are filled."""
         with _explained(self._target, str(self._target)):
             try:
                 os.mkdir(self._target, 0o700)
@@ -238,7 +238,7 @@ class _Copy:
             for path in paths:
                 os.mknod(f"{self._target}/{path}", stat.S_IFCHR, os.makedev(0, 0))
 
-    def copy_batch(self, batch: _Batch, worker: Worker) -> None:
+    def copy_batch(self, batch: _Batch, worker: WorkerThread) -> None:
         number, directory, names, leads = batch
         root = self._roots[number]
         handle = root.find(directory)
@@ -257,7 +257,7 @@ class _Copy:
     def _open_copy(self, directory: str) -> int:
         return os.open(f"{self._target}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _copy_name(self, place: _Place, name: str, worker: Worker) -> None:
+    def _copy_name(self, place: _Place, name: str, worker: WorkerThread) -> None:
         path = _join(place.directory, name)
         try:
             if self.manifest[path].target is not None:
@@ -292,7 +292,7 @@ class _Copy:
         os.utime(name, ns=times, dir_fd=place.target, follow_symlinks=False)
         return stamp_of(status, pointed)
 
-    def _copy_file(self, place: _Place, name: str, path: str, worker: Worker) -> Stamp | None:
+    def _copy_file(self, place: _Place, name: str, path: str, worker: WorkerThread) -> Stamp | None:
         origin = f"{self._roots[place.part].path}/{path}"
         found = find_file(name, within=place.source, origin=origin)
         if found is None:
@@ -315,7 +315,7 @@ class _Copy:
         return stamp_of(status)
 
     def _link(self, identity: tuple[int, int, int], place: _Place, name: str, path: str) -> bool:
-        """Gives the copy of a file that has further names this one, too."""
+        """Creates a further hard link of a copied file."""
         first = self._links.get(identity)
         if first is None:
             return False
@@ -330,12 +330,12 @@ class _Copy:
             self.digests[path] = self.digests[first]
         return True
 
-    def copy_hard_links(self, worker: Worker) -> None:
+    def copy_hard_links(self, worker: WorkerThread) -> None:
         for batch in self._followers:
             self.copy_batch(batch, worker)
 
     def settle_directories(self, marks: Marks) -> None:
-        """Sets attributes from the deepest on: what comes above may close the way."""
+        """Sets attributes, deepest directories first: a parent's mode may forbid access."""
         opaque = frozenset(marks.opaque)
         for path in [*reversed(self._all_directories()), ""]:
             found = self._directories.get(path)
@@ -351,7 +351,7 @@ class _Copy:
                 self.manifest[path] = stamp_of(found[0])
 
     def _drop_directory(self, path: str) -> None:
-        """Removes what was a directory, unless something of it was caught before it went."""
+        """Removes the copy of a vanished directory, unless it has entries."""
         try:
             os.rmdir(f"{self._target}/{path}")
         except OSError as error:
@@ -373,7 +373,7 @@ def _mark_opaque(handle: int, namespaces: Sequence[str]) -> None:
                 raise
             refused = error
     if refused is not None and not marked:
-        # Without its mark the directory would show what it has to hide.
+        # Without the attribute the directory would show what it has to hide.
         raise refused
 
 

@@ -1,6 +1,4 @@
-"""Who listens: in a network, as /proc shows it to whoever can name a process there; and who it is
-that holds a port of the host.
-"""
+"""Listening sockets of a network namespace, and the processes that hold ports of the host."""
 
 from __future__ import annotations
 
@@ -15,19 +13,19 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from atoll.host.procfs import processes
+from atoll.keeper import netlink
 
 _LISTEN, _LISTEN_STATE = b"0A", 10
-_NETLINK, _DIAG = struct.Struct("=IHHII"), struct.Struct("=BBBBI")
-_BY_FAMILY, _DUMP = 20, 0x301
-_ERROR, _DONE = 2, 3
+_DIAG = struct.Struct("=BBBBI")
+_BY_FAMILY = 20
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
 _MAPPED = bytes(10) + b"\xff\xff"
 _SOCKSTAT_BYTES = 1 << 12
 _IN_USE = b" inuse "
 MAX_LISTENERS = 4096
-"""Sockets that are read from one listing. The rest is ignored."""
+"""The maximum number of sockets read from one listing."""
 MAX_TABLE_BYTES = 4 << 20
-"""What is read of one table in /proc, which lists all connections as well."""
+"""How much of one table in /proc is read; it lists all connections as well."""
 MAX_ADDRESSES = 4
 """Addresses of one port that are tried for a connection."""
 _LOOPBACK4, _LOOPBACK6 = "127.0.0.1", "::1"
@@ -41,13 +39,13 @@ class Listening(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What listens in one network. An incomplete one says nothing about what it leaves out."""
+    """The listeners in one network namespace, possibly incomplete."""
 
     places: frozenset[Listening] = frozenset()
     is_complete: bool = True
 
 
-class Entry(NamedTuple):
+class SocketEntry(NamedTuple):
     """One line of the kernel's table that is in state LISTEN."""
 
     address: str
@@ -57,7 +55,7 @@ class Entry(NamedTuple):
 
 
 class Occupant(NamedTuple):
-    """Who listens on a port of the host. Of another user's process only the user can be told."""
+    """A process that listens on a host port. For other users' processes only the user is known."""
 
     user: str
     pid: int | None = None
@@ -69,17 +67,17 @@ class Occupant(NamedTuple):
         return f"`{self.command}` (process {self.pid}, user `{self.user}`)"
 
 
-def parse_table(text: bytes) -> Iterator[Entry]:
-    """The listeners in the text of /proc/net/tcp or tcp6; lines of another shape are passed by."""
+def parse_table(text: bytes) -> Iterator[SocketEntry]:
+    """The listeners in the text of /proc/net/tcp or tcp6; other lines are skipped."""
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTEN:
             place, _, port = fields[1].partition(b":")
-            yield Entry(parse_address(place), int(port, 16), int(fields[7]), int(fields[9]))
+            yield SocketEntry(parse_address(place), int(port, 16), int(fields[7]), int(fields[9]))
 
 
 def parse_address(text: bytes) -> str:
-    """The kernel prints each 32-bit word in the machine's own order."""
+    """The kernel prints each 32-bit word in native byte order."""
     packed = bytes.fromhex(text.decode("ascii"))
     if sys.byteorder == "little":
         words = (packed[start : start + 4] for start in range(0, len(packed), 4))
@@ -119,7 +117,7 @@ class SocketCount:
                 self._tables.append(handle)
 
     def read(self) -> tuple[bytes, ...]:
-        """Empty where the kernel does not say."""
+        """Empty if the kernel does not report it."""
         try:
             texts = [os.pread(handle, _SOCKSTAT_BYTES, 0) for handle in self._tables]
         except OSError:
@@ -169,37 +167,29 @@ class ListenerQuery:
     def _send_request(self) -> None:
         family, self._address_bytes = self._families.pop()
         request = _DIAG.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN_STATE) + bytes(48)
-        head = _NETLINK.pack(_NETLINK.size + len(request), _BY_FAMILY, _DUMP, 1, 0)
-        self._sock.send(head + request)
+        self._sock.send(netlink.frame(_BY_FAMILY, netlink.DUMP, 1, request))
 
     def _take_part(self, answer: bytes) -> bool:
         """Returns whether it was the last part for the family."""
-        at = 0
-        while at < len(answer):
-            length, kind, *_ = _NETLINK.unpack_from(answer, at)
-            if kind == _ERROR:
-                code = struct.unpack_from("=i", answer, at + _NETLINK.size)[0]
-                raise OSError(-code, os.strerror(-code))
-            if kind == _DONE:
+        for kind, payload in netlink.frames(answer):
+            if kind == netlink.DONE:
                 return True
             if not self._left:
                 self._is_complete = False
                 return True
             self._left -= 1
-            (port,) = struct.unpack_from(">H", answer, at + _NETLINK.size + 4)
-            place = at + _NETLINK.size + 8
-            self._places.add(Listening(_plain(answer[place : place + self._address_bytes]), port))
-            at += (length + 3) & ~3
+            (port,) = struct.unpack_from(">H", payload, 4)
+            self._places.add(Listening(_plain(payload[8 : 8 + self._address_bytes]), port))
         return False
 
 
-def here() -> frozenset[Listening]:
-    """What accepts connections in our own network, whole."""
+def own_listeners() -> frozenset[Listening]:
+    """All listeners in this process's network namespace."""
     tables = _tables("/proc/self/net") or []
     return frozenset(Listening(entry.address, entry.port) for entry in _entries(tables))
 
 
-def _entries(tables: Iterable[bytes]) -> Iterator[Entry]:
+def _entries(tables: Iterable[bytes]) -> Iterator[SocketEntry]:
     return chain.from_iterable(parse_table(table) for table in tables)
 
 
@@ -215,7 +205,7 @@ def _tables(directory: str, limit: int = -1) -> list[bytes] | None:
                 return None
             # A kernel without IPv6.
         except OSError:
-            # The process went away between opening and reading.
+            # The process exited between opening and reading.
             return None
     return found
 
@@ -235,7 +225,7 @@ def dial_order(listening: Iterable[str]) -> list[str]:
 
 
 def find_occupants(port: int) -> list[Occupant]:
-    """Who listens on a port of the host, on any address."""
+    """The processes that listen on a port of the host, on any address."""
     tables = _tables("/proc/self/net") or []
     entries = [entry for entry in _entries(tables) if entry.port == port]
     if not entries:
@@ -269,7 +259,7 @@ def _open_files(pid: str) -> Iterator[str]:
     try:
         names = os.listdir(directory)
     except OSError:
-        # Gone, or another user's.
+        # Exited, or another user's.
         return
     for name in names:
         try:

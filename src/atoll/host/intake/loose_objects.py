@@ -1,8 +1,8 @@
-"""Reads an agent's loose objects and writes them to a pack of ours.
+"""Reads an agent's loose objects and writes them to a pack.
 
-A loose object is a compressed file that the agent may have written itself. It is taken when it
-unfolds to exactly the size that it states and to the id that its path states; else it counts as
-absent. Blobs of any size pass in constant memory.
+A loose object is a compressed file that the agent may have written. It is accepted if it inflates
+to exactly the size that it states and to the id of its path; otherwise it counts as missing. Blobs
+of any size are processed in constant memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.pack_writer import BrokenObjectError, PackWriter
-from atoll.host.transfer import Transfer
+from atoll.host.intake.transfer import Transfer
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_number, find_object_id
 
@@ -25,9 +25,9 @@ _FIRST = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,14})\0")
 _FIRST_BYTES = 32
 _CHUNK_BYTES = 1 << 18
 _BODY_BYTES = 64 << 20
-"""Of a commit, a tag or a tree, which are read whole."""
+"""The limit for a commit, tag or tree, which are read as a whole."""
 _UNFOLDED = 8
-"""How many times the size limit all objects together may unfold to."""
+"""How many times the size limit all objects together may inflate to."""
 _LINKS = re.compile(rb"(?:tree|parent|object) ([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 _GITLINK_MODE = b"160000"
 _DIRECTORY = re.compile(rb"[0-9a-f]{2}")
@@ -37,7 +37,7 @@ _REST = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 class LooseObject(NamedTuple):
     kind: str
     links: list[ObjectId]
-    """The objects that it refers to, as far as it is well-formed; submodules' commits are not."""
+    """The objects that it refers to, if it is well-formed; without submodule commits."""
 
 
 class LooseObjects:
@@ -49,7 +49,7 @@ class LooseObjects:
         self._unfolded_left = _UNFOLDED * transfer.limits.size_bytes
 
     def names(self) -> Iterator[ObjectId]:
-        """All that are named as objects are."""
+        """All files with names of objects."""
         for directory in self._reader.names(self._at):
             if not _DIRECTORY.fullmatch(directory.name):
                 continue
@@ -64,7 +64,7 @@ class LooseObjects:
                         yield found
 
     def load(self, object_id: ObjectId) -> LooseObject | None:
-        """None when there is none, or it is not what its name says."""
+        """None if there is none, or if it does not match its name."""
         return self.copy(object_id, None)
 
     def copy(self, object_id: ObjectId, pack: PackWriter | None) -> LooseObject | None:
@@ -109,7 +109,7 @@ class LooseObjects:
 
 
 class _Unfolding:
-    """A compressed file, unfolded piece by piece."""
+    """A compressed file, inflated piece by piece."""
 
     def __init__(self, file: FileIO, transfer: Transfer) -> None:
         self._file, self._transfer = file, transfer
@@ -118,7 +118,7 @@ class _Unfolding:
         self._ahead = b""
 
     def first(self) -> tuple[bytes, int]:
-        """The kind and the size that an object states."""
+        """The type and size that an object states."""
         while len(self._ahead) < _FIRST_BYTES and (piece := self._next(_FIRST_BYTES)):
             self._ahead += piece
         found = _FIRST.match(self._ahead)
@@ -129,7 +129,7 @@ class _Unfolding:
         return found[1], size
 
     def rest(self, size: int) -> Iterator[bytes]:
-        """Exactly `size` bytes; raises when there are fewer or more."""
+        """Exactly `size` bytes; raises if there are fewer or more."""
         piece = self._ahead
         while piece:
             size -= len(piece)
@@ -142,7 +142,7 @@ class _Unfolding:
             raise BrokenObjectError
 
     def _next(self, most: int) -> bytes:
-        """Some more, or nothing at the end."""
+        """The next piece; empty at the end."""
         while not self._zlib.eof:
             try:
                 self._input = self._input or self._file.read(_CHUNK_BYTES)
@@ -165,7 +165,7 @@ def _links(kind: bytes, body: bytes, id_bytes: int) -> list[ObjectId]:
         return list(_tree_links(body, id_bytes))
     if kind == b"blob":
         return []
-    # What an object refers to comes first; the message may hold anything.
+    # References come first; the message may contain anything.
     found = []
     place = 0
     while link := _LINKS.match(body, place):
@@ -196,9 +196,9 @@ def copy_reachable(
     without: Iterable[ObjectId],
     most: int,
 ) -> tuple[set[ObjectId], set[ObjectId]]:
-    """Adds the loose objects that `tips` lead to through loose objects, `without` some.
+    """Adds the loose objects reachable from `tips` through loose objects, except `without`.
 
-    Returns all that were looked for, and those of them that are not loose; stops at `most`.
+    Returns all objects searched for, and those that are not loose; stops at `most`.
     """
     seen = set(without)
     absent: set[ObjectId] = set()

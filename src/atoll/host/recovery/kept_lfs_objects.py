@@ -1,9 +1,9 @@
-"""Git LFS objects that are kept with recovery points.
+"""Git LFS objects that are saved with recovery points.
 
-A ref keeps a point's commits from `git gc`, but nothing in a repository keeps their LFS objects:
-`git lfs prune` only looks at branches, tags, the stash and worktrees. So those that a point needs
-beyond its base commit lie beside its description, below Atoll's home, for as long as the point is
-there. They are hard links to the owner's objects where the file system has them.
+A ref protects a point's commits from `git gc`, but nothing in a repository protects their LFS
+objects: `git lfs prune` only considers branches, tags, the stash and worktrees. So the objects that
+a point needs beyond its base commit are saved beside its description, below Atoll's home, as long
+as the point exists. They are hard links to the owner's objects where the filesystem supports them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from pathlib import Path
 
 from atoll.host import files, git
 from atoll.host.intake import comparison
-from atoll.host.intake.large import copy_objects, find_pointers
-from atoll.host.intake.store import Store, open_store
-from atoll.host.lfs import LfsStore
-from atoll.host.points import PREFIX, Shelf, recovered_tree
+from atoll.host.intake.lfs_objects import LfsStore, copy_objects, find_pointers
+from atoll.host.intake.store import IntakeRepository, open_store
+from atoll.host.recovery.recovery_points import PREFIX, Shelf, recovered_tree
 from atoll.model.errors import StateError
 from atoll.model.lfs import Pointer
 from atoll.model.state import RecoveryPoint
@@ -24,9 +23,9 @@ from atoll.model.state import RecoveryPoint
 _WHAT = "the Git LFS objects of the recovery point"
 
 
-def keep(shelf: Shelf, store: Store, point: str, commit: str, *, base: str) -> None:
-    """Keeps the objects that `commit` needs beyond `base` and that the owner has. They are complete
-    when this returns. Raises DriverError when a git fails or the disk is full.
+def keep(shelf: Shelf, store: IntakeRepository, point: str, commit: str, *, base: str) -> None:
+    """Saves the objects that `commit` needs beyond `base` and that the owner has. They are complete
+    when this returns. Raises DriverError if a git fails or the disk is full.
     """
     source = LfsStore.of(shelf.repository, store.settings.lfs_storage)
     if not source.objects.is_dir():
@@ -34,7 +33,7 @@ def keep(shelf: Shelf, store: Store, point: str, commit: str, *, base: str) -> N
     try:
         found = find_pointers(store, [commit], known=[base])
     except StateError:
-        # More than are ever brought out of a capsule, whose files are kept then.
+        # More than an import allows: the capsule's files are saved instead.
         return
     _add(shelf, point, source, found)
 
@@ -49,20 +48,20 @@ def _add(shelf: Shelf, point: str, source: LfsStore, found: Iterable[Pointer]) -
 
 
 def put_back(shelf: Shelf, point: RecoveryPoint, *, scratch: Path) -> tuple[str, ...]:
-    """Brings objects that a point needs back into the owner's store, and keeps those that a point
-    of an earlier version did not keep. Returns the paths of those that are nowhere. Raises
-    DriverError when a git fails or the disk is full.
+    """Restores objects that a point needs to the owner's store, and saves those that an earlier
+    version did not. Returns the paths of missing ones. Raises DriverError if a git fails or the
+    disk is full.
     """
     kept = [LfsStore(place / "objects") for place in shelf.all_objects_of(point.id)]
     with open_store(shelf.repository, scratch=scratch) as store:
         target = LfsStore.of(shelf.repository, store.settings.lfs_storage)
         try:
             own = find_pointers(store, [point.commit], known=[point.base_commit])
-            # The files of the base are not the point's, but they are restored with it.
+            # Files of the base do not belong to the point, but are restored with it.
             tree = comparison.tree_of(store, recovered_tree(point))
             given = find_pointers(store, [tree], known=())
         except StateError:
-            # Too many to be listed: all that there are.
+            # Too many to list: copy all of them.
             own, given = dict.fromkeys(p for source in kept for p in source.all()), {}
         missing = copy_objects(kept, target, (given | own).items())
         _add(shelf, point.id, target, own)
@@ -70,13 +69,13 @@ def put_back(shelf: Shelf, point: RecoveryPoint, *, scratch: Path) -> tuple[str,
 
 
 def sweep(shelf: Shelf, *, is_busy: Callable[[str], bool], dry_run: bool) -> list[Path]:
-    """Removes what is kept for points that do not exist, because a removal or a drop was killed or
-    somebody deleted the ref. `is_busy` says whether a capsule of a name is there or being removed:
-    then its point may be a moment away.
+    """Removes the objects of points that do not exist, because a removal or drop was killed or the
+    ref was deleted. `is_busy` tells whether a capsule of that name exists or is being removed:
+    its point may be about to appear.
     """
     found = [(place, f"{place.parent.name}/{place.stem}") for place in shelf.all_objects()]
     found = [(place, point) for place, point in found if not is_busy(place.parent.name)]
-    # Asked after that: a removal that has ended meanwhile has written its ref.
+    # Checked afterwards: a removal that has ended in the meantime has created its ref.
     known = {ref for ref, _ in git.refs_below(PREFIX, cwd=shelf.repository)} if found else set()
     lost = [place for place, point in found if PREFIX + point not in known]
     for place in lost if not dry_run else ():

@@ -1,4 +1,4 @@
-"""The nursery from the outside: started when first needed, asked to give birth to keepers."""
+"""The client of the fork server, which is started when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host.process import Companion, launch, own_environment, wait_until
-from atoll.keeper import asking, bootstrap
+from atoll.keeper import bootstrap, requests
+from atoll.model.enclosure import HoldRequest, encode
 from atoll.model.errors import DriverError
 
 _PACKAGE_ROOT = Path(__file__).parents[2]
@@ -25,11 +26,9 @@ class Confined(NamedTuple):
 
     group: dict[str, str]
     """Its directories by their use (`atoll.keeper.groups`)."""
-    is_scoped: bool
-    """Whether it is in a scope, which not every process of the user can enter."""
 
 
-class Nursery:
+class ForkServer:
     """One per session; it goes when the session goes. `label` is what `ps` shows it is for."""
 
     def __init__(self, label: str) -> None:
@@ -45,7 +44,7 @@ class Nursery:
 
     def hold(
         self,
-        view: dict[str, object],
+        request: HoldRequest,
         lock: int,
         confine: Callable[[int], Confined] | None = None,
     ) -> int:
@@ -55,8 +54,9 @@ class Nursery:
         `confine` is called with the process id while the view is built, and makes the group of the
         holder's runs; without it the group is the view's.
         """
+        hold: dict[str, object] = {"hold": encode(request)}
         if confine is None:
-            news = await_ready(lambda ready: self._ask({"hold": view}, (lock, ready)), "the view")
+            news = await_ready(lambda ready: self._ask(hold, (lock, ready)), "the view")
             return int(str(news["pid"]))
         reader, writer = os.pipe()
         # Without a buffer: closing would try again to send what could not be sent.
@@ -64,7 +64,7 @@ class Nursery:
 
             def begin(ready: int) -> None:
                 try:
-                    self._ask({"hold": view}, (lock, ready, reader))
+                    self._ask(hold, (lock, ready, reader))
                 finally:
                     os.close(reader)
 
@@ -85,7 +85,7 @@ class Nursery:
         *,
         keep: tuple[int, ...] = (),
     ) -> None:
-        """Has a command started as soon as nobody holds a lock any more, whoever lives by then.
+        """Starts a command as soon as a lock is free, also if this process has ended by then.
 
         It gets the descriptors `keep`; their numbers there are its last arguments.
         """
@@ -98,16 +98,16 @@ class Nursery:
     def _ask(self, request: dict[str, object], fds: tuple[int, ...]) -> None:
         with self._turn:
             try:
-                reply, _ = asking.ask(self._connection(), request, fds)
+                reply, _ = requests.ask(self._connection(), request, fds)
             except (EOFError, ConnectionError) as error:
-                # Whether it did as it was asked nobody knows, so it is not asked again.
-                raise DriverError("the nursery was killed", hint="try again") from error
+                # The request may have been carried out, so it is not repeated.
+                raise DriverError("the fork server was killed", hint="try again") from error
         if "error" in reply:
             raise DriverError(f"the keeper did not start: {reply['error']}")
 
     def _connection(self) -> socket.socket:
         if self._child is not None and self._child.poll() is not None:
-            # It was killed; what it gave birth to lives on.
+            # It was killed; the processes that it forked live on.
             self.close()
             self._socket = None
         if self._socket is None:
@@ -123,7 +123,7 @@ class Nursery:
 def _close(sock: socket.socket, child: Companion) -> None:
     sock.close()
     if not wait_until(lambda: child.poll() is not None, timeout_s=_ENDED_S):
-        # Somebody has stopped it. What it gave birth to lives on.
+        # It was stopped (SIGSTOP). The processes that it forked live on.
         child.kill()
         child.wait()
 
@@ -131,10 +131,10 @@ def _close(sock: socket.socket, child: Companion) -> None:
 def await_ready(
     begin: Callable[[int], None], subject: str, *, first: Callable[[int], None] | None = None
 ) -> dict[str, object]:
-    """Calls `begin` with the descriptor that the new keeper tells its news through, and waits.
+    """Calls `begin` with the descriptor through which the new keeper reports, and waits.
 
-    With `first`, it tells its process id before anything else, which `first` is called with. Raises
-    DriverError when it dies first or says that it cannot.
+    With `first`, it reports its process id before anything else, and `first` is called with that.
+    Raises DriverError when it dies first or says that it cannot.
     """
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as ready:

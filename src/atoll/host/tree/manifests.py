@@ -1,45 +1,49 @@
-"""Trees of files as values: what is there, what changed since, how much it takes.
+"""Manifests: the entries of a directory tree as values, their changes and their size.
 
-A walk never follows a link, needs no recursion, and opens every directory by a descriptor that
-refuses links. Paths are relative, divided by `/`; the root itself is never an entry.
+A walk never follows a symbolic link, is not recursive, and opens every directory by a descriptor
+that refuses links. Paths are relative and separated by `/`; the root itself is never an entry.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
+import marshal
 import os
 import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.host.beneath import open_by_parts
+from atoll.host.files import write_atomic
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# EINVAL is what reading a link says when it is none any more, EXDEV what leads out of a tree.
+# EINVAL: not a link any more; EXDEV: leads out of the tree.
 _GONE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EXDEV}
 )
 
 
 class Stamp(NamedTuple):
-    """What tells one state of an entry from another without reading it."""
+    """Distinguishes states of an entry without reading it."""
 
     mode: int
-    """The whole `st_mode`: kind and permissions."""
+    """The complete `st_mode`: type and permissions."""
     size: int
     mtime_ns: int
     inode: int
     links: int
     target: str | None = None
-    """Where a symbolic link points to."""
+    """The target of a symbolic link."""
     ctime_ns: int = 0
 
     @property
@@ -61,44 +65,44 @@ class LeftOut(NamedTuple):
 
 class Scan(NamedTuple):
     entries: Manifest
-    """Parents stand before what they hold."""
+    """Parents come first."""
     left_out: list[LeftOut]
 
 
 class Difference(NamedTuple):
     changed: list[str]
     removed: list[str]
-    """Only the topmost ones: what was below them is gone with them."""
+    """Only the topmost ones."""
 
 
-class Usage(NamedTuple):
+class DiskUsage(NamedTuple):
     files: int
-    """Everything but directories."""
+    """Everything except directories."""
     bytes: int
-    """What is allocated, also for directories; hard links count once."""
+    """Allocated space, including directories; hard links count once."""
 
 
 Skip = Callable[[str, "os.DirEntry[str]"], str | None]
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether what was listed is no longer there, or is something else by now."""
+    """Whether a listed entry no longer exists, or has changed its type."""
     return error.errno in _GONE
 
 
 def unreadable(path: Path | str, error: OSError) -> StateError:
     shown = printable(os.fspath(path))
     if error.errno == errno.ENAMETOOLONG:
-        return StateError(f"`{shown[:100]}…` goes deeper than a path can name")
+        return StateError(f"`{shown[:100]}…` is nested too deeply")
     hint = None
     if error.errno in {errno.EACCES, errno.EPERM}:
         quoted = printable(shlex.quote(os.fspath(path)))
-        hint = f"chmod u+rX {quoted}, or leave it out: `project.never` in atoll.toml"
+        hint = f"chmod u+rX {quoted}, or exclude it: `project.never` in atoll.toml"
     return StateError(f"`{shown}` cannot be read: {error.strerror}", hint=hint)
 
 
 def parents(path: str) -> Iterator[str]:
-    """The directories that hold an entry, from the inside out."""
+    """The parent directories of an entry, innermost first."""
     while path := path.rpartition("/")[0]:
         yield path
 
@@ -110,12 +114,12 @@ def scan(
     skip: Skip | None = None,
     known: Manifest | None = None,
 ) -> Scan:
-    """All that is in `root` at the paths `below` and under them, with their parents.
+    """Everything in `root` at the paths `below` and under them, with their parents.
 
-    What `skip` gives a reason for is left out with all that it holds; it is not asked about
-    `below` itself, nor about what is as it was in `known`, a former scan's. A missing
-    `below`, or one behind a link, is simply absent. Raises StateError for a directory that cannot
-    be listed, or that lies too deep to be named.
+    An entry for which `skip` returns a reason is left out with everything below it; it is not
+    called for `below` itself, nor for entries that are unchanged since `known`, an earlier scan.
+    A missing `below`, or one behind a link, is left out. Raises StateError for a directory that
+    cannot be listed, or whose path is too long.
     """
     found = Scan({}, [])
     for start in below:
@@ -127,7 +131,7 @@ def scan(
 
 
 def _add_start(root: Path, start: str, found: Scan) -> None:
-    """Adds `start` and the directories above it, all or none."""
+    """Adds `start` and its parents, all or none."""
     parts = start.split("/")
     if any(part in {"", ".", ".."} for part in parts):
         raise StateError(f"`{printable(start)}` is not a plain relative path")
@@ -158,7 +162,7 @@ def stamp_of(status: os.stat_result, target: str | None = None) -> Stamp:
 
 
 def special_kind(mode: int) -> str | None:
-    """What an entry is that no copy can stand for, or None for files, directories and links."""
+    """The type of an entry that cannot be copied; None for files, directories and links."""
     return _SPECIAL.get(stat.S_IFMT(mode))
 
 
@@ -180,7 +184,7 @@ def _scan_below(root: Path, start: str, look: _Look, found: Scan) -> None:
     with without_collector():
         while waiting:
             directory = waiting.pop()
-            # No slash at the end: it would make the kernel follow a link.
+            # No trailing slash: it would make the kernel follow a link.
             place = f"{root}/{directory or '.'}"
             handle = find_directory(place)
             if handle is None:
@@ -194,9 +198,9 @@ def _scan_below(root: Path, start: str, look: _Look, found: Scan) -> None:
 
 
 def _scan_directory(handle: int, directory: str, look: _Look, found: Scan) -> list[str]:
-    """Adds what one directory holds; returns the directories in it."""
-    # A hundred thousand entries pass here while somebody waits: hence the local names, the
-    # numbers instead of `stat.S_IS…`, and the records made without their constructor.
+    """Adds the entries of one directory; returns the directories in it."""
+    # A hot loop over hundreds of thousands of entries: hence the local names, the numbers instead
+    # of `stat.S_IS…`, and the records made without their constructor.
     entries, left_out = found
     skip, known = look.skip, look.known.get
     make, record = tuple.__new__, Stamp
@@ -233,7 +237,7 @@ def _scan_directory(handle: int, directory: str, look: _Look, found: Scan) -> li
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Nothing here makes cycles, and the collector would visit every record over and over."""
+    """Disables garbage collection: there are no cycles, and it would visit every record often."""
     if not gc.isenabled():
         yield
         return
@@ -245,7 +249,7 @@ def without_collector() -> Iterator[None]:
 
 
 def find_directory(path: str) -> int | None:
-    """Opens a directory, None when there is none by now; raises StateError if it is closed."""
+    """Opens a directory; None if it no longer exists. Raises StateError without permission."""
     try:
         return os.open(path, _DIRECTORY)
     except OSError as error:
@@ -255,10 +259,10 @@ def find_directory(path: str) -> int | None:
 
 
 class Root:
-    """A tree whose directories are opened only where they really lie.
+    """A tree whose directories are opened only at their real paths.
 
-    Between a walk and a copy somebody may put a link in the place of any directory on the way:
-    the kernel's own word for where the descriptor points to gives that away.
+    Between a walk and a copy, any directory may be replaced by a link: the kernel's path of the
+    descriptor shows it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -274,7 +278,7 @@ class Root:
             raise PrerequisiteError(f"`/proc` cannot be read: {error.strerror}") from error
 
     def find(self, directory: str) -> int | None:
-        """A new descriptor, or None when the directory is gone or behind a link by now."""
+        """A new descriptor, or None if the directory is gone or behind a link."""
         if not directory:
             return os.dup(self.handle)
         try:
@@ -301,9 +305,9 @@ class Root:
 
 
 def difference(old: Manifest, new: Manifest, *, strict: bool = False) -> Difference:
-    """What makes `new` of `old`. Of a directory only the mode counts.
+    """The changes from `old` to `new`. Of a directory only the mode counts.
 
-    With `strict`, for two walks of the same place, the inodes and ctimes of files count, too: many
+    With `strict`, for two walks of the same tree, inodes and ctimes of files count, too: many
     installers set constant mtimes. A copy has others than its source.
     """
     changed = [
@@ -326,13 +330,13 @@ def _is_same(old: Stamp | None, new: Stamp, *, strict: bool) -> bool:
 
 
 def _holds_directory(manifest: Manifest, path: str) -> bool:
-    """Whether what held `path` is still a directory: a file in its place hides all by itself."""
+    """Whether the parent of `path` is still a directory: a file in its place hides everything."""
     parent = path.rpartition("/")[0]
     return not parent or (parent in manifest and manifest[parent].is_directory)
 
 
-def usage(root: Path) -> Usage:
-    """What a tree takes on the disk, for people: see `walk` on what is passed over."""
+def usage(root: Path) -> DiskUsage:
+    """The disk space of a tree; `walk` describes what is skipped."""
     files = size = 0
     linked: set[tuple[int, int]] = set()
     for _, status in walk(root):
@@ -344,14 +348,14 @@ def usage(root: Path) -> Usage:
                     continue
                 linked.add(identity)
         size += status.st_blocks * 512
-    return Usage(files, size)
+    return DiskUsage(files, size)
 
 
 def walk(root: Path, *, limit: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
-    """Every entry below `root`, by name within a directory, and of these the first `limit`.
+    """Every entry below `root`, sorted within a directory; at most `limit`.
 
-    A directory that cannot be listed is passed over, and so is what vanishes: this is for
-    summaries, which shall not fail on what an agent made.
+    Unreadable directories and vanished entries are skipped: this is for summaries, which must not
+    fail on what an agent creates.
     """
     left = sys.maxsize if limit is None else limit
     waiting = [""]
@@ -392,3 +396,40 @@ def _statuses(top: int, directory: str, limit: int) -> list[tuple[str, os.stat_r
     finally:
         os.close(handle)
     return sorted(found)
+
+
+# Version 1 had no ctimes, so changes may be undetected: everything is copied again.
+_HEADER = b"atoll manifest 2\n"
+_DIGEST_BYTES = 16
+
+
+def save_manifest(path: Path, manifest: Manifest) -> None:
+    # By columns: marshal has tuples but no records, and this is the fastest encoding.
+    columns = tuple(zip(*manifest.values(), strict=True))
+    # Version 2 is the last that does not search for repeated objects, of which there are none.
+    content = marshal.dumps((tuple(manifest), columns), 2)
+    write_atomic(path, _HEADER + _digest(content) + content)
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Raises StateError for a file that is missing, damaged or from another version."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"the manifest `{path}` cannot be read: {error.strerror}") from error
+    if not data.startswith(_HEADER):
+        raise StateError(f"`{path}` is not a manifest that this version of Atoll supports")
+    start = len(_HEADER) + _DIGEST_BYTES
+    content = memoryview(data)[start:]
+    # Checked first: damaged content could crash the interpreter.
+    if data[len(_HEADER) : start] != _digest(content):
+        raise StateError(f"the manifest `{path}` is damaged")
+    with without_collector():
+        names, columns = marshal.loads(content)  # noqa: S302 - it is as this module wrote it
+        # As `Stamp._make`, but without a Python call for each.
+        stamps = map(partial(tuple.__new__, Stamp), zip(*columns, strict=True))
+        return dict(zip(names, stamps, strict=True))
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_BYTES).digest()

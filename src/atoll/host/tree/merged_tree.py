@@ -1,7 +1,7 @@
-"""What a capsule's tree shows, read on the host: merged layers, or one plain directory.
+"""A capsule's tree read on the host: merged layers, or one plain directory.
 
-Nothing is mounted, nothing is followed, and whatever the capsule changes meanwhile, only its
-layers are read: see `layer_stack` for how.
+Nothing is mounted, no link is followed, and whatever the capsule changes meanwhile, only its layers
+are read: see `layer_stack`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from atoll.host.beneath import EntryKind
-from atoll.host.layer_stack import (
+from atoll.host.tree.layer_stack import (
+    LayerPosition,
     LayerStack,
     Namespace,
-    Part,
-    Place,
-    Shown,
+    PathComponent,
+    VisibleEntry,
     is_closed,
     is_gone,
     list_names,
@@ -32,31 +32,31 @@ Skip = Callable[[InsidePath, bool], bool]
 _NAMES = 500_000
 
 
-class Entry(NamedTuple):
+class MergedEntry(NamedTuple):
     """A regular file or a symbolic link."""
 
     mode: int
-    """The whole `st_mode`."""
+    """The complete `st_mode`."""
     size: int
     mtime_ns: int
     target: Untrusted | None
-    """Where a link points to; None for a file."""
-    place: Place
-    """In which layer it lies, and where: for `MergedTree.find_entry`."""
+    """The target of a link; None for a file."""
+    place: LayerPosition
+    """Its layer and path, for `MergedTree.find_entry`."""
 
 
 class TreeChanges(NamedTuple):
-    """What the own layers of a stack change, in no particular order."""
+    """The changes of the own layers of a stack, unordered."""
 
-    entries: dict[InsidePath, Entry]
-    """Files and links of the own layers, and all that is shown below a redirected directory."""
+    entries: dict[InsidePath, MergedEntry]
+    """Files and links of the own layers, and everything below a redirected directory."""
     directories: list[InsidePath]
-    """Directories of the own layers, and those shown below a redirected one."""
+    """Directories of the own layers, and those below a redirected one."""
     hidden: list[InsidePath]
-    """Where what the lower layers show is gone, with all below it: it was removed, or replaced
-    (a file that replaces a file is an entry, too), or the directory is opaque or redirected."""
+    """Paths of the lower layers that are hidden with everything below them: removed, replaced (a
+    file that replaces a file is an entry, too), or below an opaque or redirected directory."""
     closed: list[InsidePath]
-    """What could not be read: because of its mode, or because it holds what no path can name."""
+    """Paths that could not be read, because of their mode or the length of paths in them."""
     special: list[InsidePath]
     """Fifos, sockets and devices."""
 
@@ -72,12 +72,12 @@ class MergedTree:
         namespace: Namespace | None,
         at: str = "workspace",
     ) -> None:
-        """`layers` are the trees of the layers, the bottom one first, and `own` is how many of the
-        top ones belong to the capsule. The tree is the directory `at` of the overlay, or all of it.
-        Without a namespace, marks and whiteouts mean nothing.
+        """`layers` are the trees of the layers, bottom first; the topmost `own` belong to the
+        capsule. The tree is the directory `at` of the overlay, or all of it. Without a namespace,
+        attributes and whiteouts have no meaning.
 
-        Raises StateError when a layer is missing. Every method raises StateError for a mark of
-        overlayfs that is not supported: a layer read wrongly shows what the capsule had removed.
+        Raises StateError if a layer is missing. Every method raises StateError for an unsupported
+        overlayfs attribute: a misread layer would show what the capsule has removed.
         """
         if not 1 <= own <= len(layers):
             raise ValueError("a stack has at least one layer of its own")
@@ -99,13 +99,13 @@ class MergedTree:
         self._stack.close()
 
     def kind(self, path: InsidePath) -> EntryKind | None:
-        """What is there; None when there is nothing, only behind a link, or out of reach."""
+        """The type of an entry; None if there is none, or if it is unreachable."""
         shown = self._find(path)
         return None if shown is None else _kind_of(shown.status.st_mode)
 
     def names(self, directory: InsidePath | None) -> list[InsidePath]:
-        """What a directory holds, sorted; None is the top. Empty when it is no directory or cannot
-        be listed. Raises StateError when it holds more than a fixed number of entries.
+        """The entries of a directory, sorted; None is the root. Empty if it is no directory or
+        cannot be listed. Raises StateError if it has more than a fixed number of entries.
         """
         places = self._top
         if directory is not None:
@@ -124,18 +124,18 @@ class MergedTree:
         return sorted(found)
 
     def find_file(self, path: InsidePath) -> int | None:
-        """A descriptor of a regular file for reading; None when there is none that can be read."""
+        """A descriptor of a regular file for reading; None if there is no readable one."""
         shown = self._find(path)
         if shown is None or not stat.S_ISREG(shown.status.st_mode):
             return None
         return self._find_file(shown.places[0])
 
-    def find_entry(self, entry: Entry) -> int | None:
-        """As `find_file`, for what `changes` found, without another look through all layers."""
+    def find_entry(self, entry: MergedEntry) -> int | None:
+        """As `find_file`, for a result of `changes`, without searching all layers again."""
         return self._find_file(entry.place)
 
     def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
-        """The whole content of a regular file; None when there is none, or it is larger."""
+        """The content of a regular file; None if there is none, or it exceeds the limit."""
         handle = self.find_file(path)
         if handle is None:
             return None
@@ -146,23 +146,23 @@ class MergedTree:
         return content if len(content) <= limit_bytes else None
 
     def changes(self, *, skip: Skip | None = None, limit_entries: int = 2_000_000) -> TreeChanges:
-        """What the own layers change.
+        """The changes of the own layers.
 
-        `skip(path, is_directory)` is asked top-down; what it is true for is neither reported nor
-        descended into. Raises StateError for more entries than the limit, hidden ones included, and
-        when the top directory itself cannot be read.
+        `skip(path, is_directory)` is called top-down; entries for which it is true are neither
+        reported nor descended into. Raises StateError if there are more entries than the limit,
+        including hidden ones, and if the root cannot be read.
         """
         return _Walk(self._stack, self._first_own, skip, limit_entries).run(self._top)
 
-    def _find_file(self, place: Place) -> int | None:
+    def _find_file(self, place: LayerPosition) -> int | None:
         try:
             return self._stack.find_file(place)
         except OSError as error:
             _require_absent(error)
             return None
 
-    def _find(self, path: InsidePath) -> Shown | None:
-        shown: Shown | None = None
+    def _find(self, path: InsidePath) -> VisibleEntry | None:
+        shown: VisibleEntry | None = None
         places = self._top
         for name in path.parts:
             try:
@@ -174,7 +174,7 @@ class MergedTree:
             places = shown.places if shown is not None and shown.is_directory else ()
         return shown
 
-    def _find_top(self, at: str) -> tuple[Place, ...]:
+    def _find_top(self, at: str) -> tuple[LayerPosition, ...]:
         places = self._stack.top
         for name in at.encode().split(b"/") if at else ():
             try:
@@ -183,31 +183,33 @@ class MergedTree:
             except OSError as error:
                 raise StateError(f"`{at}` cannot be read: {error.strerror}") from error
             if look.hides:
-                raise StateError(f"the capsule replaced the directory `{at}` as a whole")
+                raise StateError(f"the capsule replaced the entire directory `{at}`")
             shown = look.shown
             places = shown.places if shown is not None and shown.is_directory else ()
         return places
 
 
 class PlainTree(MergedTree):
-    """A `TreeReader` of one directory, all of which belongs to the capsule."""
+    """A `TreeReader` of one directory that belongs to the capsule entirely."""
 
     def __init__(self, root: Path) -> None:
-        """Raises StateError when there is no such directory."""
+        """Raises StateError if there is no such directory."""
         super().__init__([root], own=1, namespace=None, at="")
 
 
 class _Look(NamedTuple):
-    """A name in a merged directory, and what the capsule did to it."""
+    """A name in a merged directory, and what the capsule changed about it."""
 
-    shown: Shown | None
+    shown: VisibleEntry | None
     hides: bool
-    """Whether the lower layers show something there that is no longer seen."""
+    """Whether it hides something of the lower layers."""
     is_moved: bool
-    """Whether it is a directory that shows lower layers from elsewhere."""
+    """Whether it is a directory redirected to another path of the lower layers."""
 
 
-def _look_at(stack: LayerStack, parts: Sequence[Part], name: bytes, first_own: int) -> _Look:
+def _look_at(
+    stack: LayerStack, parts: Sequence[PathComponent], name: bytes, first_own: int
+) -> _Look:
     shown = stack.look_up(parts, name)
     lower = stack.look_up([part for part in parts if part.place.layer < first_own], name)
     if shown is not None and shown.places[0].layer < first_own:
@@ -222,9 +224,9 @@ def _look_at(stack: LayerStack, parts: Sequence[Part], name: bytes, first_own: i
 
 class _Waiting(NamedTuple):
     path: InsidePath | None
-    places: tuple[Place, ...]
+    places: tuple[LayerPosition, ...]
     is_moved: bool
-    """Whether the lower layers count as changes, too: they show what lies elsewhere in them."""
+    """Whether lower layers count as changes, too: they are shown at another path."""
 
 
 class _Walk:
@@ -239,7 +241,7 @@ class _Walk:
         self._found = TreeChanges({}, [], [], [], [])
         self._waiting: list[_Waiting] = []
 
-    def run(self, top: tuple[Place, ...]) -> TreeChanges:
+    def run(self, top: tuple[LayerPosition, ...]) -> TreeChanges:
         self._waiting.append(_Waiting(None, top, is_moved=False))
         while self._waiting:
             directory = self._waiting.pop()
@@ -249,14 +251,14 @@ class _Walk:
 
     @contextmanager
     def _closing(self, path: InsidePath | None) -> Iterator[None]:
-        """Reports what cannot be read as closed."""
+        """Reports unreadable paths as closed."""
         try:
             yield
         except OSError as error:
             if is_gone(error):
                 return
             if not is_closed(error) or path is None:
-                name = "the top directory" if path is None else f"`{path.shown()}`"
+                name = "the root directory" if path is None else f"`{path.shown()}`"
                 raise StateError(f"{name} cannot be read: {error.strerror}") from error
             self._found.closed.append(path)
 
@@ -278,7 +280,9 @@ class _Walk:
         if not is_complete and directory.path is not None:
             self._found.closed.append(directory.path)
 
-    def _visit_name(self, directory: _Waiting, parts: Sequence[Part], path: InsidePath) -> None:
+    def _visit_name(
+        self, directory: _Waiting, parts: Sequence[PathComponent], path: InsidePath
+    ) -> None:
         shown, hides, is_moved = _look_at(self._stack, parts, path.name, self._first_own)
         is_directory = shown is not None and shown.is_directory
         if self._skip is not None and self._skip(path, is_directory):
@@ -298,18 +302,18 @@ class _Walk:
         else:
             self._add_entry(path, shown)
 
-    def _add_entry(self, path: InsidePath, shown: Shown) -> None:
+    def _add_entry(self, path: InsidePath, shown: VisibleEntry) -> None:
         status, place = shown.status, shown.places[0]
         target = None
         if stat.S_ISLNK(status.st_mode):
             target = self._stack.read_link(place)
-        self._found.entries[path] = Entry(
+        self._found.entries[path] = MergedEntry(
             status.st_mode, status.st_size, status.st_mtime_ns, target, place
         )
 
 
 def _join(directory: InsidePath | None, name: bytes) -> InsidePath | None:
-    """None when the path is longer than any that can be opened."""
+    """None if the path is too long to be opened."""
     try:
         return InsidePath(name) if directory is None else directory.child(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Threads that work through many small tasks at once."""
+"""A thread pool for many small tasks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 Progress = Callable[[int, int], None]
-"""Hears the files and the bytes that are done, in the caller's thread."""
+"""Called with the number of files and bytes done, in the caller's thread."""
 
 _PROGRESS_S = 0.1
 _MOST_THREADS = 4
 
 
-class Worker:
-    """What one thread has done; `tick` ends its work when all shall stop."""
+class WorkerThread:
+    """The progress of one thread; `tick` raises to stop it."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -37,17 +37,17 @@ class _Stopped(Exception):  # noqa: N818 - a way out, not an error
 _Task = TypeVar("_Task")
 
 
-def run_crew(
+def run_parallel(
     tasks: Iterable[_Task],
-    work: Callable[[_Task, Worker], None],
+    work: Callable[[_Task, WorkerThread], None],
     *,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> list[Worker]:
-    """Works through `tasks` in several threads; none is left when this returns or raises.
+) -> list[WorkerThread]:
+    """Works through `tasks` in several threads, which have ended when this returns or raises.
 
-    By default there are as many threads as processors, up to four: with more, they spend their
-    time waiting for the interpreter.
+    By default there is one thread per processor, up to four: more would mostly wait for the
+    interpreter lock.
     """
     from concurrent.futures import (  # noqa: PLC0415 - costs as much as a clone
         FIRST_EXCEPTION,
@@ -58,9 +58,9 @@ def run_crew(
     waiting = deque(tasks)
     stop = threading.Event()
     threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    workers = [Worker(stop) for _ in range(threads)]
+    workers = [WorkerThread(stop) for _ in range(threads)]
 
-    def labour(worker: Worker) -> None:
+    def work_through(worker: WorkerThread) -> None:
         with suppress(_Stopped):
             while waiting:
                 try:
@@ -72,13 +72,13 @@ def run_crew(
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            futures = [pool.submit(labour, worker) for worker in workers]
+            futures = [pool.submit(work_through, worker) for worker in workers]
             running = True
             while running:
                 done, pending = wait(futures, _PROGRESS_S, FIRST_EXCEPTION)
                 running = bool(pending) and not any(future.exception() for future in done)
                 if progress is not None:
-                    progress(*done_by(workers))
+                    progress(*progress_of(workers))
         finally:
             # Also on Ctrl-C, and before the pool waits for its threads.
             stop.set()
@@ -87,5 +87,5 @@ def run_crew(
     return workers
 
 
-def done_by(workers: Iterable[Worker]) -> tuple[int, int]:
+def progress_of(workers: Iterable[WorkerThread]) -> tuple[int, int]:
     return sum(worker.files for worker in workers), sum(worker.bytes for worker in workers)

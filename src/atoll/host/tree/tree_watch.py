@@ -1,13 +1,13 @@
-"""Watches all directories of a checkout with inotify, and remembers which paths have changed.
+"""Watches all directories of a checkout with inotify, and records the changed paths.
 
-The kernel queues an event before the call that caused it returns. So whoever drains the queue
-after a question has arrived knows of every change that was made before the question.
+The kernel queues an event before the call that caused it returns. So draining the queue after a
+request has arrived yields every change that was made before the request.
 
-Inotify does not report writes through a memory map, writes through a hard link in a directory
-that is not watched, or anything that another machine does on a network file system. The first two
-are found by a walk of the tree; on a network file system nothing is watched.
+Inotify does not report writes through a memory map, writes through a hard link in a directory that
+is not watched, or changes by other machines on a network filesystem. A walk of the tree finds the
+first two; network filesystems are not watched.
 
-Whenever the record may be incomplete, the watch is over (`WatchLost`) and answers nothing more.
+Whenever the record may be incomplete, the watch ends (`WatchLost`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from atoll.host import kernel
 
 LIMIT = 30_000
-"""The most directories that are watched, for all projects together."""
+"""The maximum number of watched directories, for all projects together."""
 _SHARE = 4
-"""At most one part in this many of the user's watches is used."""
+"""At most this fraction (1/n) of the user's watches is used."""
 _PATHS = 1_000
 _READ_BYTES = 1 << 16
 _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"})
@@ -38,19 +38,19 @@ _EVENT = struct.Struct("=iIII")
 
 
 class WatchLost(Exception):  # noqa: N818 - not an error: the caller walks the tree instead
-    """The tree cannot be watched, or something may have changed unseen."""
+    """The tree cannot be watched, or changes may have been missed."""
 
 
-class Changes(NamedTuple):
+class WatchedPaths(NamedTuple):
     position: int
-    """Pass it to the next `changes`: it is the moment of this answer."""
+    """The position of this report: pass it to the next `changes`."""
     paths: tuple[str, ...] | None
-    """What has changed, appeared or gone, directories with a slash at the end; None when that is
-    too much to be kept, or too long ago."""
+    """Changed, created or removed paths, directories with a trailing slash; None if there are too
+    many to be recorded, or if it is too long ago."""
 
 
 def watch_limit() -> int:
-    """How many directories may be watched: far fewer than the user's other programs need."""
+    """How many directories may be watched: leaves most watches to the user's other programs."""
     try:
         allowed = int(_LIMIT_FILE.read_text())
     except (OSError, ValueError):
@@ -59,12 +59,12 @@ def watch_limit() -> int:
 
 
 class TreeWatch:
-    """A watch on every directory of a tree but `.git`. Not for several threads at once."""
+    """A watch on every directory of a tree except `.git`. Not thread-safe."""
 
     def __init__(self, root: str, *, limit: int, skipped: tuple[str, ...] = ()) -> None:
-        """`skipped` are directories that are no part of the tree, with absolute paths.
+        """`skipped` are absolute paths of directories that are not part of the tree.
 
-        Raises WatchLost when the tree cannot be watched.
+        Raises WatchLost if the tree cannot be watched.
         """
         self._root = os.path.realpath(root)
         self._limit = limit
@@ -72,7 +72,7 @@ class TreeWatch:
         self._paths: dict[int, str] = {}
         self._changed: dict[str, int] = {}
         self._known_from = 0
-        """Before this position, not every change has been kept."""
+        """Before this position, the record is incomplete."""
         self.position = 0
         require_local(self._root)
         try:
@@ -87,7 +87,7 @@ class TreeWatch:
             raise
 
     def __len__(self) -> int:
-        """How many directories are watched."""
+        """The number of watched directories."""
         return len(self._paths)
 
     def close(self) -> None:
@@ -95,15 +95,17 @@ class TreeWatch:
             os.close(self.fd)
             self.fd = -1
 
-    def changes(self, since: int) -> Changes:
-        """What has changed after the position `since`, up to this moment; raises WatchLost."""
+    def changes(self, since: int) -> WatchedPaths:
+        """The changes after the position `since`, up to now; raises WatchLost."""
         self.drain()
         if since < self._known_from or since > self.position:
-            return Changes(self.position, None)
-        return Changes(self.position, tuple(p for p, at in self._changed.items() if at > since))
+            return WatchedPaths(self.position, None)
+        return WatchedPaths(
+            self.position, tuple(p for p, at in self._changed.items() if at > since)
+        )
 
     def drain(self) -> bool:
-        """Reads all events that are queued; returns whether there were any. Raises WatchLost."""
+        """Reads all queued events; returns whether there were any. Raises WatchLost."""
         before = self.position
         while True:
             try:
@@ -114,7 +116,7 @@ class TreeWatch:
                 raise WatchLost(f"inotify: {error.strerror}") from error
             self._read(data)
         if self._identify() != self._identity:
-            raise WatchLost(f"`{self._root}` is another directory now")
+            raise WatchLost(f"`{self._root}` has been replaced by another directory")
         require_local(self._root)
         return self.position > before
 
@@ -152,21 +154,21 @@ class TreeWatch:
             return
         if mask & _IS_DIRECTORY or not name:
             if mask & _MOVED_FROM:
-                # Its watches would go on to report under its former name.
+                # Its watches would continue to report its former path.
                 raise WatchLost(f"`{path}` was moved")
             if mask & (_CREATE | _MOVED_TO):
                 self._add(path)
             path = f"{path}/"
         if len(self._changed) >= _PATHS and path not in self._changed:
-            # From here on: who asks about an earlier time has to walk.
+            # Requests for an earlier position need a walk.
             self._changed.clear()
             self._known_from = self.position
         else:
             self._changed[path] = self.position
 
     def _add(self, start: str) -> None:
-        """Watches a directory and all below it. What is added meanwhile is found in a listing or
-        reported by the watch, which comes first.
+        """Watches a directory and all below it. Entries created meanwhile are found in a listing or
+        reported by the watch, which is added first.
         """
         waiting = [start]
         while waiting:
@@ -178,7 +180,7 @@ class TreeWatch:
                 self._paths[kernel.watch_directory(self.fd, place, _WATCHED)] = directory
                 waiting += self._directories(place, directory)
             except (FileNotFoundError, NotADirectoryError):
-                # Gone again, which its parent's watch reports.
+                # Removed again, which its parent's watch reports.
                 continue
             except OSError as error:
                 raise WatchLost(f"`{place}` cannot be watched: {error.strerror}") from error
@@ -192,7 +194,7 @@ class TreeWatch:
 
 
 def require_local(root: str) -> None:
-    """Raises WatchLost unless `root` lies on one local file system with no other mounted in it."""
+    """Raises WatchLost unless `root` is on one local filesystem without mounts below it."""
     kind, longest = "", -1
     for point, name in _mounts():
         if point.startswith(f"{root}/"):
@@ -200,11 +202,11 @@ def require_local(root: str) -> None:
         if (root == point or root.startswith(f"{point.rstrip('/')}/")) and len(point) >= longest:
             kind, longest = name, len(point)
     if kind not in _LOCAL:
-        raise WatchLost(f"the file system `{kind}` may not report all changes")
+        raise WatchLost(f"the filesystem `{kind}` may not report all changes")
 
 
 def _mounts() -> list[tuple[str, str]]:
-    """(mount point, kind) of all mounts; those that hide others come later."""
+    """(mount point, type) of all mounts; later ones hide earlier ones."""
     try:
         lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     except OSError as error:

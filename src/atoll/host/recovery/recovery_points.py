@@ -1,12 +1,12 @@
-"""Recovery points: commits under `refs/atoll/recovery/` that hold what a removed capsule held.
+"""Recovery points: commits under `refs/atoll/recovery/` with the work of removed capsules.
 
-What Atoll knows of a point is written in a file of its own below Atoll's home, out of reach of any
-capsule, and bound to the commit by its id. Nothing is read from commit messages as they are: a
-point without its file (made by another home or an earlier version) is described by its ref, and
-a trailer counts only where the commit's own parents confirm it.
+The description of a point is in a file below Atoll's home, out of reach of any capsule, and bound
+to the commit by its id. Commit messages are not trusted: a point without a file (from another home
+or an earlier version) is described by its ref, and a trailer counts only if the commit's parents
+confirm it.
 
-Nothing but `atoll recover --drop` removes a point, or what lies beside it as plain files and Git
-LFS objects.
+Only `atoll recover --drop` removes a point, or the plain files and Git LFS objects that belong to
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from atoll.model.untrusted import Untrusted, find_number, find_object_id, find_r
 
 PREFIX = "refs/atoll/recovery/"
 FILES = "recovered"
-"""Below Atoll's home: what git cannot store, by the point's id."""
+"""Below Atoll's home: files that git cannot store, by the point's id."""
 _NOTES = "points"
 _OBJECTS = ".lfs"
 _NOTE_BYTES = 1 << 16
@@ -38,13 +38,13 @@ EMPTY_TREES = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
 }
-"""Git knows the tree that holds nothing, by the length of its ids."""
+"""The id of the empty tree, by length."""
 
 Warn = Callable[[str], None]
 
 
 class Shelf(NamedTuple):
-    """Where the points of one repository are described."""
+    """The descriptions of one repository's points."""
 
     repository: str
     home: Path
@@ -61,11 +61,11 @@ class Shelf(NamedTuple):
         return self.home / FILES / require_id(point)
 
     def objects_of(self, point: str) -> Path:
-        """Where the Git LFS objects of a point are kept (`kept_objects.py`)."""
+        """The Git LFS objects of a point (`kept_lfs_objects.py`)."""
         return self.notes / f"{require_id(point)}{_OBJECTS}"
 
     def all_objects_of(self, point: str) -> list[Path]:
-        """Also those that were kept when the repository was elsewhere."""
+        """Includes those saved while the repository was elsewhere."""
         return sorted(self.notes.parent.glob(f"*/{require_id(point)}{_OBJECTS}"))
 
     def all_objects(self) -> list[Path]:
@@ -75,12 +75,12 @@ class Shelf(NamedTuple):
 def require_id(point: str) -> str:
     """The id of a point, which becomes part of a path: `CAPSULE/STAMP` and nothing else."""
     if _POINT.fullmatch(point) is None or ".." in point:
-        raise StateError("this is not the id of a recovery point", hint="atoll recover")
+        raise StateError("not the id of a recovery point", hint="atoll recover")
     return point
 
 
 def describe(shelf: Shelf, point: RecoveryPoint) -> None:
-    """Writes down what a point is, durably, before its ref exists."""
+    """Writes the description of a point, durably, before its ref exists."""
     path = shelf.note_of(point.id)
     files.make_private_directory(path.parent)
     files.write_atomic(path, json.dumps({**point._asdict(), "version": 1}).encode())
@@ -93,15 +93,15 @@ def find_point(shelf: Shelf, point: str) -> RecoveryPoint | None:
 
 
 def points(shelf: Shelf, *, warn: Warn) -> list[RecoveryPoint]:
-    """All recovery points of a repository, the newest first. One that cannot be understood is
-    reported and left where it is.
+    """All recovery points of a repository, newest first. An invalid one is reported and left
+    unchanged.
     """
     found = []
     for ref, commit in git.refs_below(PREFIX, cwd=shelf.repository):
         point = _known(shelf, ref, commit)
         if point is None:
             shown = ascii(ref)[1:-1][:200]
-            warn(f"`{shown}` is not a recovery point of Atoll's: left alone")
+            warn(f"`{shown}` is not a recovery point of Atoll: ignored")
         else:
             found.append(point)
     return sorted(found, key=lambda point: (point.stored_at, point.id), reverse=True)
@@ -116,7 +116,7 @@ def _known(shelf: Shelf, ref: str, commit: str) -> RecoveryPoint | None:
 
 
 def _load(shelf: Shelf, point: str, commit: str) -> RecoveryPoint | None:
-    """What was written down, if it is about this very commit."""
+    """The stored description, if it belongs to this commit."""
     try:
         content = files.read_regular(shelf.note_of(point), limit_bytes=_NOTE_BYTES)
         raw = json.loads(content or b"")
@@ -133,12 +133,12 @@ def _load(shelf: Shelf, point: str, commit: str) -> RecoveryPoint | None:
         name is None or find_object_id(Untrusted(str(name).encode())) is not None for name in named
     )
     kept = shelf.files_of(point)
-    # Where files are kept is never read from anywhere: it follows from the id.
+    # The path of saved files is never read from a file: it follows from the id.
     return found._replace(files=str(kept) if found.files else None) if is_ours else None
 
 
 def _confirmed(shelf: Shelf, point: str, commit: str) -> RecoveryPoint:
-    """By the commit alone: `cat-file` shows its bytes, which no setting re-encodes."""
+    """Described by the commit alone: `cat-file` prints its bytes unconverted."""
     parents, stamp, trailers = _parse_commit(
         git.git("cat-file", "commit", commit, cwd=shelf.repository).stdout
     )
@@ -162,7 +162,7 @@ def _confirmed(shelf: Shelf, point: str, commit: str) -> RecoveryPoint:
 
 
 def _parse_commit(content: bytes) -> tuple[list[str], int, dict[str, str]]:
-    """Parents, time and those trailers that are object ids; whatever is malformed is absent."""
+    """Parents, time and the trailers that are object ids; malformed ones are left out."""
     head, _, text = content.partition(b"\n\n")
     parents: list[str] = []
     stamp = 0
@@ -181,19 +181,19 @@ def _parse_commit(content: bytes) -> tuple[list[str], int, dict[str, str]]:
 
 
 def recovered_tree(point: RecoveryPoint) -> str:
-    """The tree that a restored workspace begins with; what is in `files` is put on it."""
+    """The initial tree of a restored workspace; `files` are applied on top."""
     if not point.lacks:
         return point.commit
     return point.files_base or EMPTY_TREES[len(point.commit)]
 
 
 def drop(shelf: Shelf, point: RecoveryPoint) -> None:
-    """Forgets a point: its files first, so that an interrupted drop can be repeated."""
+    """Drops a point: its files first, so that an interrupted drop can be repeated."""
     if find_ref_name(Untrusted(os.fsencode(PREFIX + require_id(point.id)))) is None:
-        raise StateError("this is not the id of a recovery point", hint="atoll recover")
+        raise StateError("not the id of a recovery point", hint="atoll recover")
     if os.path.lexists(kept := shelf.files_of(point.id)):
         files.remove_tree(kept, within=shelf.home / FILES)
-    # Also those that were kept while the repository was at another place.
+    # Includes those saved while the repository was at another path.
     for objects in shelf.all_objects_of(point.id):
         files.remove_tree(objects, within=shelf.home)
     git.delete_ref(PREFIX + point.id, cwd=shelf.repository, old=point.commit)

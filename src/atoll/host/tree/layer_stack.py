@@ -1,13 +1,13 @@
 """Lookup in a stack of overlay layers by the rules of overlayfs, without a mount.
 
-The upper layers are an agent's work, and the agent may be writing them at this moment. Every
-directory is opened by `open_beneath` from the descriptor of its layer, every name is looked up in
-an open directory without following a link. So whatever is exchanged meanwhile, only the layers are
-ever read. The marks of the kernel are treated as hostile, too.
+The upper layers are an agent's work, and the agent may be writing to them. Every directory is
+opened by `open_beneath` from the descriptor of its layer, every name is looked up in an open
+directory without following links. So whatever is replaced in the meantime, only the layers are
+read. Overlayfs attributes are treated as hostile, too.
 
 The rules are those of `ovl_lookup` in the kernel: from the top layer down; whiteouts, opaque
-directories and anything but a directory end the search, and a redirect changes the name that is
-looked for in the layers below.
+directories and non-directories end the search, and a redirect changes the name that is searched in
+the layers below.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from atoll.model.names import printable
 from atoll.model.untrusted import Untrusted, find_path
 
 Namespace = Literal["user", "trusted"]
-"""Where overlayfs keeps its marks: in `user` for mounts with the option `userxattr`."""
+"""The namespace of overlayfs' attributes: `user` for mounts with the option `userxattr`."""
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-# EINVAL is the answer to reading a link that is none any more; ENXIO that of a socket.
+# EINVAL: not a link any more; ENXIO: a socket.
 _GONE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EINVAL, errno.ENXIO}
 )
 _CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 _NO_MARKS = frozenset({errno.EOPNOTSUPP, errno.ENODATA})
-# What the kernel notes for itself; none of it changes what a layer shows.
+# Internal to the kernel; none of them changes what a layer shows.
 _HARMLESS = frozenset({"origin", "impure", "nlink", "upper", "uuid", "protattr"})
 
 
-class Place(NamedTuple):
+class LayerPosition(NamedTuple):
     """A path in one layer."""
 
     layer: int
     path: bytes
 
 
-class Part(NamedTuple):
-    """One of the directories that are merged into one, open."""
+class PathComponent(NamedTuple):
+    """One of the directories of a merged directory, open."""
 
-    place: Place
+    place: LayerPosition
     handle: int
 
 
-class Shown(NamedTuple):
-    """What a name shows: the topmost entry."""
+class VisibleEntry(NamedTuple):
+    """The topmost entry of a name."""
 
     status: os.stat_result
-    places: tuple[Place, ...]
-    """Where it lies; of a directory, all that are merged into it, the topmost first."""
+    places: tuple[LayerPosition, ...]
+    """Its location; of a directory, all merged directories, topmost first."""
 
     @property
     def is_directory(self) -> bool:
@@ -67,22 +67,22 @@ class Shown(NamedTuple):
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether an entry vanished, or is something else by now."""
+    """Whether an entry vanished, or has changed its type."""
     return error.errno in _GONE
 
 
 def is_closed(error: OSError) -> bool:
-    """Whether an entry cannot be read for its mode, or lies too deep for a path."""
+    """Whether an entry cannot be read because of its mode or the length of its path."""
     return error.errno in _CLOSED
 
 
 class LayerStack:
-    """Overlay layers, the bottom one first. Methods raise OSError as it comes."""
+    """Overlay layers, bottom first. Methods raise OSError."""
 
     def __init__(self, layers: Sequence[Path], namespace: Namespace | None) -> None:
-        """Without a namespace neither marks nor whiteouts mean anything: for a plain tree.
+        """Without a namespace neither attributes nor whiteouts have a meaning: for a plain tree.
 
-        Raises StateError when a layer is missing.
+        Raises StateError if a layer is missing.
         """
         self._prefix = None if namespace is None else f"{namespace}.overlay."
         self._roots: list[int] = []
@@ -98,18 +98,18 @@ class LayerStack:
             os.close(self._roots.pop())
 
     @property
-    def top(self) -> tuple[Place, ...]:
-        """The root of the overlay: marks on the roots of layers mean nothing."""
-        return tuple(Place(layer, b"") for layer in reversed(range(len(self._roots))))
+    def top(self) -> tuple[LayerPosition, ...]:
+        """The root of the overlay: attributes of the layers' roots have no meaning."""
+        return tuple(LayerPosition(layer, b"") for layer in reversed(range(len(self._roots))))
 
     @contextmanager
-    def opened(self, places: Sequence[Place]) -> Iterator[list[Part]]:
-        """The parts of a merged directory; those that have vanished are left out."""
-        parts: list[Part] = []
+    def opened(self, places: Sequence[LayerPosition]) -> Iterator[list[PathComponent]]:
+        """The directories of a merged directory; vanished ones are left out."""
+        parts: list[PathComponent] = []
         try:
             for place in places:
                 try:
-                    parts.append(Part(place, self._open(place, _DIRECTORY)))
+                    parts.append(PathComponent(place, self._open(place, _DIRECTORY)))
                 except OSError as error:
                     if not is_gone(error):
                         raise
@@ -118,8 +118,8 @@ class LayerStack:
             for part in parts:
                 os.close(part.handle)
 
-    def find_file(self, place: Place) -> int | None:
-        """A descriptor of a regular file for reading; None when there is none by now."""
+    def find_file(self, place: LayerPosition) -> int | None:
+        """A descriptor of a regular file for reading; None if it no longer exists."""
         try:
             handle = self._open(place, _READ)
         except OSError as error:
@@ -131,17 +131,17 @@ class LayerStack:
         os.close(handle)
         return None
 
-    def read_link(self, place: Place) -> Untrusted:
-        """Where a link points to; raises OSError also when it is none by now."""
+    def read_link(self, place: LayerPosition) -> Untrusted:
+        """The target of a link; raises OSError if it is no longer one."""
         directory, _, name = place.path.rpartition(b"/")
-        handle = self._open(Place(place.layer, directory), _DIRECTORY)
+        handle = self._open(LayerPosition(place.layer, directory), _DIRECTORY)
         try:
             return Untrusted(os.readlink(name, dir_fd=handle))
         finally:
             os.close(handle)
 
-    def look_up(self, parts: Sequence[Part], name: bytes) -> Shown | None:
-        """What a merged directory shows under a name. Raises StateError for unknown marks."""
+    def look_up(self, parts: Sequence[PathComponent], name: bytes) -> VisibleEntry | None:
+        """The visible entry of a name. Raises StateError for unknown attributes."""
         search = _Search(name)
         for part in parts:
             self._search_layer(search, part)
@@ -150,22 +150,22 @@ class LayerStack:
                 break
             if search.is_over:
                 break
-        return None if search.status is None else Shown(search.status, tuple(search.places))
+        return None if search.status is None else VisibleEntry(search.status, tuple(search.places))
 
     def _search_from_root(self, search: _Search, layer: int) -> None:
-        """Goes on below `layer` after a redirect that counts from the root of the overlay."""
+        """Continues below `layer` after a redirect relative to the overlay's root."""
         for lower in reversed(range(layer)):
             if search.is_over:
                 return
-            self._search_layer(search, Part(Place(lower, b""), self._roots[lower]))
+            self._search_layer(search, PathComponent(LayerPosition(lower, b""), self._roots[lower]))
 
-    def _open(self, place: Place, flags: int) -> int:
+    def _open(self, place: LayerPosition, flags: int) -> int:
         from atoll.host.kernel import open_beneath  # noqa: PLC0415 - libc is not for every command
 
         return open_beneath(self._roots[place.layer], place.path, flags)
 
-    def _search_layer(self, search: _Search, part: Part) -> None:
-        """Looks for what is wanted in one layer, and finds out what to look for below it."""
+    def _search_layer(self, search: _Search, part: PathComponent) -> None:
+        """Searches one layer, and determines what to search in the layers below."""
         layer, path = part.place
         handle = part.handle
         wanted, search.wanted = search.wanted, []
@@ -180,7 +180,7 @@ class LayerStack:
                 search.wanted.append(name)
                 path = path + b"/" + name if path else name
                 if not stat.S_ISDIR(status.st_mode):
-                    # Overlayfs looks for more of a directory until it meets anything else.
+                    # Overlayfs continues to search for a directory until it finds anything else.
                     search.is_over = True
                     if rest or search.places or self._is_whiteout(status):
                         return
@@ -188,28 +188,28 @@ class LayerStack:
                 elif layer:
                     self._apply_marks(search, handle, name)
                 if rest:
-                    below = self._open(Place(layer, path), _DIRECTORY)
+                    below = self._open(LayerPosition(layer, path), _DIRECTORY)
                     _close_other(handle, part.handle)
                     handle = below
         except OSError as error:
-            # It was there a moment ago.
+            # It has just vanished.
             if not is_gone(error):
                 raise
             return
         finally:
             _close_other(handle, part.handle)
         search.status = search.status or status
-        search.places.append(Place(layer, path))
+        search.places.append(LayerPosition(layer, path))
 
     def _is_whiteout(self, status: os.stat_result) -> bool:
         return self._prefix is not None and stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
     def _apply_marks(self, search: _Search, directory: int, name: bytes) -> None:
-        """What the marks of a directory mean for the layers below it."""
+        """Applies a directory's attributes to the search in the layers below."""
         redirect = None
         for mark, value in self._marks(directory, name):
             if mark == "opaque" and value == b"y":
-                # Then a redirect counts no more.
+                # An opaque directory cancels a redirect.
                 search.is_over = True
                 return
             if mark == "redirect":
@@ -225,7 +225,7 @@ class LayerStack:
                 raise _unknown(name, mark)
 
     def _marks(self, directory: int, name: bytes) -> Iterator[tuple[str, bytes]]:
-        """The attributes that overlayfs reads, without those that it keeps for a nested one."""
+        """The attributes that overlayfs reads, without escaped ones of a nested overlay."""
         if self._prefix is None:
             return
         place = f"/proc/self/fd/{directory}/".encode() + name
@@ -240,23 +240,23 @@ class LayerStack:
 
 
 class _Search:
-    """What a lookup has found so far, and what it looks for in the next layer."""
+    """What a lookup has found so far, and what it searches in the next layer."""
 
     __slots__ = ("is_absolute", "is_over", "places", "status", "wanted")
 
     def __init__(self, name: bytes) -> None:
         self.wanted = [name]
         self.is_absolute = False
-        """Whether `wanted` counts from the root of the overlay."""
+        """Whether `wanted` is relative to the overlay's root."""
         self.is_over = False
         self.status: os.stat_result | None = None
-        self.places: list[Place] = []
+        self.places: list[LayerPosition] = []
 
     def follow(self, redirect: bytes) -> None:
-        """A redirect on the last of what was looked for so far."""
+        """Applies a redirect to the last component."""
         path = find_path(Untrusted(redirect.removeprefix(b"/")))
         if path is None or (not redirect.startswith(b"/") and len(path.parts) > 1):
-            raise StateError("a directory of a layer has a redirect that is no path")
+            raise StateError("a directory of a layer has an invalid redirect")
         if redirect.startswith(b"/"):
             self.wanted = path.parts
             self.is_absolute = True
@@ -265,8 +265,8 @@ class _Search:
             self.wanted[-1] = redirect
 
 
-def list_names(parts: Sequence[Part], *, limit: int) -> set[bytes]:
-    """The names in all parts of a merged directory, hidden ones too.
+def list_names(parts: Sequence[PathComponent], *, limit: int) -> set[bytes]:
+    """The names in all parts of a merged directory, including hidden ones.
 
     Raises StateError above the limit, and OSError if a part cannot be listed.
     """
@@ -278,7 +278,7 @@ def list_names(parts: Sequence[Part], *, limit: int) -> set[bytes]:
                 for entry in listing:
                     found.add(os.fsencode(entry.name))
                     if len(found) > limit:
-                        raise StateError(f"a directory holds more than {limit} entries")
+                        raise StateError(f"a directory has more than {limit} entries")
         finally:
             os.close(handle)
     return found
@@ -307,6 +307,6 @@ def _close_other(handle: int, kept: int) -> None:
 
 def _unknown(name: bytes, mark: str) -> StateError:
     return StateError(
-        f"`{printable(os.fsdecode(name))}` in a layer has the mark `{printable(mark)}` of "
-        "overlayfs, which Atoll does not support"
+        f"`{printable(os.fsdecode(name))}` in a layer has the overlayfs attribute "
+        f"`{printable(mark)}`, which Atoll does not support"
     )

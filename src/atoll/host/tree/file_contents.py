@@ -1,7 +1,6 @@
-"""What files are made of: bytes, which are moved the cheapest way that the filesystem offers and
-hashed, and attributes.
+"""Copies and hashes file contents by the cheapest method of the filesystem, and sets attributes.
 
-Holes stay holes, and neither moving nor hashing reads them: a file of a terabyte with one block
+Holes are preserved, and neither copying nor hashing reads them: a file of a terabyte with one block
 of data costs one block.
 """
 
@@ -18,37 +17,37 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from atoll.host.process import pause
-from atoll.host.trees import Root, is_gone, unreadable
-from atoll.host.workers import Worker, run_crew
+from atoll.host.tree.manifests import Root, is_gone, unreadable
+from atoll.host.tree.thread_pool import WorkerThread, run_parallel
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 
 Method = Literal["reflink", "copy_file_range", "read-write"]
 Tick = Callable[[int], None]
-"""Hears of every piece with the number of bytes that were moved; may raise to stop."""
+"""Called after every piece with the number of bytes copied; may raise to stop."""
 
 _FICLONE = 0x40049409
 _UNSUPPORTED = frozenset(
     {errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ENOSYS}
 )
-# Large enough to be cheap, small enough that a stop is heard soon.
+# Large enough to be efficient, small enough to react to a stop soon.
 _RANGE_BYTES = 8 * 2**20
 _READ_BYTES = 2**20
 _PIECE_BYTES = 2**17
 _ZEROS = bytes(_PIECE_BYTES)
 _DIGEST_BYTES = 16
-# A filesystem without such attributes, or one that went while we looked.
+# A filesystem without such attributes, or an attribute that has vanished.
 _NO_ATTRIBUTE = frozenset({errno.EOPNOTSUPP, errno.ENODATA})
-# EINVAL is what a user namespace says of an owner that it does not know.
+# EINVAL: the user namespace does not map this owner.
 _NOT_OURS = frozenset({errno.EPERM, errno.EINVAL})
 _ATTEMPTS = 4
-# Two writes within one tick of the kernel's clock leave the same time on a file.
+# Two writes within one tick of the kernel's clock leave the same mtime.
 _TICK_NS = 20_000_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Mover:
-    """Copies contents; learns once, for all threads, which way works between two places."""
+    """Copies contents; determines once, for all threads, which method works between two trees."""
 
     def __init__(self) -> None:
         self._ways: tuple[tuple[Method, _Way], ...] = (
@@ -60,7 +59,7 @@ class Mover:
 
     @property
     def method(self) -> Method:
-        """What moved the most files."""
+        """The method that copied the most files."""
         return max(self._used, key=self._used.__getitem__, default="read-write")
 
     def move(
@@ -72,11 +71,11 @@ class Mover:
         origin: str,
         status: os.stat_result | None = None,
         wants_digest: bool = False,
-    ) -> Moved:
-        """Fills the empty `target` with `source`; returns the status that fits the bytes.
+    ) -> CopyMethod:
+        """Copies `source` to the empty `target`; returns the status that matches the copied bytes.
 
-        `status` is what a recent `fstat` of `source` returned. Raises OSError as it comes, and
-        StateError when `origin` does not hold still.
+        `status` is from a recent `fstat` of `source`. Raises OSError, and StateError if `origin`
+        keeps changing.
         """
         for _ in range(_ATTEMPTS):
             status = status or os.fstat(source)
@@ -86,17 +85,19 @@ class Mover:
             content = self._move_once(source, target, status, tick)
             after = os.fstat(source)
             if (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size):
-                return Moved(status, _digest_moved(content, target, tick) if wants_digest else "")
+                return CopyMethod(
+                    status, _digest_moved(content, target, tick) if wants_digest else ""
+                )
             os.ftruncate(target, 0)
             status = None
         raise StateError(
-            f"`{printable(origin)}` changes while it is being frozen",
-            hint="stop what writes there, or leave it out: `project.never` in atoll.toml",
+            f"`{printable(origin)}` changes while it is being copied",
+            hint="stop the process that writes to it, or exclude it: `project.never` in atoll.toml",
         )
 
     def move_live(self, source: int, target: int, tick: Tick) -> tuple[os.stat_result, bool]:
-        """As `move`, for a file that may be written at this moment: copied once, with the status
-        from before, and with whether it has changed meanwhile.
+        """As `move`, for a file that may be in use: copied once; returns the status from before,
+        and whether it has changed.
         """
         status = os.fstat(source)
         self._move_once(source, target, status, tick)
@@ -107,11 +108,11 @@ class Mover:
     def _move_once(
         self, source: int, target: int, status: os.stat_result, tick: Tick
     ) -> bytes | None:
-        """Returns the content if it went through memory as a whole."""
+        """Returns the content if it was copied through memory in one piece."""
         if status.st_size == 0:
             return b""
         if status.st_size < _PIECE_BYTES and self._ways[0][0] != "reflink":
-            # Cheaper than a copy in the kernel, for it need not be read again for its digest.
+            # Cheaper than a copy in the kernel: no second read for the digest.
             return self._move_small(source, target, status, tick)
         for method, way in self._ways:
             try:
@@ -119,7 +120,7 @@ class Mover:
             except OSError as error:
                 if error.errno not in _UNSUPPORTED or method == "read-write":
                     raise
-                # A way that has worked stays: then only this file is odd.
+                # The method has worked before: only this file is unusual.
                 if method not in self._used:
                     self._ways = tuple(pair for pair in self._ways if pair[0] != method)
                 os.ftruncate(target, 0)
@@ -144,12 +145,12 @@ class Mover:
         return content
 
 
-class Moved(NamedTuple):
-    """What was copied of a file."""
+class CopyMethod(NamedTuple):
+    """The result of copying a file."""
 
     status: os.stat_result
     digest: str
-    """Empty when none was asked for."""
+    """Empty if not requested."""
 
 
 def _digest_moved(content: bytes | None, target: int, tick: Tick) -> str:
@@ -173,7 +174,7 @@ def _copy_ranges(source: int, target: int, status: os.stat_result, tick: Tick) -
             count = min(end - position, _RANGE_BYTES)
             moved = os.copy_file_range(source, target, count, position, position)
             if moved == 0:
-                # It shrank, which its stamp will tell.
+                # The file shrank, which its stamp will show.
                 break
             position += moved
             tick(moved)
@@ -203,7 +204,7 @@ def _is_sparse(status: os.stat_result) -> bool:
 
 
 def _data(handle: int, status: os.stat_result) -> Iterator[tuple[int, int]]:
-    """The stretches of a file that are no holes."""
+    """The data segments of a file, without holes."""
     size = status.st_size
     if not _is_sparse(status):
         yield 0, size
@@ -223,7 +224,7 @@ def _data(handle: int, status: os.stat_result) -> Iterator[tuple[int, int]]:
 def digest(handle: int, tick: Tick) -> str:
     """The hexadecimal BLAKE2b (16 bytes) of a file's content; raises OSError.
 
-    Aligned pieces of 128 KiB that are all zeros are not fed to it: their places are added at the
+    Aligned pieces of 128 KiB that are all zeros are not hashed; their offsets are added at the
     end. So the value depends on the content alone, whatever of it is holes, and a file without
     such a piece has the value of `b2sum -l 128`.
     """
@@ -252,7 +253,7 @@ def digest(handle: int, tick: Tick) -> str:
 
 
 def _pieces(handle: int, status: os.stat_result) -> Iterator[int]:
-    """The numbers of the pieces that hold data, and of the one at the end if it is not whole."""
+    """The numbers of the pieces with data, and of the last one if it is partial."""
     following = 0
     for start, end in _data(handle, status):
         first = max(start // _PIECE_BYTES, following)
@@ -264,7 +265,7 @@ def _pieces(handle: int, status: os.stat_result) -> Iterator[int]:
 
 
 def attributes(handle: int) -> dict[str, bytes]:
-    """The extended attributes that people and tools set, without those of overlayfs."""
+    """The extended attributes set by people and tools, without those of overlayfs."""
     found = {}
     try:
         for name in os.listxattr(handle):
@@ -279,10 +280,10 @@ def attributes(handle: int) -> dict[str, bytes]:
 def settle(
     handle: int, status: os.stat_result, extended: Mapping[str, bytes], owner: tuple[int, int]
 ) -> None:
-    """Gives a new file or directory, made by `owner`, the attributes of another.
+    """Gives a new file or directory, created by `owner`, the attributes of another.
 
-    Extended ones are dropped where the filesystem has none. A regular file never keeps a set-id
-    bit: it may come from inside a capsule. A directory keeps its set-group-id bit, which only
+    Extended attributes are dropped if the filesystem has none. A regular file never keeps a
+    set-id bit: it may come from a capsule. A directory keeps its set-group-id bit, which only
     gives new files their group, if it keeps the group.
     """
     for name, value in extended.items():
@@ -306,7 +307,7 @@ def settle(
 
 
 def give_owner(place: int | str, status: os.stat_result, *, within: int | None = None) -> None:
-    """Hands over to the owner and group of `status`, or to the group alone, as permitted.
+    """Changes owner and group to those of `status`, or the group alone, as permitted.
 
     `place` is a descriptor, or the name of a link in the directory `within`.
     """
@@ -324,7 +325,7 @@ def give_owner(place: int | str, status: os.stat_result, *, within: int | None =
 
 
 def find_file(name: str, *, within: int, origin: str) -> tuple[int, os.stat_result] | None:
-    """Opens a regular file, None when there is none by now; `origin` is its name in errors."""
+    """Opens a regular file; None if it no longer exists. `origin` is its name in errors."""
     try:
         handle = os.open(name, _READ, dir_fd=within)
     except OSError as error:
@@ -339,7 +340,7 @@ def find_file(name: str, *, within: int, origin: str) -> tuple[int, os.stat_resu
 
 
 class Opened:
-    """Closes a descriptor at the end of a block; a class, since it is entered so often."""
+    """Closes a descriptor at the end of a block; a class, since it is entered very often."""
 
     __slots__ = ("_handle",)
 
@@ -356,14 +357,14 @@ class Opened:
 def digest_entries(
     root: Path, paths: Iterable[str], *, threads: int | None = None
 ) -> dict[str, str]:
-    """The digests of regular files, as copying reports them; what is none is absent."""
+    """The digests of regular files, as reported by a copy; others are left out."""
     digests: dict[str, str] = {}
     by_directory: dict[str, list[str]] = {}
     for path in paths:
         directory, _, name = path.rpartition("/")
         by_directory.setdefault(directory, []).append(name)
 
-    def read(task: tuple[str, list[str]], worker: Worker) -> None:
+    def read(task: tuple[str, list[str]], worker: WorkerThread) -> None:
         handle = tree.find(task[0])
         if handle is None:
             return
@@ -376,11 +377,11 @@ def digest_entries(
                         digests[path] = _digest_of(file, worker, f"{root}/{path}")
 
     with Root(root) as tree:
-        run_crew(by_directory.items(), read, threads=threads)
+        run_parallel(by_directory.items(), read, threads=threads)
     return digests
 
 
-def _digest_of(handle: int, worker: Worker, origin: str) -> str:
+def _digest_of(handle: int, worker: WorkerThread, origin: str) -> str:
     try:
         return digest(handle, worker.tick)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""How files become blobs: by the base commit's attributes and the owner's settings.
+"""Converts files to blobs by the base commit's attributes and the owner's settings.
 
 Most files are hashed as they are. Line endings, `ident` and encodings are converted by git, on a
-copy in a staging directory of ours. Files of Git LFS become pointers here, without its programs.
+copy in a staging directory of Atoll. Git LFS files become pointers here, without git-lfs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enum import Enum
 
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.ignore import is_git_name
-from atoll.host.intake.store import OwnerSettings, Store, personal_files
+from atoll.host.intake.store import IntakeRepository, OwnerSettings, personal_files
+from atoll.host.intake.transfer import require_ids
 from atoll.host.intake.tree_objects import TreeEntry, listing
-from atoll.host.transfer import require_ids
 from atoll.model.errors import DriverError, StateError
 from atoll.model.lfs import Pointer, parse_pointer, render_pointer
 from atoll.model.untrusted import (
@@ -33,26 +33,24 @@ _FILE = b".gitattributes"
 _RULES_BYTES = 256 << 10
 _MOST_RULES = 200
 _UNSPECIFIED = b"unspecified"
-_MOST_PATHS = 500
-_MOST_PATHS_BYTES = 256 << 10
 CONVERTED_BYTES = 256 << 20
-"""Git converts in memory; a larger file is taken as it is."""
+"""Git converts in memory; larger files are not converted."""
 
 
 class Conversion(Enum):
     NONE = "none"
     LINE_ENDINGS = "line endings"
-    """Only if there is a CRLF in it."""
+    """Only if the file contains a CRLF."""
     GIT = "git"
     LFS = "lfs"
 
 
 def tracked(
-    store: Store, commit: str, paths: Collection[InsidePath] | None = None
+    store: IntakeRepository, commit: str, paths: Collection[InsidePath] | None = None
 ) -> dict[InsidePath, TreeEntry]:
-    """The files, links and submodules of a commit or tree; only `paths` where that is given.
+    """The files, links and submodules of a commit or tree; only `paths` if given.
 
-    Raises StateError when the tree has a path that cannot be a file's, or far too many.
+    Raises StateError if the tree has an invalid path, or far too many.
     """
     found = tracked_below(store, commit, paths)
     wanted = None if paths is None else set(paths)
@@ -60,9 +58,9 @@ def tracked(
 
 
 def tracked_below(
-    store: Store, commit: str, places: Collection[InsidePath] | None
+    store: IntakeRepository, commit: str, places: Collection[InsidePath] | None
 ) -> dict[InsidePath, TreeEntry]:
-    """What a commit or tree tracks at these places and below them; all of it for None."""
+    """What a commit or tree tracks at these paths and below them; everything for None."""
     require_ids(commit)
     if places is not None and not places:
         return {}
@@ -72,16 +70,17 @@ def tracked_below(
     for raw, entry in listed.items():
         path = find_path(Untrusted(raw))
         if path is None:
-            raise StateError(f"commit `{commit}` has a path that no file can have")
+            raise StateError(f"commit `{commit}` has an invalid path")
         found[path] = entry
     return found
 
 
-def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath]) -> bool:
-    """Fills the store's index with what decides about `paths`; False when there is nothing.
+def prepare_attributes(store: IntakeRepository, commit: str, paths: Collection[InsidePath]) -> bool:
+    """Fills the store's index with what determines the conversion of `paths`; False if nothing
+    does.
 
-    That is the commit's `.gitattributes` on the way to them and, since git leaves files alone that
-    are committed with CRLF, the paths themselves.
+    That is the commit's `.gitattributes` in their parent directories and the paths themselves,
+    since git does not convert files that are committed with CRLF.
     """
     places = directories_of(paths)
     candidates = {InsidePath(_FILE), *(place.child(_FILE) for place in places)}
@@ -102,9 +101,9 @@ def prepare_attributes(store: Store, commit: str, paths: Collection[InsidePath])
 
 
 def find_conversions(
-    store: Store, commit: str, paths: Collection[InsidePath]
+    store: IntakeRepository, commit: str, paths: Collection[InsidePath]
 ) -> dict[InsidePath, Conversion]:
-    """How each path is converted; those that are not are left out."""
+    """The conversion of each path; paths without one are left out."""
     if not paths or not prepare_attributes(store, commit, paths):
         return {}
     answer = store.run(
@@ -119,18 +118,18 @@ def find_conversions(
 
 
 def apply_rules(
-    store: Store,
+    store: IntakeRepository,
     commit: str,
     reader: TreeReader,
     rules: Collection[InsidePath],
     conversions: dict[InsidePath, Conversion],
     paths: Collection[InsidePath],
 ) -> dict[InsidePath, Conversion]:
-    """The conversions, with Git LFS decided by the `.gitattributes` files as they are now.
+    """The conversions, with Git LFS decided by the current `.gitattributes` files.
 
-    `rules` are those of them that may differ from the commit's. So `git lfs track` in a capsule
-    works before it is part of a base. All other attributes remain those of the commit: they could
-    hide from a comparison what a file holds, which a pointer cannot.
+    `rules` are those that may differ from the commit's. So `git lfs track` in a capsule works
+    before it is part of a base. All other attributes are those of the commit: they could hide
+    content from a comparison, which a pointer cannot.
     """
     if not rules or not paths or not store.settings.has_lfs:
         return conversions
@@ -140,7 +139,7 @@ def apply_rules(
 
 
 def _lfs_paths(
-    store: Store,
+    store: IntakeRepository,
     commit: str,
     reader: TreeReader,
     rules: Collection[InsidePath],
@@ -186,7 +185,7 @@ def _conversion(values: Mapping[str, bytes], settings: OwnerSettings) -> Convers
 
 
 def is_pointer(content: bytes) -> bool:
-    """Whether Git LFS would leave it as it is."""
+    """Whether Git LFS would leave the content as it is."""
     return not content or parse_pointer(content) is not None
 
 
@@ -204,8 +203,8 @@ def is_attributes(path: InsidePath) -> bool:
     return path.name == _FILE
 
 
-def stage(store: Store, path: InsidePath) -> int | None:
-    """A new file at `path` in the staging directory, for writing; None when it cannot be there."""
+def stage(store: IntakeRepository, path: InsidePath) -> int | None:
+    """A new file at `path` in the staging directory, for writing; None if it cannot be created."""
     if any(is_git_name(part) for part in path.parts):
         return None
     root = os.open(store.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -221,11 +220,13 @@ def stage(store: Store, path: InsidePath) -> int | None:
         os.close(root)
 
 
-def convert_staged(store: Store, paths: Sequence[InsidePath]) -> dict[InsidePath, ObjectId]:
-    """The blobs that git writes for staged files; what it cannot convert is left out.
+def convert_staged(
+    store: IntakeRepository, paths: Sequence[InsidePath]
+) -> dict[InsidePath, ObjectId]:
+    """The blobs that git writes for staged files; files that it cannot convert are left out.
 
-    It is decided by the index that `prepare_attributes` fills and that is the same afterwards, so
-    that no staged file decides about another one. (`hash-object` does not look into the index.)
+    The index that `prepare_attributes` fills decides, and is unchanged afterwards, so that no
+    staged file affects another one. (`hash-object` does not read the index.)
     """
     if not paths:
         return {}
@@ -239,7 +240,9 @@ def convert_staged(store: Store, paths: Sequence[InsidePath]) -> dict[InsidePath
             index.write_bytes(before)
 
 
-def _convert_staged(store: Store, paths: Sequence[InsidePath]) -> dict[InsidePath, ObjectId]:
+def _convert_staged(
+    store: IntakeRepository, paths: Sequence[InsidePath]
+) -> dict[InsidePath, ObjectId]:
     given = b"".join(path.raw + b"\0" for path in paths)
     try:
         store.run(

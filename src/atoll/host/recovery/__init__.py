@@ -1,0 +1,1 @@
+"""Recovery points: saved work of removed capsules, and how it is restored."""

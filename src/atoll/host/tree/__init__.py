@@ -1,0 +1,1 @@
+"""Directory trees on disk: manifests, copies and overlay layers."""
