@@ -1,22 +1,32 @@
 """Every contract on one page.
 
-All drivers share four verbs: `check` says what this host lacks (each with its cure), `plan` is
-pure, `apply` acts, `release` undoes it: idempotent, and callable from a process that never saw
-`apply`. `release` never destroys work: whoever calls it has called `save` first.
+All drivers share four verbs. `check` returns what this host lacks, each with its cure. `plan` is
+pure. `apply` acts. `release` undoes `apply`: it is idempotent and also works from a process that
+did not call `apply`. `release` may discard work, so callers call `save` first.
 
-A conformance suite in `atoll.testing.conformance` holds each driver, and its fake, to this page.
+Every method that reads or writes may raise DriverError when a tool fails, and OSError when the
+filesystem does. Docstrings list what a method raises besides. Methods marked as pure, and those
+that start with `is_` or `has_`, raise nothing else.
+
+The conformance suites in `atoll.testing.conformance` test each driver, and its fake, against this
+page.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
+from atoll.model.enclosure import Enclosure, Limits, View
+from atoll.model.plan import IsolationPlan, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath
+
+if TYPE_CHECKING:
+    from atoll.host.listening_sockets import Listing
 
 
 class WorkspaceRequest(NamedTuple):
@@ -25,12 +35,14 @@ class WorkspaceRequest(NamedTuple):
     checkout: str
     base_commit: str
     path: str
-    """Where the workspace may be made; below Atoll's home."""
+    """A path below Atoll's home that the driver may use for the workspace."""
     pool: str = ""
-    """Where the project's layers lie."""
+    """The directory of the project's layers."""
+    mode: str = ""
+    """How a layered driver works here, as its `probe` found out."""
 
     def planned(self, driver: str, *, path: str, branch: str | None) -> WorkspacePlan:
-        """The request as a driver decided it."""
+        """The plan of `driver` for this request."""
         return WorkspacePlan(
             driver=driver,
             repository=self.repository,
@@ -47,263 +59,355 @@ class IsolationRequest(NamedTuple):
     variables: Mapping[str, str]
     author: str
     email: str
-    seed: str = ""
-    """For a capsule with a view: where that finds what it may write, on the host."""
     private: str = ""
-    """For a capsule with a view: where that shows it."""
+    """With a view: the mount point of the directory with HOME and TMPDIR."""
     tools: str = ""
+    """A directory that comes first in PATH."""
     home: str = ""
-    """For a capsule with walls: where it has its HOME."""
+    """With walls: the path of HOME inside."""
     is_root: bool = False
+    """Whether root makes the capsule."""
     network: str = "open"
     setup_network: str = ""
     allow: tuple[str, ...] = ()
-    limits: Mapping[str, float] = {}
+    limits: Limits = Limits()
     """As in `IsolationPlan`."""
 
 
+class ProbeResult(NamedTuple):
+    """What a driver found out by trying."""
+
+    mode: str | None
+    """How it works here; None when it does not."""
+    reason: str
+
+
 class Sealed(NamedTuple):
-    """A workspace at one moment."""
+    """The state of a workspace at one moment."""
 
     layers: tuple[str, ...]
-    """What holds that moment; nothing writes there any more."""
+    """Hold that state, and do not change any more."""
     plan: WorkspacePlan
-    """How the workspace goes on from there."""
+    """With which the workspace continues."""
     inexact: tuple[str, ...] = ()
-    """Some paths, for people, that were written while they were copied; empty when none were."""
+    """Examples of paths that changed while they were copied, for messages."""
 
 
 class Author(NamedTuple):
-    """Who commits."""
+    """The author and committer of a commit."""
 
     name: str
     address: str
 
 
-class Committed(NamedTuple):
-    """A commit that the host has made of a workspace's files."""
+class CommitResult(NamedTuple):
+    """A commit that the host made from the files of a workspace."""
 
     commit: str
     parent: str | None
     pack: bytes
     """Its objects, for the capsule's own repository."""
     notes: tuple[str, ...] = ()
-    """What the owner has to know, for warnings."""
+    """Warnings for the owner."""
 
 
 class BroughtOut(NamedTuple):
-    """Where a capsule's branch stands; the owner's repository has the commit."""
+    """The tip of a capsule's branch, which is in the owner's repository now."""
 
     commit: str
     notes: tuple[str, ...] = ()
-    """What the owner has to know, for warnings."""
+    """Warnings for the owner."""
 
 
 class WorkspaceDriver(Protocol):
     """Gives a capsule its files.
 
-    What a workspace holds is read on the host, from its files; nothing in it is executed.
+    The host reads the files of a workspace; it executes nothing in it.
     """
 
     @property
     def name(self) -> str: ...
 
     def check(self, home: Path) -> list[Problem]:
-        """What this host lacks for workspaces below `home`. Leaves nothing changed."""
+        """What this host lacks for workspaces below `home`. Changes nothing but caches there."""
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
-        """Pure."""
+        """Pure. Raises PrerequisiteError when the requested paths cannot be used together."""
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
-        """Makes the workspace. Tools that it starts inherit `lock`.
+        """Makes the workspace. Tools that it starts inherit the descriptor `lock`.
 
-        Raises StateError when the branch or the path is taken, DriverError when a tool fails.
-        May leave something half-made behind in either case: the caller releases.
+        Raises StateError when the branch or the path exists. May leave a partial workspace behind
+        when it raises: the caller releases it.
         """
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
-        """Removes what `apply` made, whole or half; fine when there is nothing.
-
-        Raises DriverError when a tool fails; calling it again then goes on where it stopped.
+        """Removes what `apply` made, complete or partial, if anything. After an error a second
+        call continues.
         """
 
     def work(self, plan: WorkspacePlan) -> Work:
-        """What exists only in this workspace and its branch. A plan without a branch asks what
-        would be lost if the branch stayed.
+        """What exists only in this workspace and its branch; for a plan without a branch, only in
+        this workspace. Never raises for what a capsule has written: an unreadable workspace counts
+        as work.
         """
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        """Stores all work under the recovery point `point`; None when there is none. `base` is
-        the commit that the work began at.
+        """Stores all work as the recovery point `point`; returns None when there is no work. `base`
+        is the commit that the work started from. Idempotent for the same `point`.
 
-        Afterwards `release` loses nothing. Idempotent for the same `point`.
+        Afterwards `release` loses nothing. Raises StateError when something cannot be read,
+        PrerequisiteError when the disk is full.
         """
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
-        """What differs from the commit `base`: committed or not, tracked or not."""
+        """The difference from the commit `base`, with uncommitted and untracked files. Raises
+        StateError when the workspace cannot be read.
+        """
 
 
 class SharedDriver(WorkspaceDriver, Protocol):
-    """Gives a capsule files whose repository is the owner's own."""
+    """Gives a capsule files that belong to the owner's repository."""
 
     def restore(
         self, plan: WorkspacePlan, point: RecoveryPoint, *, lock: int
     ) -> tuple[InsidePath, ...]:
-        """Brings a recovery point's files and index state into a fresh workspace. Returns the files
-        that are left out, because git would take their directories for repositories.
+        """Restores the files and the index of a recovery point in a new workspace. Returns the
+        files that are left out because git would treat their directories as repositories.
         """
 
 
 class LayeredDriver(WorkspaceDriver, Protocol):
-    """Gives a capsule a private view of frozen layers, and lets it travel in time.
+    """Gives a capsule a private view of frozen layers, with snapshots, rollback and forks.
 
-    `plan` leaves open which layers there are; `on` decides that, before `apply`.
+    A plan has no layers until `on` sets them, before `apply`.
     """
 
-    def probe(self, home: Path) -> tuple[str | None, str]:
-        """How this driver works below `home`, or None when it does not; and why."""
+    @property
+    def stores_changes(self) -> bool:
+        """Whether an upper layer holds only what differs from the layers below it; otherwise it is
+        a whole copy.
+        """
+        ...
 
-    def on(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> WorkspacePlan:
-        """The plan, on these layers and with a new upper layer. Pure."""
+    def probe(self, home: Path) -> ProbeResult:
+        """Whether and how this driver works below `home`."""
+
+    def on(self, plan: WorkspacePlan, layers: tuple[str, ...], upper: str) -> WorkspacePlan:
+        """The plan on these layers, with `upper` as the name of the layer that is written. Pure."""
 
     def prepare(self, plan: WorkspacePlan) -> None:
-        """Makes the upper layer, empty; fine when it is there."""
+        """Makes the empty upper layer unless it exists."""
 
     def tools(self, plan: WorkspacePlan) -> str:
-        """A directory of programs that must come first in the view; empty when none must."""
+        """A directory that must come first in PATH inside the view; empty when there is none."""
 
     def view(self, plan: WorkspacePlan) -> View:
-        """How the workspace is shown at the project's own path. Makes it fit to be mounted."""
+        """The mounts that show the workspace at the project's path. Prepares the upper layer for
+        mounting. Raises StateError when the checkout or the base commit is gone.
+        """
 
     def seal(self, plan: WorkspacePlan, *, busy: bool) -> Sealed:
-        """Holds this moment fast. `busy` says that something may still have files open, which is
-        frozen meanwhile; otherwise nothing uses the view.
+        """Freezes the state of the workspace. With `busy`, processes that are paused meanwhile may
+        have files open; otherwise nothing uses the view. Raises PrerequisiteError when the disk is
+        full.
         """
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
-        """Throws an upper layer away that nothing needs; fine when there is none."""
+        """Removes the upper layer, if there is one."""
 
     def is_untouched(self, plan: WorkspacePlan) -> bool:
-        """Whether nothing was written since the upper layer was begun; False when in doubt."""
+        """Whether nothing was written to the upper layer; False when in doubt."""
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
-        """Whether the workspace is as it was made, by a look that needs no view; False when in
+        """Whether the workspace is as `apply` made it, without opening its view; False when in
         doubt.
         """
 
     def put_back(self, plan: WorkspacePlan, aside: Path) -> None:
-        """Brings files that `save` kept beside a recovery point into a fresh workspace, which has
-        no view at this moment.
+        """Restores the files that `save` stored at `aside` in a new workspace, whose view is
+        closed. Raises StateError when they cannot be read.
         """
 
     def place(self, plan: WorkspacePlan) -> Path | None:
-        """Where the workspace can be opened without its view; None when it cannot."""
+        """A path of the workspace on the host, without its view; None when there is none."""
 
     def tip(self, plan: WorkspacePlan) -> str | None:
-        """The commit that the branch stands at, if a single file says so."""
+        """The commit of the branch, if it can be read from a single file; a hint, not a fact."""
 
     def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
-        """Takes the commits of the branch into the owner's repository, through a quarantine, with
-        the Git LFS objects and commits of submodules that they refer to; with `everything` the
-        uncommitted rest, too, as a commit on top. None when there is no branch. Moves no branch.
-        Raises StateError when it is refused.
+        """Imports the commits of the branch into the owner's repository, through a quarantine, with
+        the Git LFS objects and submodule commits that they refer to; with `everything` also the
+        uncommitted changes, as a commit on top. Returns None when there is no branch. Updates no
+        ref. Raises StateError when the import is refused.
         """
 
-    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:
-        """Makes a commit of all files on top of the branch, in the owner's repository. Moves no
-        ref. Raises StateError when HEAD is not on the branch or nothing has changed.
+    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
+        """Commits all files on top of the branch, in the owner's repository. Updates no ref. Raises
+        StateError when HEAD is not on the branch or nothing has changed.
         """
 
     def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
-        """Whether a commit in the workspace would run the hook `name`, as far as files say."""
+        """Whether a commit in the workspace would run the hook `name`, as its files suggest."""
 
     def diff_since(self, plan: WorkspacePlan, layers: tuple[str, ...], *, stat: bool) -> Patch:
-        """What differs from an earlier state of the workspace, which `layers` hold."""
+        """The difference from an earlier state of the workspace, which `layers` hold. Raises
+        StateError when one of both cannot be read.
+        """
 
     def rename(self, plan: WorkspacePlan, *, former: str) -> None:
-        """Gives the branch `former` of a copy in which nothing has run yet the name that `plan`
-        has for it.
+        """Renames the branch `former` of a new fork, in which nothing has run yet, to the branch of
+        `plan`. Raises StateError when the repository in the workspace was replaced.
         """
 
 
 class IsolationDriver(Protocol):
-    """Says how to start a process inside a capsule."""
+    """Decides how processes inside a capsule are started, and what they can see."""
 
     @property
     def name(self) -> str: ...
 
     def check(self, home: Path) -> list[Problem]:
-        """What this host lacks, for capsules below `home`. Leaves nothing changed."""
+        """What this host lacks for capsules below `home`. Changes nothing but caches there."""
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
-        """Pure."""
+        """Pure. Raises IsolationError when a requested path cannot be shown behind walls."""
 
     def apply(self, plan: IsolationPlan) -> None:
-        """Makes the private places."""
+        """Makes the private directories. Idempotent."""
 
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
-        """Removes them; fine when there are none."""
+        """Removes them, if there are any."""
 
-    def probe(self, place: Path) -> tuple[str | None, str]:
-        """Builds its walls for nobody, in an empty directory: how they stand, or None; and why."""
+    def probe(self, place: Path) -> ProbeResult:
+        """Builds its walls once, in the empty directory `place`, and tests them."""
 
     def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
-        """What of the host's own files processes inside see, read-only; None: all of them."""
+        """The paths of the host that processes inside can read; None means all."""
 
-    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
-        """The workspace's view with what else processes inside see. Looks, changes nothing."""
+    def extend_view(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        """Adds to the view of a workspace what else processes inside see. Changes nothing on disk.
+        Raises IsolationError when something needed cannot be shown.
+        """
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         """How to start a process inside. `owner` is the owner's environment, of which only
-        allow-listed parts are taken. Raises IsolationError when a wall cannot be built."""
+        allow-listed variables are used. Raises IsolationError when a wall cannot be built.
+        """
 
 
 class BrowserRequest(NamedTuple):
     program: str
     profile: str
-    """The directory that holds everything the browser remembers."""
+    """The browser's profile directory."""
     url: str
     is_open: bool = False
-    """Whether a window of ours has this profile open already."""
+    """Whether a window that Atoll started has this profile open."""
 
 
 class BrowserDriver(Protocol):
-    """Knows one family of browsers: finds its program and says how it is started."""
+    """One family of browsers: its program and its command lines."""
 
     @property
     def name(self) -> str: ...
 
     def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
-        """Its program by the directories of `path`, or `chosen` if that is there. Never one from
+        """The browser's program in the directories of `path`, or `chosen` if that exists. Never one
         below `avoid`, the project.
         """
 
     def check(self) -> list[Problem]:
-        """What keeps this user from having a window of it. Leaves nothing changed."""
+        """What keeps this user from opening a window. Changes nothing."""
 
     def cure(self) -> str:
-        """What installs it."""
+        """The command that installs it."""
 
     def plan_window(self, request: BrowserRequest) -> tuple[str, ...]:
-        """The command for a window on the host, or for a tab in one that is open. Pure."""
+        """The command that opens a window on the host, or a tab in an open window. Pure."""
 
     def is_lasting(self, path: str) -> bool:
-        """Whether an entry of a profile is more than a cache or a mark of who has it open."""
+        """Whether a path in a profile is worth keeping: neither a cache nor a lock. Pure."""
 
 
 class DrivenBrowser(BrowserDriver, Protocol):
-    """Also runs without a window, and takes orders on a port. `dial` connects to that."""
+    """A browser that also runs headless, with a DevTools port; `dial` connects to that port."""
 
     def plan_headless(self, request: BrowserRequest, *, port: int, cwd: str) -> tuple[str, ...]:
-        """The command for inside of a capsule, where nothing else has the profile open. Pure."""
+        """The command inside a capsule, where nothing else has the profile open. Pure."""
 
     def is_answering(self, dial: Callable[[], socket.socket]) -> bool:
-        """Whether a browser takes orders there; not whose."""
+        """Whether a browser answers on the port; not whether it is the capsule's own."""
 
     def open_page(self, dial: Callable[[], socket.socket], url: str) -> None:
-        """Raises OSError when nobody who is a browser answers."""
+        """Raises OSError when no browser answers."""
 
     def close(self, dial: Callable[[], socket.socket]) -> None:
-        """Has it write everything down and end, which the caller waits for. Raises OSError."""
+        """Asks the browser to save its state and exit; the caller waits for its end. Raises OSError
+        when no browser answers.
+        """
+
+
+class NetworkGone(ConnectionError):  # noqa: N818 - it is a state of affairs
+    """The network has ended."""
+
+
+class NetworkSilent(NetworkGone):
+    """The process that holds the network does not answer; it may later."""
+
+
+class EgressSockets(NamedTuple):
+    """Sockets in the capsule's network, bound and listening, non-blocking."""
+
+    proxy: socket.socket
+    transparent: tuple[socket.socket, ...]
+    """Receive redirected connections, over IPv4 and IPv6."""
+    dns: tuple[socket.socket, ...]
+    """For datagrams."""
+    dns_streams: tuple[socket.socket, ...]
+
+
+class CapsuleNetwork(Protocol):
+    """The network of a capsule, as the daemon's egress and published ports use it.
+
+    Whatever holds a capsule offers its network by this contract, and the same code serves it: today
+    the holder of its view, later a container or a virtual machine. Every coroutine raises
+    NetworkGone when the network has ended, NetworkSilent when its holder does not answer.
+    """
+
+    async def connect(self) -> None:
+        """Must succeed before anything else is called."""
+
+    async def wait_closed(self) -> None:
+        """Returns when the network has ended."""
+
+    async def open_egress(self, opened: ExitStack) -> EgressSockets:
+        """The sockets for what leaves the capsule; `opened` closes them.
+
+        OSError when a process inside has taken a port.
+        """
+        ...
+
+    async def listen(self, opened: ExitStack, port: int) -> tuple[socket.socket, ...]:
+        """Listening, non-blocking sockets on the capsule's loopback, one per address family;
+        `opened` closes them. OSError when a process inside has taken the port.
+        """
+        ...
+
+    async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        """A connected, non-blocking socket. ConnectionError when nothing accepts there,
+        TimeoutError when nothing answers.
+        """
+        ...
+
+    def may_have_changed(self) -> bool:
+        """Whether the listening ports may differ from the last `listening`; cheap."""
+        ...
+
+    async def listening(self) -> Listing:
+        """What accepts connections inside. Other tasks run between two parts of a long answer."""
+        ...
+
+    def close(self) -> None:
+        """Releases what the daemon holds; the network itself stays."""

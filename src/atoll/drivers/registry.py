@@ -1,7 +1,8 @@
-"""Name → driver. The only importer of concrete drivers, and the door for outside plugins.
+"""Finds drivers by name. The only module that imports concrete drivers, and loads plugins.
 
 A plugin registers an entry point in the group `atoll.workspace`, `atoll.isolation` or
-`atoll.browser` that yields a driver class; built-in names win.
+`atoll.browser` that yields a driver class. Built-in names take precedence. Every function that
+returns a driver raises PrerequisiteError when there is none of that name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WORKSPACE = {
     "copy": "atoll.drivers.workspace.plain:CopyWorkspace",
 }
 LAYERED = ("overlay", "btrfs", "reflink", "copy")
-"""Drivers that give a private view of frozen layers, the best first."""
+"""The `LayeredDriver`s, in order of preference."""
 _ISOLATION = {
     "open": "atoll.drivers.isolation.process:OpenProcess",
     "process": "atoll.drivers.isolation.process:ScrubbedProcess",
@@ -41,9 +42,9 @@ _BROWSER = {
     "firefox": "atoll.drivers.browser.firefox:FirefoxBrowser",
 }
 BROWSERS = ("chromium", "firefox")
-"""In the order in which they are looked for."""
+"""In order of preference."""
 DRIVEN = "chromium"
-"""The one that can run inside."""
+"""The one that can run headless inside a capsule."""
 
 
 def workspace_driver(name: str) -> WorkspaceDriver:
@@ -51,12 +52,12 @@ def workspace_driver(name: str) -> WorkspaceDriver:
 
 
 def shared_driver(name: str) -> SharedDriver:
-    """A driver that is known to work on the owner's repository."""
+    """For names of drivers that use the owner's repository."""
     return cast("SharedDriver", _load("atoll.workspace", _WORKSPACE, name))
 
 
 def layered_driver(name: str) -> LayeredDriver:
-    """A driver that is known to have layers."""
+    """For names of drivers that have layers."""
     return cast("LayeredDriver", _load("atoll.workspace", _WORKSPACE, name))
 
 
@@ -75,7 +76,7 @@ def driven_browser() -> DrivenBrowser:
 def survey_toolchains(
     owner: Mapping[str, str], roots: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Which places of the owner's capsules see as toolchains, and what is refused, and why."""
+    """The toolchain directories that capsules can see, and those that are refused, with reasons."""
     from atoll.drivers.isolation import toolchains  # noqa: PLC0415 - only for `doctor`
 
     found = toolchains.find(owner, roots)
@@ -86,8 +87,7 @@ def _load(group: str, built_in: dict[str, str], name: str) -> object:
     if name in built_in:
         module, _, attribute = built_in[name].partition(":")
         return getattr(import_module(module), attribute)()
-    # Costly to import, and needed only by those who have plugins.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and only for plugins
 
     for entry in entry_points(group=group, name=name):
         return entry.load()()

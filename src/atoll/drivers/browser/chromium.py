@@ -1,7 +1,7 @@
-"""Chromium and the browsers made from it: Chrome, Brave, Edge.
+"""Chromium and browsers based on it: Chrome, Brave, Edge.
 
-Inside a capsule it runs without its own sandbox, for which it would need user namespaces: the
-capsule's walls are around it. On the host it never does.
+Inside a capsule it runs without its own sandbox, which needs user namespaces; the capsule isolates
+it. On the host its sandbox is always on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUIET = (
     "--no-default-browser-check",
     "--disable-sync",
     "--hide-crash-restore-bubble",
-    # No keyring: nothing to unlock, and a copy of the profile can read what is in it.
+    # No keyring: nothing to unlock, and a copy of the profile can decrypt its passwords.
     "--password-store=basic",
     f"--disk-cache-size={_CACHE_BYTES}",
 )
@@ -32,14 +32,14 @@ _HEADLESS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
-    # Of what it would fetch for itself nothing would get out.
+    # The network policy would refuse what it fetches for itself.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-breakpad",
     "--no-pings",
 )
 _OPENED = ("SingletonLock", "SingletonCookie", "SingletonSocket")
-"""Who has the profile open; in a copy, and in a fork, nobody has."""
+"""Locks of an open profile, which must not be copied."""
 _CACHES = frozenset(
     {
         *_OPENED, "Cache", "Code Cache", "GPUCache", "GPUPersistentCache", "ShaderCache",
@@ -49,7 +49,7 @@ _CACHES = frozenset(
     }
 )  # fmt: skip
 _DEPTH = 2
-"""Names count at the top and in `Default`: deeper, they may be what a page has stored."""
+"""Only at the top and in `Default`: deeper directories of these names may be data of a page."""
 _START = 'cd -- "$1" && rm -f SingletonLock SingletonCookie SingletonSocket; cd -- "$2" && shift 2'
 
 
@@ -61,14 +61,14 @@ class ChromiumBrowser:
 
     def check(self) -> list[Problem]:
         if os.geteuid() == 0:
-            return [Problem(what="Chromium refuses to have a window as root")]
+            return [Problem(what="Chromium does not open a window as root")]
         return []
 
     def cure(self) -> str:
         return _INSTALL
 
     def plan_window(self, request: BrowserRequest) -> tuple[str, ...]:
-        # One that has the profile open already takes the address over.
+        # A process that has the profile open opens the URL instead.
         return (request.program, f"--user-data-dir={request.profile}", *_QUIET, request.url)
 
     def plan_headless(self, request: BrowserRequest, *, port: int, cwd: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Firefox, for windows on the host. It has no DevTools port that agents' tools could use."""
+"""Firefox, for windows on the host only: it has no Chrome DevTools port."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class FirefoxBrowser:
         own = (request.program, "--profile", request.profile)
         if request.is_open:
             return (*own, "--new-tab", request.url)
-        # An instance of its own, whatever else of the owner's is open. Not `--no-remote`: nobody
-        # could open another tab in it.
+        # A separate instance. Not `--no-remote`, which does not allow to open another tab later.
         return (*own, "--new-instance", request.url)
 
     def is_lasting(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which of the owner's programs is a browser."""
+"""Finds browsers among the owner's programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from atoll.host.programs import find_program
 
 
 def find(names: Iterable[str], path: str, avoid: str) -> str | None:
-    """The first of `names` on the owner's PATH that may be started on the host, which nothing
-    below `avoid` may: it came with a project.
-    """
+    """The first of `names` on the owner's PATH, except below `avoid`, the project's directory."""
     found = (find_program(name, path=path, avoid=(avoid,)) for name in names)
     return next(filter(None, found), None)

@@ -11,7 +11,8 @@ from pathlib import Path
 from atoll.drivers.contracts import IsolationRequest
 from atoll.drivers.isolation.process import ScrubbedProcess, render_git_config
 from atoll.host import files
-from atoll.model.plan import Enclosure, IsolationPlan
+from atoll.model.enclosure import Enclosure
+from atoll.model.plan import IsolationPlan
 
 
 class NamespaceProcess(ScrubbedProcess):
@@ -21,7 +22,6 @@ class NamespaceProcess(ScrubbedProcess):
         plan = super().plan(request)
         return plan._replace(
             private=request.private,
-            seed=request.seed,
             holder=request.directory,
             tools=request.tools,
         )

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.drivers.isolation.hidden_paths import NeverShown
 from atoll.host.programs import is_below, untrusted_roots
 from atoll.model.package_stores import PACKAGE_STORES, PackageStore
 
 _XDG = ((".cache/", "XDG_CACHE_HOME"), (".local/share/", "XDG_DATA_HOME"))
 _AROUND = (".cache", ".m2", ".gradle", ".cargo/registry")
-"""Private places in which stores lie: each is shown only as far as a store goes."""
+"""Private directories that contain stores; only the stores in them are shown."""
 _NOWHERE = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/var")
 
 
@@ -84,11 +84,11 @@ class _Place(NamedTuple):
     is_kept: bool = False
     """A capsule sees the store at the same path."""
     is_usual: bool = False
-    """Only this tool has its files there: so it may lie in a directory of caches."""
+    """Only this tool has files there, so it may be in a cache directory."""
     is_default: bool = False
     """Below HOME, and no variable had a say in it."""
     is_guessed: bool = False
-    """Derived from where the project lies: others may be able to write there."""
+    """Derived from the project's path: others may be able to write there."""
 
 
 class _Refusals:
@@ -106,7 +106,7 @@ class _Refusals:
             # Also where a link in a project leads out of it.
             return True
         if place.is_default and resolved == place.path:
-            # Nobody but the tool has anything there.
+            # Only the tool has files there.
             return any(
                 is_below(resolved, [root]) or is_below(root, [resolved])
                 for root in self._resolved_roots

@@ -10,9 +10,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from atoll.drivers.contracts import IsolationRequest
+from atoll.drivers.contracts import IsolationRequest, ProbeResult
 from atoll.host import files
-from atoll.model.plan import Enclosure, IsolationPlan, View
+from atoll.model.enclosure import Enclosure, View
+from atoll.model.plan import IsolationPlan
 from atoll.model.state import Problem
 
 _PLAIN = (
@@ -37,7 +38,7 @@ _PLAIN = (
     "NODE_EXTRA_CA_CERTS",
     "PIP_CERT",
 )
-"""Names whose values say where things are or how to show them, and never who somebody is."""
+"""Variables that name paths or display settings, and hold no credentials."""
 
 _LOCALE = (
     *("ALL", "ADDRESS", "COLLATE", "CTYPE", "IDENTIFICATION", "MEASUREMENT", "MESSAGES"),
@@ -113,15 +114,15 @@ class ScrubbedProcess:
         if plan.private is not None:
             files.remove_tree(Path(plan.private), within=home)
 
-    def probe(self, place: Path) -> tuple[str | None, str]:
+    def probe(self, place: Path) -> ProbeResult:
         del place
-        return self.name, "has no walls"
+        return ProbeResult(self.name, "has no walls")
 
     def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
         del plan, owner
         return None
 
-    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+    def extend_view(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
         del plan, owner
         return view
 

@@ -1,8 +1,8 @@
-"""Processes behind walls: bwrap around every command, in a room that the capsule's holder built.
+"""Processes behind walls: bwrap around every command, in a root that the holder built.
 
-No part of the host is visible but what `visible.py` names, read-only. Every process has lost all
+Of the host only the paths of `visible_paths.py` are visible, read-only. Every process has lost all
 privileges before it starts: no capability, no new privileges, no nested user namespace, a filter
-on system calls, and, where root makes the capsule, a kernel uid that nobody else has.
+on system calls, and, where root makes the capsule, a kernel uid of its own.
 """
 
 from __future__ import annotations
@@ -13,25 +13,39 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from atoll.drivers.contracts import IsolationRequest
-from atoll.drivers.isolation import doors, seccomp, toolchains, visible
+from atoll.drivers.contracts import IsolationRequest, ProbeResult
+from atoll.drivers.isolation import proxy_variables, seccomp, toolchains, visible_paths
+from atoll.drivers.isolation.hidden_paths import NeverShown
 from atoll.drivers.isolation.namespace import NamespaceProcess
-from atoll.drivers.isolation.never_shown import NeverShown
 from atoll.drivers.isolation.package_stores import FoundStore, find_stores, variables_of
-from atoll.drivers.isolation.proving import find_cure, try_walls
-from atoll.drivers.isolation.toolchains import Shown
-from atoll.drivers.isolation.visible import Entry, Person
+from atoll.drivers.isolation.toolchains import VisibleToolchain
+from atoll.drivers.isolation.visible_paths import Person
+from atoll.drivers.isolation.wall_test import find_cure, try_walls
 from atoll.drivers.layers import probes
 from atoll.drivers.layers.store_overlays import place_of
 from atoll.host.programs import find_program, is_below
+from atoll.model.enclosure import (
+    Bwrap,
+    Copy,
+    Devpts,
+    Directory,
+    Enclosure,
+    Link,
+    RootEntry,
+    SandboxRoot,
+    SharedStore,
+    Shown,
+    Tmpfs,
+    View,
+)
 from atoll.model.errors import IsolationError
-from atoll.model.modes import widest
-from atoll.model.plan import Enclosure, IsolationPlan, View
+from atoll.model.plan import IsolationPlan
+from atoll.model.presets import widest
 from atoll.model.state import Problem
 
 _FIRST_UID = 2_000_000_000
 _UIDS = 100_000_000
-_ROOMS = ("/mnt", "/srv", "/media", "/opt", "/run", "/tmp")  # noqa: S108 - only in its own view
+_ROOTS = ("/mnt", "/srv", "/media", "/opt", "/run", "/tmp")  # noqa: S108 - only in its own view
 _COVERED = ("/dev", "/proc")
 _INSIDE_UID = 1000
 _PROGRAM = "bwrap"
@@ -43,15 +57,15 @@ _TERMINALS = "/dev/pts"
 _MOST_PTYS = 256
 """Of the kernel's 4096 for all; without a number of its own, one capsule could take 3072.
 
-Bound with `-try`, since a room that an earlier version built and that is still in use has none.
+Bound with `-try`, since a root that an earlier version built and that is still in use has none.
 """
 _SETTINGS = "/proc/sys"
 _FIRST_PROCESS = "/proc/1"
-_TOLD_BY_PROC = (
+_PRIVATE_PROC = (
     "keys", "key-users", "kallsyms", "kcore", "config.gz", "timer_list", "sched_debug", "kmsg",
     "latency_stats", "vmallocinfo", "slabinfo", "pagetypeinfo", "sysrq-trigger",
 )  # fmt: skip
-"""What the kernel tells of itself and of others' keys; no program at work asks for it."""
+"""Kernel internals and keys of other users; ordinary programs do not read them."""
 
 
 class SandboxProcess(NamespaceProcess):
@@ -66,7 +80,7 @@ class SandboxProcess(NamespaceProcess):
         way, reason = probes.remembered(home, known_as, self.probe, is_curable=True)
         if way is not None:
             return []
-        return [Problem(what=f"no walls can be built: {reason}", cure=find_cure())]
+        return [Problem(what=f"cannot create a sandbox: {reason}", cure=find_cure())]
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
         _require_place(request)
@@ -78,67 +92,67 @@ class SandboxProcess(NamespaceProcess):
             network=request.network,
             setup_network=request.setup_network,
             allow=request.allow,
-            limits=dict(request.limits),
+            limits=request.limits,
         )
 
-    def probe(self, place: Path) -> tuple[str | None, str]:
-        return try_walls(self, place)
+    def probe(self, place: Path) -> ProbeResult:
+        return ProbeResult(*try_walls(self, place))
 
     def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
-        entries = [*self._machine(plan, _room(plan), owner), *self._own(plan, owner)]
-        places = [str(e["at"]) for e in entries if e.get("read_only") or "copy" in e]
+        entries = [*self._machine(plan, _root(plan), owner), *self._own(plan, owner)]
+        places = [e.at for e in entries if isinstance(e, Copy) or _is_read_only(e)]
         own = os.path.dirname(str(plan.private))
-        return visible.topmost(place for place in places if not is_below(place, [own]))
+        return visible_paths.topmost(place for place in places if not is_below(place, [own]))
 
-    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
-        root = _room(plan)
+    def extend_view(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+        root = _root(plan)
         entries = [*self._machine(plan, root, owner), *self._own(plan, owner)]
         return view._replace(
             uid=plan.uid,
             network=widest(plan.network, plan.setup_network),
-            room={"root": root, "entries": entries},
+            root=SandboxRoot(root, tuple(entries)),
             stores=tuple(
-                {"name": found.store.name, "source": found.source, "hidden": found.store.hidden}
+                SharedStore(found.store.name, found.source, tuple(found.store.hidden))
                 for found in _stores(plan, owner)
             ),
         )
 
-    def _machine(self, plan: IsolationPlan, root: str, owner: Mapping[str, str]) -> list[Entry]:
+    def _machine(self, plan: IsolationPlan, root: str, owner: Mapping[str, str]) -> list[RootEntry]:
         host = os.path.basename(plan.holder)
         return [
-            {"at": "/proc", "directory": 0o755},
-            {"at": "/dev", "directory": 0o755},
-            {"at": _TERMINALS, "devpts": f"newinstance,ptmxmode=0666,mode=0620,max={_MOST_PTYS}"},
-            {"at": "/run", "tmpfs": _SMALL},
-            {"at": "/var/run", "link": "/run"},
-            {"at": "/var/tmp", "link": "/tmp"},  # noqa: S108 - inside
-            *visible.system(root, _private_places(plan, owner)),
-            *visible.settings(_person(plan, owner), host, doors.settings(plan)),
+            Directory("/proc"),
+            Directory("/dev"),
+            Devpts(_TERMINALS, f"newinstance,ptmxmode=0666,mode=0620,max={_MOST_PTYS}"),
+            Tmpfs("/run", _SMALL),
+            Link("/var/run", "/run"),
+            Link("/var/tmp", "/tmp"),  # noqa: S108 - inside
+            *visible_paths.system(root, _private_places(plan, owner)),
+            *visible_paths.settings(_person(plan, owner), host, proxy_variables.settings(plan)),
         ]
 
-    def _own(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[Entry]:
-        """What is the capsule's, and what lies among it; whatever holds another comes first."""
+    def _own(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[RootEntry]:
+        """The capsule's own files and what is shown among them; parents come first."""
         # Atoll's home may be named by a link; nothing in it may be one.
         private = os.path.realpath(str(plan.private))
-        shown: list[Entry] = [
-            {"at": "/tmp", "bind": f"{private}/tmp"},  # noqa: S108 - inside
-            {"at": plan.home, "bind": f"{private}/home"},
-            {"at": plan.workspace, "bind": plan.workspace, "fixed": True},
+        shown = [
+            Shown("/tmp", f"{private}/tmp"),  # noqa: S108 - inside
+            Shown(plan.home, f"{private}/home"),
+            Shown(plan.workspace, plan.workspace, is_fixed=True),
         ]
         needed = [*_objects(plan), *([plan.tools] if plan.tools else [])]
         shown += [_read_only(place, plan) for place in needed]
-        taken = {str(entry["at"]) for entry in shown}
+        taken = {entry.at for entry in shown}
         found = toolchains.find(owner, _own_places(plan))
         shown += [
             _optional(place, plan)
-            for place in visible.programs(found.shown)
+            for place in visible_paths.programs(found.shown)
             if place.at not in taken
         ]
         shown += [
-            {"at": store.at, "bind": place_of(private, store.store.name), "store": True}
+            Shown(store.at, place_of(private, store.store.name), is_store=True)
             for store in _stores(plan, owner)
         ]
-        return sorted(shown, key=lambda entry: str(entry["at"]).split("/"))
+        return sorted(shown, key=lambda entry: entry.at.split("/"))
 
     def enclosure(self, plan: IsolationPlan, owner: Mapping[str, str]) -> Enclosure:
         inside = super().enclosure(plan, owner)
@@ -156,19 +170,20 @@ class SandboxProcess(NamespaceProcess):
             "XDG_CACHE_HOME": f"{plan.home}/.cache",
             "XDG_DATA_HOME": f"{plan.home}/.local/share",
             "XDG_STATE_HOME": f"{plan.home}/.local/state",
-            **doors.variables(plan, inside.env),
+            **proxy_variables.variables(plan, inside.env),
             **variables_of(_stores(plan, owner)),
             **plan.variables,
         }
-        walls: dict[str, object] = {
-            "program": program,
-            "room": _room(plan),
-            "options": self._options(plan, person),
-            "filter": seccomp.build(os.uname().machine).hex(),
-            "uid": plan.uid,
-        }
+        walls = Bwrap(
+            program=program,
+            root=_root(plan),
+            options=tuple(self._options(plan, person)),
+            filter=seccomp.build(os.uname().machine),
+            uid=plan.uid,
+            workspace=plan.workspace,
+        )
         network = widest(plan.network, plan.setup_network)
-        return inside._replace(env=env, walls=walls, limits=dict(plan.limits), network=network)
+        return inside._replace(env=env, walls=walls, limits=plan.limits, network=network)
 
     def _options(self, plan: IsolationPlan, person: Person) -> list[str]:
         return [
@@ -176,16 +191,16 @@ class SandboxProcess(NamespaceProcess):
             "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL",
             "--uid", str(person.uid), "--gid", str(person.gid),
             "--hostname", os.path.basename(plan.holder),
-            "--bind", _room(plan), "/",
+            "--bind", _root(plan), "/",
             "--proc", "/proc", *_covers(),
-            "--dev", "/dev", "--dev-bind-try", _room(plan) + _TERMINALS, _TERMINALS,
+            "--dev", "/dev", "--dev-bind-try", _root(plan) + _TERMINALS, _TERMINALS,
             "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", _SHARED_MEMORY,
             "--remount-ro", "/dev",
         ]  # fmt: skip
 
 
 def _is_open(place: str) -> bool:
-    """Whether others than root may read or write it: nobody inside is root to the kernel."""
+    """Whether others than root may read or write it: no process inside is root to the kernel."""
     try:
         return bool(os.stat(place).st_mode & (stat.S_IROTH | stat.S_IWOTH))
     except OSError:
@@ -195,11 +210,11 @@ def _is_open(place: str) -> bool:
 def _covers() -> list[str]:
     """Over parts of `/proc` that are the kernel's own: not to be changed, or not to be read.
 
-    The settings of namespaces belong to whoever made them, capabilities or not. Nor is the first
+    The creator of a namespace may change its settings, capabilities or not. Nor is the first
     process to be reached: bwrap, of the same user as the command, whose memory that could write.
     """
-    told = [f"/proc/{name}" for name in _TOLD_BY_PROC]
-    hidden = [word for p in told if _is_open(p) for word in ("--ro-bind", os.devnull, p)]
+    private = [f"/proc/{name}" for name in _PRIVATE_PROC]
+    hidden = [word for p in private if _is_open(p) for word in ("--ro-bind", os.devnull, p)]
     first = ["--perms", "0555", "--size", "4096", "--tmpfs", _FIRST_PROCESS]
     first += ["--remount-ro", _FIRST_PROCESS]
     return ["--ro-bind", _SETTINGS, _SETTINGS, *hidden, *first]
@@ -217,22 +232,26 @@ def _require_place(request: IsolationRequest) -> None:
         covered = next((c for c in _COVERED if is_below(place, [c])), None)
         if covered is not None:
             raise IsolationError(
-                f"`{place}` cannot be seen behind walls, where `{covered}` is another one",
-                hint="move it elsewhere, or take level `clone`",
+                f"`{place}` is not visible in the sandbox, which replaces `{covered}`",
+                hint="move it elsewhere, or use level `clone`",
             )
 
 
-def _read_only(place: str, plan: IsolationPlan) -> Entry:
+def _is_read_only(entry: RootEntry) -> bool:
+    return isinstance(entry, Shown) and entry.is_read_only
+
+
+def _read_only(place: str, plan: IsolationPlan) -> Shown:
     source, is_shifted = os.path.realpath(place), plan.uid is not None
-    return {"at": place, "bind": source, "read_only": True, "shifted": is_shifted}
+    return Shown(place, source, is_read_only=True, is_shifted=is_shifted)
 
 
-def _optional(place: Shown, plan: IsolationPlan) -> Entry:
-    return {**_read_only(place.at, plan), "bind": place.source, "optional": True}
+def _optional(place: VisibleToolchain, plan: IsolationPlan) -> Shown:
+    return _read_only(place.at, plan)._replace(source=place.source, is_optional=True)
 
 
 def _own_places(plan: IsolationPlan) -> list[str]:
-    """Where a capsule's own files are: nothing that lies there is a toolchain of the owner's."""
+    """Where a capsule's own files are: no toolchain of the owner is there."""
     return [place for place in (plan.workspace, plan.holder, str(plan.private)) if place]
 
 
@@ -245,7 +264,7 @@ def _never_shown(plan: IsolationPlan, owner: Mapping[str, str]) -> NeverShown:
 
 
 def _private_places(plan: IsolationPlan, owner: Mapping[str, str]) -> list[str]:
-    """What may lie in a directory of the system's without belonging to it."""
+    """What may be in a system directory without being part of the system."""
     never = _never_shown(plan, owner)
     return [*never.roots, *never.homes, *never.places]
 
@@ -257,12 +276,13 @@ def _person(plan: IsolationPlan, owner: Mapping[str, str]) -> Person:
     return Person(name, os.geteuid(), os.getegid(), plan.home)
 
 
-def _room(plan: IsolationPlan) -> str:
+def _root(plan: IsolationPlan) -> str:
     """A directory that every user can reach, to be covered in the holder's view alone."""
     needed = [plan.holder, plan.workspace, str(plan.private), plan.tools or "/usr", plan.home]
-    for place in _ROOMS:
+    for place in _ROOTS:
         if os.path.isdir(place) and not any(is_below(p, [place]) for p in needed):
             return place
     raise IsolationError(
-        "there is no place for a capsule's room", hint="mkdir /mnt; or move Atoll's home"
+        "there is no directory to build a capsule's root in",
+        hint="mkdir /mnt; or move Atoll's home",
     )

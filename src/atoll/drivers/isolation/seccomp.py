@@ -39,7 +39,7 @@ from atoll.model.errors import IsolationError
 _WORD = 0xFFFFFFFF
 
 
-class Match(NamedTuple):
+class ArgumentMatch(NamedTuple):
     """True when the masked argument is among the values; with `negated`, when it is not.
 
     One 32-bit half is looked at. For most arguments that is all the kernel sees, because they are
@@ -53,13 +53,13 @@ class Match(NamedTuple):
     high: bool = False
 
 
-class Rule(NamedTuple):
+class SyscallRule(NamedTuple):
     """Calls that are refused: always, or when all of the matches are true."""
 
     names: str
     answer: int
     why: str
-    matches: tuple[Match, ...] = ()
+    matches: tuple[ArgumentMatch, ...] = ()
     debug_lifts: bool = False
 
     @property
@@ -67,9 +67,9 @@ class Rule(NamedTuple):
         return self.names.split()
 
 
-def _only(argument: int, *values: int, mask: int = _WORD, high: bool = False) -> Match:
+def _only(argument: int, *values: int, mask: int = _WORD, high: bool = False) -> ArgumentMatch:
     """For a rule that refuses everything but these values."""
-    return Match(argument, values, mask, negated=True, high=high)
+    return ArgumentMatch(argument, values, mask, negated=True, high=high)
 
 
 # Namespaces: NEWNS, CGROUP, UTS, IPC, USER, PID and NET. NEWTIME has the value of a signal in
@@ -90,193 +90,205 @@ _MAKES_A_FILE = 0o100 | 0o20000000
 _SET_ID = _S_ISUID | _S_ISGID
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
-_INTERNET = Match(0, (_AF_INET, _AF_INET6))
-# As the kernel does it: SOCK_NONBLOCK and SOCK_CLOEXEC lie above the type.
+_INTERNET = ArgumentMatch(0, (_AF_INET, _AF_INET6))
+# As the kernel does it: SOCK_NONBLOCK and SOCK_CLOEXEC are bits above the type.
 _SOCK_TYPE_MASK, _SOCK_STREAM, _SOCK_DGRAM = 0xF, 1, 2
 _IP, _ICMP, _TCP, _UDP, _ICMPV6 = 0, 1, 6, 17, 58
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[SyscallRule, ...] = (
+    SyscallRule(
         "io_uring_setup io_uring_enter io_uring_register",
         errno.ENOSYS,
         "its requests are done by the kernel itself, past this filter",
     ),
-    Rule(
+    SyscallRule(
         "ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp",
         errno.EPERM,
         "reads and steers other processes; only debuggers need it",
         debug_lifts=True,
     ),
-    Rule("add_key request_key keyctl", errno.EPERM, "key rings are not divided by namespaces"),
-    Rule("bpf", errno.EPERM, "loads programs into the kernel"),
-    Rule("perf_event_open", errno.EPERM, "watches the whole machine; a wide attack surface"),
-    Rule("userfaultfd", errno.EPERM, "stops the kernel amid its work, which helps exploits"),
-    Rule("kexec_load kexec_file_load reboot", errno.EPERM, "replaces or ends the running kernel"),
-    Rule("init_module finit_module delete_module", errno.EPERM, "changes the running kernel"),
-    Rule(
+    SyscallRule(
+        "add_key request_key keyctl", errno.EPERM, "key rings are not divided by namespaces"
+    ),
+    SyscallRule("bpf", errno.EPERM, "loads programs into the kernel"),
+    SyscallRule("perf_event_open", errno.EPERM, "watches the whole machine; a wide attack surface"),
+    SyscallRule("userfaultfd", errno.EPERM, "stops the kernel amid its work, which helps exploits"),
+    SyscallRule(
+        "kexec_load kexec_file_load reboot", errno.EPERM, "replaces or ends the running kernel"
+    ),
+    SyscallRule(
+        "init_module finit_module delete_module", errno.EPERM, "changes the running kernel"
+    ),
+    SyscallRule(
         "name_to_handle_at open_by_handle_at",
         errno.EPERM,
         "opens files by number, past the tree that is mounted",
     ),
-    Rule("mount umount2 pivot_root chroot", errno.EPERM, "changes the tree that walls off files"),
-    Rule(
+    SyscallRule(
+        "mount umount2 pivot_root chroot", errno.EPERM, "changes the tree that walls off files"
+    ),
+    SyscallRule(
         "fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr",
         errno.EPERM,
         "the new ways to change that tree",
     ),
-    Rule("setns", errno.EPERM, "enters another namespace"),
-    Rule(
+    SyscallRule("setns", errno.EPERM, "enters another namespace"),
+    SyscallRule(
         "unshare",
         errno.EPERM,
         "a namespace of one's own brings privileges, and kernel code that only root reached before",
         (_only(0, 0, mask=_WORD & ~_UNSHARE_PLAIN),),
     ),
-    Rule("unshare", errno.EPERM, "flags that no kernel knows yet", (_only(0, 0, high=True),)),
+    SyscallRule(
+        "unshare", errno.EPERM, "flags that no kernel knows yet", (_only(0, 0, high=True),)
+    ),
     # With `unshare(CLONE_FILES)`, which is refused above: the descriptors of a process are one
     # table, so that they can be counted and each process has no more than its limit.
-    Rule(
+    SyscallRule(
         "clone",
         errno.EPERM,
         "a thread with descriptors of its own, which no limit counts",
-        (Match(0, (_CLONE_THREAD,), mask=_CLONE_THREAD | _CLONE_FILES),),
+        (ArgumentMatch(0, (_CLONE_THREAD,), mask=_CLONE_THREAD | _CLONE_FILES),),
     ),
-    Rule(
+    SyscallRule(
         "close_range",
         errno.EINVAL,
         "descriptors of a thread's own, as with clone",
         (_only(2, 0, mask=_CLOSE_RANGE_UNSHARE),),
     ),
     # Databases fall back to other ways of writing on this answer.
-    Rule("io_setup", errno.ENOSYS, "takes of what all users of the machine have together"),
-    Rule(
+    SyscallRule("io_setup", errno.ENOSYS, "takes of what all users of the machine have together"),
+    SyscallRule(
         "clone",
         errno.EPERM,
         "a namespace of one's own, as with unshare",
         (_only(0, 0, mask=_CLONE_NEW),),
     ),
     # Every libc falls back to clone on this very answer.
-    Rule("clone3", errno.ENOSYS, "its flags lie behind a pointer, where no filter sees them"),
-    Rule("listns", errno.ENOSYS, "lists namespaces; nothing in a capsule has a use for it"),
-    Rule(
+    SyscallRule(
+        "clone3", errno.ENOSYS, "its flags are behind a pointer, which filters cannot read"
+    ),
+    SyscallRule("listns", errno.ENOSYS, "lists namespaces; nothing in a capsule has a use for it"),
+    SyscallRule(
         "ioctl",
         errno.EPERM,
         "types into the terminal, pastes on the console, changes how the kernel reads a line",
-        (Match(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD)),),
+        (ArgumentMatch(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD)),),
     ),
-    Rule(
+    SyscallRule(
         "fcntl",
         errno.EPERM,
-        "a lease makes everybody wait who opens the file, outside too: 45 s, again and again",
-        (Match(1, (_F_SETLEASE, _F_SETDELEG)),),
+        "a lease delays every process that opens the file, outside too, by 45 s each time",
+        (ArgumentMatch(1, (_F_SETLEASE, _F_SETDELEG)),),
     ),
-    Rule(
+    SyscallRule(
         "personality",
         errno.EPERM,
         "old ways of the kernel, and memory without random places; asking for it passes",
         (_only(0, 0, _WORD),),
     ),
-    Rule(
+    SyscallRule(
         "prctl",
         errno.EPERM,
-        "rewrites what the kernel tells others about this process",
-        (Match(0, (_PR_SET_MM,)),),
+        "rewrites what other processes see of this one",
+        (ArgumentMatch(0, (_PR_SET_MM,)),),
     ),
-    Rule("swapon swapoff", errno.EPERM, "the machine's memory"),
-    Rule("acct", errno.EPERM, "writes a record of every process of the machine"),
-    Rule("quotactl quotactl_fd", errno.EPERM, "limits of the host's filesystems"),
+    SyscallRule("swapon swapoff", errno.EPERM, "the machine's memory"),
+    SyscallRule("acct", errno.EPERM, "writes a record of every process of the machine"),
+    SyscallRule("quotactl quotactl_fd", errno.EPERM, "limits of the host's filesystems"),
     # vm86 exists in 32-bit calls only, which are all refused.
-    Rule("iopl ioperm modify_ldt", errno.EPERM, "ports of the machine, odd segments"),
-    # adjtimex also reads, but whether it does lies behind a pointer; only time daemons ask.
-    Rule(
+    SyscallRule("iopl ioperm modify_ldt", errno.EPERM, "ports of the machine, odd segments"),
+    # adjtimex also reads, but that is behind a pointer; only time daemons call it.
+    SyscallRule(
         "clock_settime clock_adjtime settimeofday adjtimex",
         errno.EPERM,
         "the machine's clock has no namespace",
     ),
-    Rule("sethostname setdomainname", errno.EPERM, "the name that the capsule was given"),
-    Rule("syslog", errno.EPERM, "the kernel's log tells addresses, and what others do"),
-    Rule(
+    SyscallRule("sethostname setdomainname", errno.EPERM, "the name that the capsule was given"),
+    SyscallRule("syslog", errno.EPERM, "the kernel's log reveals addresses and activity"),
+    SyscallRule(
         "lookup_dcookie nfsservctl uselib sysfs _sysctl vhangup",
         errno.EPERM,
         "leftovers that nothing uses",
     ),
     # mbind and set_mempolicy pass: databases place their own memory with them.
-    Rule("migrate_pages move_pages", errno.EPERM, "places the memory of other processes"),
-    Rule("fanotify_init", errno.EPERM, "watches whole filesystems"),
-    Rule(
+    SyscallRule("migrate_pages move_pages", errno.EPERM, "places the memory of other processes"),
+    SyscallRule("fanotify_init", errno.EPERM, "watches whole filesystems"),
+    SyscallRule(
         "mknod",
         errno.EPERM,
         "devices, and the marks by which layers hide files; pipes and sockets pass",
         (_only(1, 0, _S_IFREG, _S_IFIFO, _S_IFSOCK, mask=_S_IFMT),),
     ),
-    Rule(
+    SyscallRule(
         "mknodat",
         errno.EPERM,
         "as mknod",
         (_only(2, 0, _S_IFREG, _S_IFIFO, _S_IFSOCK, mask=_S_IFMT),),
     ),
-    Rule(
+    SyscallRule(
         "mknod creat",
         errno.EPERM,
         "a file that runs as its owner: outside that is the owner of the capsule",
         (_only(1, 0, mask=_SET_ID),),
     ),
-    Rule("mknodat", errno.EPERM, "as mknod", (_only(2, 0, mask=_SET_ID),)),
+    SyscallRule("mknodat", errno.EPERM, "as mknod", (_only(2, 0, mask=_SET_ID),)),
     # S_ISGID passes here: these change directories, too, for which it means that new files get the
     # directory's group. `git init --shared`, and copies of such directories, fail without it.
-    Rule("chmod fchmod", errno.EPERM, "as mknod", (_only(1, 0, mask=_S_ISUID),)),
-    Rule("fchmodat fchmodat2", errno.EPERM, "as mknod", (_only(2, 0, mask=_S_ISUID),)),
-    Rule(
+    SyscallRule("chmod fchmod", errno.EPERM, "as mknod", (_only(1, 0, mask=_S_ISUID),)),
+    SyscallRule("fchmodat fchmodat2", errno.EPERM, "as mknod", (_only(2, 0, mask=_S_ISUID),)),
+    SyscallRule(
         "open",
         errno.EPERM,
         "as mknod",
         (_only(1, 0, mask=_MAKES_A_FILE), _only(2, 0, mask=_SET_ID)),
     ),
-    Rule(
+    SyscallRule(
         "openat",
         errno.EPERM,
         "as mknod",
         (_only(2, 0, mask=_MAKES_A_FILE), _only(3, 0, mask=_SET_ID)),
     ),
     # Programs that know it fall back to openat on this very answer.
-    Rule("openat2", errno.ENOSYS, "its mode lies behind a pointer, where no filter sees it"),
-    Rule(
+    SyscallRule("openat2", errno.ENOSYS, "its mode is behind a pointer, which filters cannot read"),
+    SyscallRule(
         "renameat2",
         errno.EPERM,
         "with RENAME_WHITEOUT it leaves behind the mark that mknod may not make",
         (_only(4, 0, mask=_RENAME_WHITEOUT),),
     ),
-    Rule(
+    SyscallRule(
         "socket",
         errno.EAFNOSUPPORT,
         "families without a namespace (the host of a virtual machine, ciphers, Bluetooth) or with "
         "a bad record",
         (_only(0, _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK),),
     ),
-    Rule(
+    SyscallRule(
         "socket",
         errno.EPROTONOSUPPORT,
         "of the sockets to the kernel only the one that lists addresses and routes",
-        (Match(0, (_AF_NETLINK,)), _only(2, _NETLINK_ROUTE)),
+        (ArgumentMatch(0, (_AF_NETLINK,)), _only(2, _NETLINK_ROUTE)),
     ),
-    Rule(
+    SyscallRule(
         "socket",
         errno.EPERM,
         "raw packets, and types of protocols that are refused anyway",
         (_INTERNET, _only(1, _SOCK_STREAM, _SOCK_DGRAM, mask=_SOCK_TYPE_MASK)),
     ),
-    Rule(
+    SyscallRule(
         "socket",
         errno.EPERM,
         "pings: packets that no proxy sees, and a way to carry data out",
-        (_INTERNET, Match(2, (_ICMP, _ICMPV6))),
+        (_INTERNET, ArgumentMatch(2, (_ICMP, _ICMPV6))),
     ),
-    Rule(
+    SyscallRule(
         "socket",
         errno.EPROTONOSUPPORT,
         "SCTP, DCCP, MPTCP, UDP-Lite and the like: seldom used, seldom looked at",
         (_INTERNET, _only(2, _IP, _TCP, _UDP)),
     ),
-    Rule(
+    SyscallRule(
         "socketpair",
         errno.EAFNOSUPPORT,
         "only local sockets come in pairs",
@@ -299,12 +311,12 @@ def build(arch: str, *, debug: bool = False) -> bytes:
     architecture = ARCHITECTURES.get(arch)
     if architecture is None:
         known = " and ".join(f"`{name}`" for name in sorted(ARCHITECTURES))
-        raise IsolationError(f"no filter on system calls for `{arch}`; there is one for {known}")
+        raise IsolationError(f"no seccomp filter for `{arch}`; supported: {known}")
     return assemble(tuple(_lines(architecture, debug=debug)))
 
 
 def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
-    rules: dict[str, list[Rule]] = {}
+    rules: dict[str, list[SyscallRule]] = {}
     for rule in RULES:
         for call in rule.calls:
             if call in architecture.numbers and not (debug and rule.debug_lifts):
@@ -318,7 +330,7 @@ def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
     yield Label("numbers")
     yield Plain(LOAD, _NUMBER_AT)
     # What a call of tomorrow's kernel does is unknown today, and a list of refusals would let it
-    # pass. It does not exist here until somebody has read about it and raised `highest`; programs
+    # pass. It does not exist here until it was reviewed and `highest` raised; programs
     # cope, since it does not exist on older kernels, either. The x32 calls, which carry a bit
     # above all numbers, end here too.
     yield Branch(ABOVE, architecture.highest, _label(errno.ENOSYS))
@@ -344,7 +356,7 @@ def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
     yield Plain(RETURN, _ALLOW)
 
 
-def _judge(call: str, rules: Sequence[Rule]) -> Iterator[Line]:
+def _judge(call: str, rules: Sequence[SyscallRule]) -> Iterator[Line]:
     """The first rule whose matches are all true gives the answer; without one the call passes."""
     for index, rule in enumerate(rules):
         otherwise = f"{call} after {index}"

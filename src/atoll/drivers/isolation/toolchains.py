@@ -1,7 +1,7 @@
 """Which toolchains of the owner's machine a walled capsule sees, besides those of the system.
 
 They are found by their usual places below HOME, by the variables that name their roots, and by
-PATH. Nothing is read from a project, and nothing that lies in one is shown. Only the parts that
+PATH. Nothing is read from a project, and nothing inside one is shown. Only the parts that
 hold programs are shown, never a directory that is or holds a private place (`never_shown`).
 """
 
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from atoll.drivers.isolation.never_shown import NeverShown
+from atoll.drivers.isolation.hidden_paths import NeverShown
 from atoll.drivers.isolation.package_stores import usual_paths
 from atoll.host.programs import is_below
 
@@ -21,7 +21,7 @@ _NOT_HIDDEN = ("*",)
 """Without `.lock`: what can be opened can be locked by `flock`, and the owner's uv would wait."""
 _PREFIX = ("bin", "sbin", "lib", "lib64", "libexec", "include", "share")
 _BESIDE_PROGRAMS = (*_PREFIX, "lib32", "conf", "jmods", "legal", "pkg", "src", "opt", "Cellar")
-"""What the programs in a `bin` need of what lies beside it, if that is a prefix of its own."""
+"""Directories beside a `bin` that its programs need, if both are in a prefix of their own."""
 _IN_PREFIXES = frozenset(
     {
         *_BESIDE_PROGRAMS, "etc", "var", "man", "doc", "docs", "ssl", "api", "misc", "test",
@@ -30,7 +30,7 @@ _IN_PREFIXES = frozenset(
         "__pycache__",
     }
 )  # fmt: skip
-"""A directory in which there are others is no prefix, but somebody's own."""
+"""A directory with other entries is not an installation prefix."""
 _NOWHERE = ("/proc", "/sys", "/dev", "/etc", "/boot")
 """Nothing is shown at these names, wherever it comes from."""
 
@@ -103,7 +103,7 @@ _TOOLCHAINS = (
 stores are shown copy-on-write (`package_stores.py`), and other caches not at all."""
 
 
-class Shown(NamedTuple):
+class VisibleToolchain(NamedTuple):
     """A directory or file of the host."""
 
     at: str
@@ -113,7 +113,7 @@ class Shown(NamedTuple):
 
 
 class Toolchains(NamedTuple):
-    shown: tuple[Shown, ...]
+    shown: tuple[VisibleToolchain, ...]
     refused: tuple[str, ...]
     """What was asked for and is not shown, each with the reason."""
 
@@ -123,18 +123,18 @@ def find(owner: Mapping[str, str], roots: Sequence[str] = ()) -> Toolchains:
     project, workspaces and Atoll's home.
     """
     never = NeverShown(owner, roots)
-    shown: dict[str, Shown] = {}
+    shown: dict[str, VisibleToolchain] = {}
     refused: dict[str, None] = {}
     for place, is_asked in _candidates(owner, never):
         source = os.path.realpath(place)
         reason = never.why(source)
         if reason is None and is_below(place, (*never.roots, *_NOWHERE)):
-            reason = "its name lies in a project, in Atoll's home or in a place of the system's"
+            reason = "its path is in a project, in Atoll's home or in a system directory"
         if reason is not None:
             if is_asked:
                 refused[f"{place}: {reason}"] = None
         elif os.path.exists(source):
-            shown[place] = Shown(place, source)
+            shown[place] = VisibleToolchain(place, source)
     return Toolchains(tuple(shown.values()), tuple(refused))
 
 
@@ -170,7 +170,7 @@ def _around(programs: str, never: NeverShown, stores: Sequence[str]) -> Iterator
         yield programs, True
     prefix, name = os.path.split(programs)
     if name == "shims":
-        # They only look for the programs, which lie beside them.
+        # They only look for the programs, which are beside them.
         parts: tuple[str, ...] = ("versions", "libexec")
     elif name in ("bin", "sbin"):
         parts = _BESIDE_PROGRAMS
@@ -186,7 +186,7 @@ def _holds_store(place: str, stores: Sequence[str]) -> bool:
 
 
 def _is_prefix(place: str) -> bool:
-    """Whether nothing lies there but what an installation brings along."""
+    """Whether it contains only what an installation creates."""
     try:
         with os.scandir(place) as listing:
             return all(entry.name in _IN_PREFIXES or not entry.is_dir() for entry in listing)

@@ -1,8 +1,12 @@
-"""The commit layer: the tree of one commit, with an index whose stat data fits.
+"""Commit layers: the tree of one commit, with an index whose stat data matches.
 
-The first one is checked out whole; a later one is a delta that git itself makes, in an overlay
-over the last. A file that the owner's checkout has unchanged keeps the owner's time of change, so
-that build caches which are carried beside it stay valid.
+The first layer is a full checkout; a later one is a delta that git writes through an overlay
+mounted over the previous one. A file that is unchanged in the owner's checkout keeps its
+modification time there, so that carried build caches stay valid.
+
+Submodules are checked out at their recorded commits. Each has a repository below `.git/modules`
+with the objects reachable from that commit, and no others of the owner's. Submodule paths come from
+a tree that may be hostile: only plain relative paths that cross no symbolic link are used.
 """
 
 from __future__ import annotations
@@ -16,35 +20,207 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import lfs, submodules
+from atoll.drivers.layers import history, lfs, packs
+from atoll.drivers.layers.build_view import OverlayMode, open_build_view
 from atoll.drivers.layers.packs import quoted_path
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
-from atoll.drivers.layers.repository import Source
-from atoll.drivers.layers.workbench import OverlayWay, open_bench
+from atoll.drivers.layers.repository import Source, without_password
 from atoll.host import files, git
-from atoll.host.nursery import Nursery
+from atoll.host.forkserver import ForkServer
 from atoll.host.process import own_environment
-from atoll.model.errors import DriverError
-from atoll.model.plan import Enclosure
+from atoll.model import untrusted
+from atoll.model.enclosure import Enclosure
+from atoll.model.errors import DriverError, StateError
+from atoll.model.layers import LayerKind
 
-_DEEPEST = 8
-"""Deltas are stacked this high; then the tree is checked out whole again."""
+PREFIX = LayerKind.SUBMODULES.layer("n")
+"""Prefix of layer ids. Earlier versions used `mh` (without nested submodules) and `m` with a
+hexadecimal digit (with all objects of the owner's submodules)."""
+_MOST_NESTED_SUBMODULES = 8
+_GITLINK = "160000"
+_FILE_LIMIT_BYTES = 16 << 20
+
+
+class Submodule(NamedTuple):
+    path: str
+    commit: str
+    git_dir: str
+    """The owner's git directory."""
+    name: str
+    """Its name below `.git/modules`; by default its path."""
+
+
+def find_submodules(source: Source, links: list[tuple[str, str]]) -> list[Submodule]:
+    """The submodules among `links` that the owner has at the recorded commit, and the submodules
+    nested in them; outer ones come first.
+    """
+    repository = os.path.realpath(source.repository)
+    top = Submodule("", source.commit, repository, "")
+    return _find_below(source, top, links, depth=0)
+
+
+def _find_below(
+    source: Source, outer: Submodule, links: list[tuple[str, str]], *, depth: int
+) -> list[Submodule]:
+    found: list[Submodule] = []
+    names: dict[str, str] | None = None
+    for inner, commit in links if depth < _MOST_NESTED_SUBMODULES else []:
+        path = f"{outer.path}/{inner}" if outer.path else inner
+        own = _checked_out(source, path)
+        if own is None:
+            names = _load_names(outer) if names is None else names
+            own = _named(outer, names.get(inner, ""))
+        if own is None or git.find_commit(commit, cwd=own) is None:
+            continue
+        modules = os.path.realpath(source.repository) + "/modules/"
+        name = own.removeprefix(modules) if own.startswith(modules) else path
+        module = Submodule(path, commit, own, name)
+        found.append(module)
+        found += _find_below(source, module, _load_links(module), depth=depth + 1)
+    return found
+
+
+def _checked_out(source: Source, path: str) -> str | None:
+    """The git directory of the owner's submodule that is checked out at a path."""
+    place = os.path.join(source.checkout, path)
+    if not os.path.lexists(os.path.join(place, ".git")):
+        return None
+    if os.path.realpath(place) != os.path.join(os.path.realpath(source.checkout), path):
+        return None
+    own = git.git("rev-parse", "--absolute-git-dir", cwd=place).text.removesuffix("\n")
+    return os.path.realpath(own)
+
+
+def _load_names(outer: Submodule) -> dict[str, str]:
+    """Submodule names by path, from the `.gitmodules` of a commit."""
+    answer = git.git(
+        "config", "-z", "--blob", f"{outer.commit}:.gitmodules",
+        "--get-regexp", r"^submodule\..*\.path$", cwd=outer.git_dir, allowed=(0, 1, 128),
+    )  # fmt: skip
+    pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
+    return {path: key.removeprefix("submodule.").removesuffix(".path") for key, _, path in pairs}
+
+
+def _named(outer: Submodule, name: str) -> str | None:
+    """The owner's repository of a submodule that is not checked out at this path: it was moved or
+    added in a capsule.
+    """
+    if untrusted.find_path(untrusted.Untrusted(os.fsencode(name))) is None:
+        return None
+    place = os.path.join(outer.git_dir, "modules", name)
+    is_plain = os.path.realpath(place) == place and os.path.isfile(os.path.join(place, "HEAD"))
+    return place if is_plain else None
+
+
+def _load_links(module: Submodule) -> list[tuple[str, str]]:
+    words = ("ls-tree", "-r", "-z", "--long", "--full-tree", module.commit)
+    return parse_links(git.git(*words, cwd=module.git_dir, env={"GIT_DIR": module.git_dir}).text)
+
+
+def freeze_submodules(pool: Pool, source: Source, links: list[tuple[str, str]]) -> Layer | None:
+    """None when there is nothing to freeze."""
+    found = find_submodules(source, links)
+    if not found:
+        return None
+    digest = hashlib.blake2b(repr(found).encode(errors="surrogateescape"), digest_size=8)
+    name = f"{PREFIX}{digest.hexdigest()}"
+    if (known := pool.find(name)) is not None:
+        return known
+    with pool.building() as place:
+        tree = place / "tree" / WORKSPACE
+        for submodule in found:
+            _check_out_submodule(tree, submodule)
+        about = "submodules " + ", ".join(submodule.path for submodule in found)
+        return pool.freeze(place, Layer(id=name, kind="submodules", about=about))
+
+
+def _check_out_submodule(tree: Path, submodule: Submodule) -> None:
+    place = tree / submodule.path
+    private = tree / ".git" / "modules" / submodule.name
+    if private.resolve() != Path(os.path.abspath(private)) or ".." in Path(submodule.name).parts:
+        raise StateError(f"the name of submodule `{submodule.path}` leads outside `.git/modules`")
+    if place.resolve() != Path(os.path.abspath(place)):
+        raise StateError(f"the path of submodule `{submodule.path}` crosses a symbolic link")
+    # Git has created the directory of a nested submodule.
+    place.mkdir(parents=True, exist_ok=True)
+    private.parent.mkdir(parents=True, exist_ok=True)
+    _make_repository(private, submodule)
+    url = git.setting("remote.origin.url", cwd=submodule.git_dir)
+    settings = {
+        "core.bare": "false",
+        "core.worktree": os.path.relpath(place, private),
+        "remote.origin.url": without_password(url) if url else None,
+        "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*",
+    }
+    for key, value in settings.items():
+        words = ["config", key, value] if value is not None else ["config", "--unset-all", key]
+        git.git(*words, cwd=str(private), env={"GIT_DIR": str(private)}, allowed=(0, 5))
+    for key, url in _inner_urls(submodule):
+        git.git("config", key, url, cwd=str(private), env={"GIT_DIR": str(private)})
+    (place / ".git").write_text(f"gitdir: {os.path.relpath(private, place)}\n")
+    env = {"GIT_DIR": str(private), "GIT_WORK_TREE": str(place)}
+    git.git("update-ref", "--no-deref", "HEAD", submodule.commit, cwd=str(place), env=env)
+    files.write_atomic(private / "HEAD", f"{submodule.commit}\n".encode(), durable=False)
+    git.git("read-tree", "--reset", "-u", submodule.commit, cwd=str(place), env=env)
+
+
+def _inner_urls(submodule: Submodule) -> list[tuple[str, str]]:
+    """URLs of nested submodules, as configured by the owner."""
+    answer = git.git(
+        "config", "-z", "--get-regexp", r"^submodule\..*\.url$",
+        cwd=submodule.git_dir, env={"GIT_DIR": submodule.git_dir}, allowed=(0, 1),
+    )  # fmt: skip
+    pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
+    return [(key, without_password(url)) for key, _, url in pairs]
+
+
+def _make_repository(private: Path, submodule: Submodule) -> None:
+    owner = submodule.git_dir
+    kind = git.git("rev-parse", "--show-object-format", cwd=owner).text.strip()
+    git.git(
+        "init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(private),
+        cwd=str(private.parent),
+    )  # fmt: skip
+    listed = history.reachable_refs(owner, submodule.commit)
+    packs.pack(owner, private / "objects" / "pack", [submodule.commit, *listed.tags])
+    refs = "".join(f"{name} {ref}\n" for name, ref in listed.pairs)
+    (private / "packed-refs").write_bytes(os.fsencode(refs))
+    shallow = files.read_regular(Path(owner, "shallow"), limit_bytes=_FILE_LIMIT_BYTES)
+    if shallow is not None:
+        (private / "shallow").write_bytes(shallow)
+
+
+def parse_links(listing: str) -> list[tuple[str, str]]:
+    """(path, commit) of the submodules in the output of `ls-tree -r -z --long`."""
+    rows = [entry.partition("\t") for entry in listing.split("\0") if entry]
+    heads = [(head.split(), path) for head, _, path in rows]
+    links = [(path, words[2]) for words, path in heads if words[0] == _GITLINK]
+    return [link for link in links if _is_plain(link[0])]
+
+
+def _is_plain(path: str) -> bool:
+    found = untrusted.find_path(untrusted.Untrusted(os.fsencode(path)))
+    return found is not None and b".git" not in [part.lower() for part in found.parts]
+
+
+_MOST_LAYERS = 8
+"""The maximum height of a stack of deltas; then the tree is checked out in full again."""
 _PORTION = 1000
 _SETTLED_NS = 2_000_000_000
-"""Git does not trust the stat data of a file that is as young as its index."""
+"""Git does not trust the stat data of a file as recent as its index."""
 
 
-class Builder(NamedTuple):
-    """What it takes to build layers on this host."""
+class CommitLayerBuilder(NamedTuple):
+    """What is needed to build commit layers on this host."""
 
     pool: Pool
-    nursery: Nursery
-    way: OverlayWay | None
-    """None where overlays cannot be mounted: then nothing is built by delta."""
+    forkserver: ForkServer
+    way: OverlayMode | None
+    """None where overlays cannot be mounted: then no deltas are built."""
     tell: Tell | None = None
 
 
-class Committed(NamedTuple):
+class CommitLayer(NamedTuple):
     """A commit as layers."""
 
     layer: Layer
@@ -56,20 +232,20 @@ class Committed(NamedTuple):
         return (*self.layer.stack, *more)
 
 
-def find_committed(pool: Pool, source: Source) -> Committed | None:
-    """The layers of a commit that was frozen before. Starts nothing."""
+def find_committed(pool: Pool, source: Source) -> CommitLayer | None:
+    """The layers of a commit that was frozen before. Runs no program."""
     content = files.read_regular(_note(pool, source), limit_bytes=1 << 10)
     if content is None:
         return None
     first, *missing = content.decode(errors="surrogateescape").split("\0")
     if any(os.path.lexists(os.path.join(source.checkout, path, ".git")) for path in missing):
-        # A submodule that was not checked out then is now.
+        # A submodule that was not checked out at that time is now.
         return None
     names = first.split()
-    if any(name[0] == "m" and not name.startswith(submodules.PREFIX) for name in names):
+    if any(LayerKind.SUBMODULES.matches(name) and not name.startswith(PREFIX) for name in names):
         return None
     found = [layer for name in names if (layer := pool.find(name)) is not None]
-    return Committed(*found) if found and len(found) == len(names) else None
+    return CommitLayer(*found) if found and len(found) == len(names) else None
 
 
 def _note(pool: Pool, source: Source) -> Path:
@@ -77,7 +253,7 @@ def _note(pool: Pool, source: Source) -> Path:
 
 
 def _recipe(source: Source) -> str:
-    """How a commit becomes files: with other sparse patterns it is another tree."""
+    """Everything besides the tree that determines the files, such as sparse patterns."""
     return hashlib.blake2b(_sparse(source), digest_size=4).hexdigest()
 
 
@@ -86,19 +262,20 @@ def _sparse(source: Source) -> bytes:
     return files.read_regular(path, limit_bytes=1 << 24) or b""
 
 
-def freeze_commit(builder: Builder, source: Source, git_layer: Layer) -> Committed:
+def freeze_commit(builder: CommitLayerBuilder, source: Source, git_layer: Layer) -> CommitLayer:
     pool = builder.pool
     found = find_committed(pool, source)
     if found is not None:
         return found
     tree = git.git("rev-parse", f"{source.commit}^{{tree}}", cwd=source.repository).text.strip()
     key = hashlib.blake2b(f"{tree}\0".encode() + _sparse(source), digest_size=8).hexdigest()
-    layer = pool.find(f"c{key}") or _build(builder, source, git_layer, f"c{key}")
+    name = LayerKind.COMMIT.layer(key)
+    layer = pool.find(name) or _build(builder, source, git_layer, name)
     listing = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository).text
-    links = submodules.parse_links(listing)
-    modules = submodules.freeze_submodules(pool, source, links)
+    links = parse_links(listing)
+    modules = freeze_submodules(pool, source, links)
     missing = [p for p, _ in links if not os.path.lexists(f"{source.checkout}/{p}/.git")]
-    made = Committed(layer, modules)
+    made = CommitLayer(layer, modules)
     names = [layer.id] if modules is None else [layer.id, modules.id]
     files.make_private_directory(pool.root / "commits")
     note = "\0".join([" ".join(names), *missing])
@@ -108,7 +285,7 @@ def freeze_commit(builder: Builder, source: Source, git_layer: Layer) -> Committ
     return made
 
 
-def _latest(builder: Builder, source: Source) -> tuple[Layer, str] | None:
+def _latest(builder: CommitLayerBuilder, source: Source) -> tuple[Layer, str] | None:
     """The layer to build a delta on, and its commit."""
     content = files.read_regular(builder.pool.root / "latest", limit_bytes=1 << 10)
     if content is None or builder.way is None:
@@ -116,40 +293,44 @@ def _latest(builder: Builder, source: Source) -> tuple[Layer, str] | None:
     try:
         name, commit, recipe = content.decode().split()
     except ValueError:
-        # Torn, or of another version: then the tree is checked out whole.
+        # Truncated, or written by another version: check out in full.
         return None
     layer = builder.pool.find(name)
-    if layer is None or recipe != _recipe(source) or len(layer.below) >= _DEEPEST:
+    if layer is None or recipe != _recipe(source) or len(layer.below) >= _MOST_LAYERS:
         return None
-    # The owner may have dropped the commit since, and collected it.
+    # The owner may have dropped the commit and run `git gc`.
     is_there = git.find_commit(commit, cwd=source.repository) is not None
     return (layer, commit) if is_there else None
 
 
 def current_layers(pool: Pool) -> tuple[str, ...]:
-    """What the next capsule will probably start from: the commit and the refs frozen last."""
+    """The likely layers of the next capsule: of the commit and refs frozen last."""
     content = files.read_regular(pool.root / "latest", limit_bytes=1 << 10)
     names = [] if content is None else content.decode(errors="replace").split()
     found = pool.find(names[0]) if names else None
-    refs = [name for name in pool.all() if name.startswith("g")]
+    refs = [name for name in pool.all() if LayerKind.GIT.matches(name)]
     refs.sort(key=lambda name: (pool.layers / name).stat().st_mtime_ns)
-    modules = [name for name in pool.all() if name.startswith("m")]
+    modules = [name for name in pool.all() if LayerKind.SUBMODULES.matches(name)]
     return (*(found.stack if found is not None else ()), *refs[-1:], *modules[-1:])
 
 
-def _build(builder: Builder, source: Source, git_layer: Layer, name: str) -> Layer:
+def _build(builder: CommitLayerBuilder, source: Source, git_layer: Layer, name: str) -> Layer:
     try:
         options = lfs.build_options(source.repository)
         return _build_with(builder, source, git_layer, name, options)
     except DriverError as error:
         if not lfs.is_at_fault(error.message):
             raise
-        # Then its files stay pointers.
+        # Without git-lfs its files stay pointers.
         return _build_with(builder, source, git_layer, name, lfs.WITHOUT)
 
 
 def _build_with(
-    builder: Builder, source: Source, git_layer: Layer, name: str, options: tuple[str, ...]
+    builder: CommitLayerBuilder,
+    source: Source,
+    git_layer: Layer,
+    name: str,
+    options: tuple[str, ...],
 ) -> Layer:
     pool = builder.pool
     before = _latest(builder, source)
@@ -166,7 +347,7 @@ def _build_with(
                 _check_out(builder, scene, changed)
         _keep_times(source, place / "tree" / WORKSPACE, changed, before_ns=started_ns)
         with _open(builder, place, below) as inside:
-            # What has changed since it was refreshed is told by exit code 1.
+            # Exit code 1 means that files changed since the index was refreshed.
             scene = _Scene(pool, source, git_layer, inside, options)
             scene.git("update-index", "-q", "--refresh")
         about = f"commit {source.commit[:10]}"
@@ -175,14 +356,14 @@ def _build_with(
 
 
 class _Scene(NamedTuple):
-    """Where git makes the files of a layer."""
+    """Where git writes the files of a layer."""
 
     pool: Pool
     source: Source
     git_layer: Layer
     inside: Enclosure
     options: tuple[str, ...]
-    """How git treats files of Git LFS."""
+    """Git options for the LFS filters."""
 
     def git(self, *args: str, stdin: bytes | None = None) -> None:
         place = self.inside.cwd
@@ -195,8 +376,8 @@ class _Scene(NamedTuple):
         git.git(*self.options, *args, cwd=place, within=self.inside, env=env, stdin=stdin)
 
 
-def _check_out(builder: Builder, scene: _Scene, paths: dict[str, int]) -> None:
-    """All files of a commit, in portions, so that it can be told how far it is."""
+def _check_out(builder: CommitLayerBuilder, scene: _Scene, paths: dict[str, int]) -> None:
+    """Checks out all files of a commit in batches, so that progress can be reported."""
     if _sparse(scene.source):
         scene.git("read-tree", "--reset", "-u", scene.source.commit)
         return
@@ -215,18 +396,16 @@ def _check_out(builder: Builder, scene: _Scene, paths: dict[str, int]) -> None:
 
 
 @contextmanager
-def _open(builder: Builder, place: Path, below: tuple[str, ...]) -> Iterator[Enclosure]:
+def _open(builder: CommitLayerBuilder, place: Path, below: tuple[str, ...]) -> Iterator[Enclosure]:
     if not below or builder.way is None:
         yield Enclosure(env=own_environment(), cwd=str(place / "tree" / WORKSPACE))
         return
-    with open_bench(builder.pool, builder.nursery, builder.way, place, below) as inside:
+    with open_build_view(builder.pool, builder.forkserver, builder.way, place, below) as inside:
         yield inside._replace(cwd=f"{inside.cwd}/{WORKSPACE}")
 
 
 def _changed(source: Source, before: str | None) -> dict[str, int]:
-    """The files that a delta from `before` holds, all of the commit's when there is none; with
-    their sizes, as far as they are told.
-    """
+    """The files that differ from `before`, or all files of the commit; sizes if known."""
     if before is not None:
         answer = git.git(
             "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=d",
@@ -240,7 +419,7 @@ def _changed(source: Source, before: str | None) -> dict[str, int]:
 
 
 def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns: int) -> None:
-    """Files that the owner's checkout holds unchanged get the owner's times."""
+    """Copies modification times from files that are unchanged in the owner's checkout."""
     other = git.git(
         "diff-index", "-z", "--name-only", "--no-renames", "--no-ext-diff", source.commit, "--",
         cwd=source.checkout,
@@ -258,11 +437,11 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
             if path not in differing:
                 mtime_ns = os.lstat(theirs).st_mtime_ns
             elif os.path.lexists(theirs):
-                # Git compares whole seconds: the owner's version, which `--dirty` puts in its
-                # place, must not have the same one.
+                # Git compares whole seconds: the owner's version, which `--dirty` copies, must
+                # not have the same one.
                 mtime_ns = os.lstat(theirs).st_mtime_ns - _SETTLED_NS
         except (FileNotFoundError, NotADirectoryError):
-            # Left out of a sparse checkout, on either side.
+            # Left out by a sparse checkout, on either side.
             continue
         stamp = (mine.st_atime_ns, min(mtime_ns, youngest))
         os.utime(tree / path, ns=stamp, follow_symlinks=False)
@@ -270,7 +449,7 @@ def _keep_times(source: Source, tree: Path, changed: Iterable[str], *, before_ns
 
 @functools.lru_cache(maxsize=4096)
 def _is_beneath(root: str, directory: str) -> bool:
-    """Whether no link or `..` of a hostile tree leads to another place."""
+    """Whether a path of a hostile tree stays below `root`: no link, no `..`."""
     return os.path.realpath(os.path.join(root, directory)) == os.path.join(root, directory).rstrip(
         "/"
     )

@@ -1,6 +1,6 @@
-"""A cheap stamp of what is carried: whether it is worth looking at again, from stats alone.
+"""Cheap fingerprints of carried directories, from stats alone: no git, no content.
 
-No git, no content. Equal stamps mean that no tool which installs or builds has been at work since.
+Equal fingerprints mean that no install or build tool has changed a directory.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 ROOT, REST = "", "/"
-"""The keys of a fingerprint that are no directory's."""
+"""Keys of a fingerprint that are not directories."""
 
 _SAMPLE = 240
-"""How many directories are looked at for one stamp."""
+"""How many directories are read for one fingerprint."""
 _LISTINGS = 40
 _MARKERS = (
     ".package-lock.json", ".modules.yaml", ".yarn-state.yml", ".yarn-integrity", "pyvenv.cfg",
     ".rustc_info.json", "CMakeCache.txt", ".ninja_log", "build.ninja", "composer/installed.json",
 )  # fmt: skip
-"""Files that installers and build tools write last."""
+"""Files that install and build tools write last."""
 _LOCKS = (
     r"package-lock\.json|npm-shrinkwrap\.json|yarn\.lock|pnpm-lock\.yaml|bun\.lockb?|deno\.lock"
     r"|(?:uv|pdm|poetry|Pipfile|Cargo|Gemfile|composer|mix|pubspec|flake|pixi)\.lock"
     r"|requirements.*\.txt|go\.sum|gradle\.lockfile|packages\.lock\.json|\.gitignore"
 )
 RESTLESS = frozenset({".cache", ".vite", ".vite-temp", "__pycache__"})
-"""Caches that change with every build, and that no capsule needs in their latest state."""
+"""Caches that change with every build and that no capsule needs in their latest state."""
 
 
 def fingerprint(checkout: str, directories: Sequence[str], rest: Sequence[str]) -> dict[str, str]:
-    """A stamp for each directory, for `REST` and for the `ROOT`, from a few hundred stats each.
+    """Fingerprints of each directory, of `REST` and of the `ROOT`, from a few hundred stats each.
 
-    An added, removed or replaced package changes one; a file edited in place, or an ignored entry
-    that appears below a directory with none before, may not. For those there is `find_carried`.
+    Adding, removing or replacing a package changes one. A file edited in place, or an ignored
+    entry in a directory that had none, may not change any: `find_carried` detects those.
     """
     locks = [entry.path for entry in _entries(checkout) if re.fullmatch(_LOCKS, entry.name)]
     stamps = {ROOT: _digest(map(_stats, [checkout, *locks]))}
@@ -55,7 +55,7 @@ def _rest_stats(checkout: str, rest: Sequence[str]) -> Iterator[object]:
 
 
 def _tree_stats(place: str, limit: int) -> Iterator[object]:
-    """Of a directory, its markers and as many directories below it, two levels deep."""
+    """Stats of a directory, its markers and a bounded number of directories, two levels deep."""
     yield _stats(place)
     if limit < len(_MARKERS):
         return
@@ -63,7 +63,7 @@ def _tree_stats(place: str, limit: int) -> Iterator[object]:
     many: list[str] = []
     others: list[str] = []
     for path in _directories(place):
-        # Scopes and a package manager's own directories stand for many packages.
+        # Scopes and directories of a package manager contain many packages.
         (many if path[len(place) + 1] in ".@" else others).append(path)
     many = many[:limit]
     chosen = [*many, *spread(others, limit - len(many))]
@@ -93,7 +93,7 @@ def _directories(place: str) -> list[str]:
 
 
 def spread(items: Sequence[str], limit: int) -> Sequence[str]:
-    """All of them, or every n-th so that at most `limit` are left."""
+    """All items, or every n-th so that at most `limit` remain."""
     return items[:: -(-len(items) // limit) or 1] if limit > 0 else ()
 
 
@@ -106,7 +106,7 @@ def _stats(place: str) -> tuple[int, ...] | None:
 
 
 def digest_stats(label: str, places: Iterable[str]) -> str:
-    """One stamp of all of these files and directories, and of the label."""
+    """One digest of the stats of all these paths and of the label."""
     return _digest([label, *map(_stats, places)])
 
 

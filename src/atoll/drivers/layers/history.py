@@ -1,23 +1,26 @@
 """History stores: the git objects that a capsule can read, and no others of the owner's.
 
-    ROOT/history/hID/objects       an object directory: packs, never changed once it is there
+    ROOT/history/hID/objects       an object directory: packs, never changed once written
     ROOT/history/hID/lfs           Git LFS objects of its commits: see `lfs.py`
-    ROOT/history/hID/history.json  from which commits its packs were made
-    ROOT/history/gID               which store belongs to the git layer of that name
+    ROOT/history/hID/history.json  the commits from which its packs were made
+    ROOT/history/gID               the store that belongs to the git layer of that name
 
 A store holds the objects that are reachable from the commits of its recipe, and the annotated tags
 among its refs. Other capsules' branches, recovery points, the owner's stashes, unmerged branches
 and unreachable objects are not in it, so a capsule cannot read them, whatever ids it knows.
 
 A later store hard-links the packs of an earlier one whose commits it contains and adds one pack
-with the difference. Every store is complete by itself, so that any of them can be removed.
+with the difference. Every store is complete by itself, so any of them can be removed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,7 @@ from atoll.drivers.layers import lfs, packs
 from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
 from atoll.host import files, git
 from atoll.model.errors import StateError
+from atoll.model.layers import LayerKind
 from atoll.model.plan import WorkspacePlan
 
 _NOTE_LIMIT_BYTES = 1 << 24
@@ -48,7 +52,7 @@ class Listed(NamedTuple):
     pairs: list[tuple[str, str]]
     """Commit or tag, and full name."""
     tags: tuple[str, ...]
-    """Those of the objects that are annotated tags."""
+    """The objects that are annotated tags."""
 
 
 def reachable_refs(repository: str, commit: str) -> Listed:
@@ -64,40 +68,40 @@ def reachable_refs(repository: str, commit: str) -> Listed:
 
 
 class Recipe(NamedTuple):
-    """What a store is made of."""
+    """The contents of a store."""
 
     commits: tuple[str, ...]
     """Everything that is reachable from these; the base commit is the first."""
     tags: tuple[str, ...] = ()
-    """Annotated tags, which no commit leads to."""
+    """Annotated tags, which are reachable from no commit."""
     is_final: bool = False
-    """Whether no store may be built on it, because not all of `commits` are commits: refs of an
-    earlier version may name trees and files."""
+    """Whether no store may extend it, because some of `commits` are not commits: refs of an
+    earlier version may name trees and blobs."""
 
 
 class _Step(NamedTuple):
     commits: tuple[str, ...]
-    """What is reachable from these is in the packs of this step and of those before it."""
+    """The packs of this step and the earlier ones hold everything reachable from `commits`."""
     packs: tuple[str, ...]
 
 
 class _Store(NamedTuple):
-    """What `history.json` says."""
+    """The content of `history.json`."""
 
     about: str
     shallow: str
     steps: tuple[_Step, ...]
-    """Empty in a store that no other may be built on."""
+    """Empty in a store that must not be extended."""
     tags: tuple[str, ...] = ()
-    """The packs of annotated tags, which no other store uses: then a tag that the owner removes
-    does not keep later stores from being built on this one."""
+    """The packs of annotated tags, which no other store uses: a tag that the owner removes does
+    not prevent later stores from extending this one."""
 
 
 def ensure_store(pool: Pool, layer: str, repository: str, recipe: Recipe) -> Path:
-    """Builds the store of a git layer unless it exists, and notes that it belongs to the layer.
+    """Builds the store of a git layer unless it exists, and links it to the layer.
 
-    The pool's turn must be held. Raises DriverError when the repository lacks an object of the
-    recipe.
+    The caller must hold the pool's lock. Raises DriverError when the repository lacks an object
+    of the recipe.
     """
     files.make_private_directory(pool.history)
     name = _name(recipe, _shallow(repository))
@@ -109,19 +113,19 @@ def ensure_store(pool: Pool, layer: str, repository: str, recipe: Recipe) -> Pat
 
 
 def find_store(pool: Pool, layer: str) -> Path | None:
-    """The object directory that belongs to a git layer, or None. Starts no process."""
+    """The object directory that belongs to a git layer, or None. Runs no program."""
     noted = _load_note(pool, layer)
     found = _objects(pool, noted[0]) if noted is not None else None
     return found if found is not None and found.is_dir() else None
 
 
 def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
-    """The object directory that a workspace's view shows.
+    """The object directory for a workspace's view.
 
-    Built here for a git layer of an earlier version, which has none, and for one whose store was
-    found damaged. `extra` are commits that a layer of an earlier version does not name. Refs whose
-    objects the owner's repository has lost by now are left out. Raises StateError when the base
-    commit itself is lost.
+    Builds it for a git layer of an earlier version, which has none, and for a damaged store.
+    `extra` are commits that a layer of an earlier version does not name. Refs whose objects are
+    missing in the owner's repository are left out. Raises StateError when the base commit itself is
+    missing.
     """
     pool, layer = Pool(plan.pool), layer_of(plan)
     found = find_store(pool, layer)
@@ -137,8 +141,8 @@ def require_store(plan: WorkspacePlan, *, extra: Sequence[str] = ()) -> Path:
 
 
 def missing_base(plan: WorkspacePlan) -> list[str]:
-    """What `pack-objects --revs` is asked for to bring a base commit to a workspace whose store
-    does not have it; empty when it does.
+    """The input of `pack-objects --revs` that adds a missing base commit to a workspace; empty
+    when its store has the commit.
     """
     noted = _load_note(Pool(plan.pool), layer_of(plan))
     if noted is None:
@@ -153,8 +157,8 @@ def missing_base(plan: WorkspacePlan) -> list[str]:
 def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
     """Builds the store of a capsule that an earlier version made from a recovery point.
 
-    That version did not record which point. Taken are those of the capsule's own name that began
-    at its base commit, or the only one that did.
+    That version did not record which point. Points with the capsule's name that start at its base
+    commit are used, or else the only one that starts there.
     """
     pool = Pool(plan.pool)
     if _load_note(pool, layer_of(plan)) is not None:
@@ -168,13 +172,13 @@ def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
 
 
 def unused(pool: Pool, used: set[str]) -> list[Path]:
-    """Notes of layers that neither exist nor are `used`, and stores that no other note names.
+    """Links of layers that neither exist nor are `used`, and stores that no other link names.
 
-    The pool's turn must be exclusive.
+    The caller must hold the pool's lock exclusively.
     """
     if not pool.history.is_dir():
         return []
-    entries = [path for path in pool.history.iterdir() if path.name[0] in "gh"]
+    entries = [path for path in pool.history.iterdir() if _is_known(path.name)]
     kept = {
         name for path in entries if (name := path.name) in used or (pool.layers / name).exists()
     }
@@ -182,8 +186,12 @@ def unused(pool: Pool, used: set[str]) -> list[Path]:
     return sorted(path for path in entries if path.name not in kept)
 
 
+def _is_known(name: str) -> bool:
+    return LayerKind.GIT.matches(name) or LayerKind.HISTORY.matches(name)
+
+
 class StoreState(NamedTuple):
-    """A store as `warm --check` finds it."""
+    """A store as checked by `warm --check`."""
 
     path: Path
     about: str
@@ -191,7 +199,7 @@ class StoreState(NamedTuple):
     size_bytes: int
     damaged: list[str]
     layers: list[str]
-    """The git layers that it belongs to."""
+    """The git layers that use it."""
 
 
 def check_stores(pool: Pool) -> list[StoreState]:
@@ -199,9 +207,9 @@ def check_stores(pool: Pool) -> list[StoreState]:
     if not pool.history.is_dir():
         return []
     names = sorted(path.name for path in pool.history.iterdir())
-    notes = {name: _load_note(pool, name) for name in names if name[0] == "g"}
+    notes = {name: _load_note(pool, name) for name in names if LayerKind.GIT.matches(name)}
     found = []
-    for name in [name for name in names if name[0] == "h"]:
+    for name in filter(LayerKind.HISTORY.matches, names):
         layers = [layer for layer, noted in notes.items() if noted is not None and noted[0] == name]
         found.append(_check_store(pool, name, layers))
     return found
@@ -231,24 +239,25 @@ def _objects(pool: Pool, name: str) -> Path:
 
 
 def layer_of(plan: WorkspacePlan) -> str:
-    """The git layer whose store a workspace's view shows.
+    """The git layer whose store is mounted in a workspace's view.
 
-    A workspace that was rolled back by an earlier version may not name one: then its store is kept
-    under a name that is made of its base commit.
+    A workspace that was rolled back by an earlier version may name none: its store then has a
+    name derived from its base commit.
     """
-    found = next((layer for layer in plan.layers if layer.startswith("g")), plan.git)
-    return found or f"g{plan.base_commit}"
+    found = next(filter(LayerKind.GIT.matches, plan.layers), plan.git)
+    return found or LayerKind.GIT.layer(plan.base_commit)
 
 
 def _name(recipe: Recipe, shallow: str) -> str:
     import hashlib  # noqa: PLC0415 - only to build
 
     parts = [*sorted(recipe.commits), "", *sorted(recipe.tags), "", shallow]
-    return f"h{hashlib.blake2b(chr(10).join(parts).encode(), digest_size=12).hexdigest()}"
+    digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=12)
+    return LayerKind.HISTORY.layer(digest.hexdigest())
 
 
 def _shallow(repository: str) -> str:
-    """Where the history of a shallow clone ends, as a digest; empty when it is complete."""
+    """A digest of a shallow clone's boundary; empty for a complete history."""
     import hashlib  # noqa: PLC0415 - only to build
 
     path = Path(repository, "shallow")
@@ -300,14 +309,14 @@ def _build(pool: Pool, name: str, repository: str, recipe: Recipe) -> None:
         try:
             os.rename(place / "tree", pool.history / name)
         except OSError:
-            # Built by two at the same time: both are the same.
+            # Two builders made the same store at the same time.
             if not (pool.history / name).is_dir():
                 raise
     files.sync_directory(pool.history)
 
 
 def link(source: Path, target: Path) -> None:
-    """A pack of a store under another name, without a second copy where that is possible."""
+    """Hard-links a pack, or copies it where that is not possible."""
     try:
         os.link(source, target)
     except OSError:
@@ -322,13 +331,13 @@ def _find_earlier(
     pool: Pool, repository: str, recipe: Recipe, shallow: str
 ) -> tuple[Path, tuple[_Step, ...]]:
     """The packs of the newest store whose commits are all reachable from those of the recipe."""
-    places = [path for path in pool.history.iterdir() if path.name[0] == "h"]
+    places = [path for path in pool.history.iterdir() if LayerKind.HISTORY.matches(path.name)]
     places.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for place in places[:_MOST_CANDIDATES]:
         store = _load_store(pool, place.name)
         if store is None or store.shallow != shallow or not store.steps:
             continue
-        # When they are many, all but the first are packed again, as one.
+        # If there are many packs, all but the first are packed again as one.
         steps = store.steps if len(store.steps) < _MOST_STEPS else store.steps[:1]
         if packs.contains(repository, recipe.commits, steps[-1].commits):
             return _objects(pool, place.name) / "pack", steps
@@ -336,11 +345,11 @@ def _find_earlier(
 
 
 def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Recipe:
-    """What the refs of a layer name that was made by an earlier version."""
+    """The recipe for the refs of a layer made by an earlier version."""
     path = Pool(plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
     content = files.read_regular(path, limit_bytes=_REFS_LIMIT_BYTES)
     if content is None:
-        # A copy that was rolled back: an agent may have written the refs in it.
+        # In a rolled-back copy an agent may have written the refs.
         refs = git.refs_below("refs/", cwd=plan.repository)
     else:
         rows = [line.partition(" ") for line in os.fsdecode(content).split("\n") if line]
@@ -356,7 +365,7 @@ def _recipe_of_refs(plan: WorkspacePlan, layer: str, extra: Sequence[str]) -> Re
 
 
 def _without_lost(repository: str, recipe: Recipe) -> Recipe:
-    """The recipe without what the repository has lost."""
+    """The recipe without the objects that the repository no longer has."""
     kinds = packs.kinds(repository, [*recipe.commits, *recipe.tags])
     _require_base(repository, recipe.commits[0], kinds)
     return recipe._replace(
@@ -368,6 +377,67 @@ def _without_lost(repository: str, recipe: Recipe) -> Recipe:
 def _require_base(repository: str, commit: str, kinds: dict[str, str]) -> None:
     if kinds.get(commit) != "commit":
         raise StateError(
-            f"the repository `{repository}` has lost the commit `{commit}`",
-            hint="atoll rm --force keeps the files of the capsule",
+            f"the repository `{repository}` no longer has the commit `{commit}`",
+            hint="atoll rm --force saves the capsule's files",
         )
+
+
+_OBJECTS = (WORKSPACE, ".git", "objects")
+_CHUNK_BYTES = 8 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OBJECT = re.compile("[0-9a-f]{38}([0-9a-f]{24})?")
+
+
+def restore_base(plan: WorkspacePlan) -> None:
+    """Repairs a workspace whose branch was lost in a power failure: adds its base commit.
+
+    The exported commit is in the owner's repository but not in the capsule's history store. An
+    agent could write to these files before: no link is followed.
+    """
+    wanted = missing_base(plan)
+    if not wanted:
+        return
+    pool = Pool(plan.pool)
+    tree = pool.tree(plan.upper)
+    _remove_empty_objects(tree)
+    with pool.building() as place:
+        for name in packs.pack(plan.repository, place, wanted):
+            # The index is copied last: git uses a pack once its index exists.
+            for suffix in ("pack", "idx"):
+                _copy(place / f"{name}.{suffix}", tree, f"{name}.{suffix}")
+
+
+def _copy(source: Path, tree: Path, name: str) -> None:
+    relative = "/".join((*_OBJECTS, "pack", name))
+    with source.open("rb") as stream:
+        files.write_beneath(tree, relative, stream.read(_CHUNK_BYTES))
+        while chunk := stream.read(_CHUNK_BYTES):
+            files.write_beneath(tree, relative, chunk, append=True)
+
+
+def _remove_empty_objects(tree: Path) -> None:
+    """Removes empty loose objects, left by a power failure, which git would take for present."""
+    opened = [os.open(tree, _DIRECTORY)]
+    try:
+        with suppress(OSError):
+            for name in _OBJECTS:
+                opened.append(os.open(name, _DIRECTORY, dir_fd=opened[-1]))
+            for number in range(256):
+                _remove_empty_in(f"{number:02x}", opened[-1])
+    finally:
+        for handle in opened:
+            os.close(handle)
+
+
+def _remove_empty_in(name: str, parent: int) -> None:
+    try:
+        handle = os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError:
+        return
+    try:
+        for entry in [entry for entry in os.listdir(handle) if _OBJECT.fullmatch(entry)]:
+            status = os.stat(entry, dir_fd=handle, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                os.unlink(entry, dir_fd=handle)
+    finally:
+        os.close(handle)

@@ -1,11 +1,11 @@
 """Git LFS objects for capsules: those that the commits of a history store need, and no others.
 
-They lie beside the store's git objects, as hard links to the owner's:
+They are beside the store's git objects, as hard links to the owner's:
 
     ROOT/history/hID/lfs/objects/AA/BB/OID
 
-A view shows them read-only where git-lfs looks for the objects of an alternate. So a file can be
-checked out again inside, without a network and without a copy of the owner's whole LFS store.
+A view mounts them read-only where git-lfs looks for the objects of an alternate, so that files can
+be checked out in the capsule without a network and without a copy of the owner's LFS store.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from pathlib import Path
 
 from atoll.drivers.layers.packs import CONSTANT
 from atoll.host import git, programs
-from atoll.host.intake.large import SMALLEST_POINTER_BYTES, parse_batch
-from atoll.host.lfs import LfsStore
+from atoll.host.intake.lfs_objects import SMALLEST_POINTER_BYTES, LfsStore, parse_batch
 from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
 
 _OFFLINE = ("-c", "lfs.url=none:", "-c", "lfs.skipDownloadErrors=true")
-"""A commit may come from a capsule, and its `.lfsconfig` could name any server. What the owner's
-store lacks stays a pointer."""
+"""A commit may come from a capsule, and its `.lfsconfig` could name any server. Objects that the
+owner's store lacks stay pointers."""
 WITHOUT = (
     "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
 )  # fmt: skip
@@ -31,10 +30,10 @@ FILTER = (
     ("filter.lfs.process", "git-lfs filter-process"), ("filter.lfs.smudge", "git-lfs smudge -- %f"),
     ("filter.lfs.clean", "git-lfs clean -- %f"), ("filter.lfs.required", "true"),
 )  # fmt: skip
-"""What `git lfs install` sets."""
+"""The settings of `git lfs install`."""
 _PORTION = 50_000
 _COPIED_BYTES = 1 << 30
-"""At most this much is copied into a store where it cannot be linked; the rest is left out."""
+"""The limit for copies where linking is not possible; further objects are left out."""
 _FOR_OTHERS = stat.S_IROTH
 
 
@@ -44,8 +43,8 @@ def owner_store(repository: str, keep_fds: Sequence[int] = ()) -> LfsStore:
 
 
 def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, ...]:
-    """Options for a git that makes files of a commit: git-lfs reads the owner's store, writes
-    nothing to layers and uses no network. Without git-lfs its files stay pointers.
+    """Git options for checking out a commit into a layer: git-lfs reads the owner's store, writes
+    nothing to layers and uses no network. Without git-lfs, files stay pointers.
     """
     if programs.find_program("git-lfs") is None:
         return WITHOUT
@@ -54,20 +53,20 @@ def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, .
 
 
 def filter_options() -> tuple[str, ...]:
-    """Options for a git without settings that makes files of a commit in a checkout: of all
-    filters git-lfs alone runs, and uses no network.
+    """Git options for checking out a commit without the owner's settings: git-lfs is the only
+    filter, and uses no network.
     """
     return (*(word for key, value in FILTER for word in ("-c", f"{key}={value}")), *_OFFLINE)
 
 
-def is_at_fault(said: str) -> bool:
-    """Whether git failed because git-lfs did, as it does on a pointer to an absurd size."""
-    return "git-lfs" in said or "filter 'lfs'" in said or "filter lfs failed" in said
+def is_at_fault(output: str) -> bool:
+    """Whether git failed because git-lfs did, as it does on a pointer with an absurd size."""
+    return "git-lfs" in output or "filter 'lfs'" in output or "filter lfs failed" in output
 
 
 def link_objects(repository: str, commits: Sequence[str], target: Path) -> None:
-    """Fills `target/objects` with the objects that files of these commits and of their parents
-    refer to: one parent of a recovery point is the index.
+    """Fills `target/objects` with the objects that these commits and their parents refer to: one
+    parent of a recovery point is the index.
     """
     source = owner_store(repository)
     if not source.objects.is_dir():
@@ -86,8 +85,8 @@ def link_objects(repository: str, commits: Sequence[str], target: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """False when a link is not possible, or could not be read by the user id that a capsule of
-    root's runs with.
+    """Returns False if linking is not possible, or if the sandbox user of a root owner could not
+    read the link.
     """
     real = Path(os.path.realpath(source))
     if os.geteuid() == 0 and not real.stat().st_mode & _FOR_OTHERS:
@@ -107,7 +106,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _pointers(repository: str, commits: Sequence[str]) -> Iterator[Pointer]:
-    """The pointers in the trees of commits."""
+    """The LFS pointers in the trees of commits."""
     names: dict[str, None] = {}
     parents = git.git(
         "rev-parse", *(f"{commit}^@" for commit in commits), cwd=repository, env=CONSTANT

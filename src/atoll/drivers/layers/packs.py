@@ -1,7 +1,7 @@
 """Packs of objects that are reachable from given commits of the owner's repository.
 
-Git is asked on the host, in the owner's repository, with settings that do not depend on it: no
-replaced objects, no grafts, nothing fetched.
+Git runs on the host, in the owner's repository, with settings independent of it: no replaced
+objects, no grafts, no fetching.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from atoll.host import files, git
 
 _CHUNK_BYTES = 8 << 20
 _CHECKSUM_BYTES = 32
-"""Of the longest checksum that git writes: SHA-256."""
+"""The longest checksum that git writes: SHA-256."""
 _FIELDS = 2
 _KINDS = ("commit", "tag", "tree", "blob")
 CONSTANT = {
-    # The objects themselves count, not what the owner has put in their place.
+    # Use the objects themselves, not their replacements.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_GRAFT_FILE": f"{os.devnull}/none",
     "GIT_ALLOW_PROTOCOL": "none",
@@ -28,11 +28,11 @@ _PACK = (
     *git.DURABLE, "-c", "pack.packSizeLimit=0", "-c", "pack.writeReverseIndex=false",
     "pack-objects", "-q", "--revs", "--non-empty", "--delta-base-offset", "--window=0",
 )  # fmt: skip
-"""Deltas that the owner's packs have are reused; new ones are not searched for."""
+"""Reuses deltas of the owner's packs and searches for no new ones."""
 
 
 def pack(repository: str, directory: Path, wanted: Sequence[str]) -> list[str]:
-    """Packs what is reachable from `wanted`; the names of the packs, none if all was excluded.
+    """Packs what is reachable from `wanted`; returns pack names, empty if all was excluded.
 
     Git writes temporary files to its object directory and renames them: that must be in the pool,
     which may be on another filesystem than the repository.
@@ -61,7 +61,7 @@ def contains(repository: str, commits: Sequence[str], parts: Sequence[str]) -> b
 
 
 def kinds(repository: str, names: Sequence[str]) -> dict[str, str]:
-    """What the named objects are; those that are not in the repository are left out."""
+    """The types of the named objects; missing objects are left out."""
     answer = git.git(
         "cat-file", "--batch-check=%(objectname) %(objecttype)",
         cwd=repository, env=CONSTANT, stdin=_lines(names),
@@ -82,7 +82,7 @@ def first_parents(repository: str, commits: Sequence[str]) -> dict[str, str]:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether a pack or its index ends with the checksum of what comes before."""
+    """Whether a pack or its index ends with the checksum of its content."""
     import hashlib  # noqa: PLC0415 - only to check
 
     digests = (hashlib.sha1(usedforsecurity=False), hashlib.sha256())
@@ -104,7 +104,7 @@ def is_sound(path: Path) -> bool:
 
 
 def quoted_path(path: str) -> str:
-    """A path as git reads it in a list of object directories."""
+    """A path quoted for a list of alternate object directories."""
     if ":" not in path and not path.startswith('"'):
         return path
     escaped = path.replace("\\", "\\\\").replace('"', '\\"')

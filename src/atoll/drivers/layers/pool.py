@@ -1,12 +1,12 @@
-"""Where a project's layers lie: built aside, synced, renamed into place, never changed again.
+"""The pool of a project's layers: built in a temporary directory, synced, renamed, immutable.
 
-    ROOT/layers/ID/tree      what the layer holds, below `workspace/`, `home/` and `tmp/`
-    ROOT/layers/ID/layer.json  what it is; there is none in an upper layer that is still written
-    ROOT/layers/ID/work      overlayfs' own scratch place, beside such an upper layer
+    ROOT/layers/ID/tree      the content, below `workspace/`, `home/` and `tmp/`
+    ROOT/layers/ID/layer.json  the description; absent while an upper layer is in use
+    ROOT/layers/ID/work      overlayfs' work directory beside such an upper layer
     ROOT/history/            git objects that capsules can read: see `history.py`
     ROOT/inside/             mount points of a capsule's view, the same for all of a project
 
-A layer's name says what it holds; a directory of that name is a whole layer or does not exist.
+A layer's id is derived from its content; a directory of that name is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.host import files
 from atoll.model.errors import DriverError, PrerequisiteError, StateError
+from atoll.model.layers import LayerKind
 
 if TYPE_CHECKING:
-    from atoll.host.trees import Manifest
+    from atoll.host.tree.manifests import Manifest
 
 _BUILDING = ".new-"
 _FEW = 100
@@ -33,20 +34,20 @@ _DIGESTS = "digests.json"
 WORKSPACE = "workspace"
 
 Tell = Callable[[str, int, int, int, int], None]
-"""Hears (what is frozen, files done, files in all, bytes done, bytes in all)."""
+"""Receives (layer being frozen, files done, files in total, bytes done, bytes in total)."""
 
 
 class Layer(NamedTuple):
-    """A frozen layer, as its `layer.json` tells."""
+    """A frozen layer, as described by its `layer.json`."""
 
     id: str
     kind: str
     below: tuple[str, ...] = ()
-    """The layers that a delta needs under it, the lowest first."""
+    """The layers below a delta, lowest first."""
     files: int = 0
     bytes: int = 0
     about: str = ""
-    """What people would call it: a commit, a directory, a snapshot."""
+    """A description for people: a commit, a directory, a snapshot."""
 
     @property
     def stack(self) -> tuple[str, ...]:
@@ -67,24 +68,22 @@ class Pool:
 
     @property
     def state(self) -> Path:
-        """Where a view shows all that a capsule may write: workspace, home and tmp."""
+        """The mount point of everything that a capsule may write: workspace, home and tmp."""
         return self.inside / "state"
 
     @property
     def objects(self) -> Path:
-        """Where a view shows the history store of its git layer."""
+        """The mount point of the history store."""
         return self.inside / "objects"
 
     @property
     def large_files(self) -> Path:
-        """Where a view shows the Git LFS objects of its git layer: git-lfs looks for those of an
-        alternate beside it.
-        """
+        """The mount point of the LFS objects, where git-lfs looks for those of an alternate."""
         return self.inside / "lfs"
 
     @contextmanager
     def turn(self, *, shared: bool) -> Iterator[None]:
-        """Shared while layers are chosen and built, alone while unused ones are collected."""
+        """Locks the pool: shared to select and build layers, exclusively to collect unused ones."""
         self.make()
         handle = os.open(self.layers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -114,7 +113,7 @@ class Pool:
 
     @contextmanager
     def building(self) -> Iterator[Path]:
-        """A place to build a layer in; goes away unless it was frozen."""
+        """A directory for building a layer; removed unless it was frozen."""
         place = self.layers / f"{_BUILDING}{os.urandom(6).hex()}"
         (place / "tree").mkdir(parents=True, mode=0o755)
         try:
@@ -126,9 +125,9 @@ class Pool:
                 files.remove_tree(place, within=self.root)
 
     def freeze(self, place: Path, layer: Layer, *, digests: dict[str, str] | None = None) -> Layer:
-        """Makes what was built the layer of its name. The same made twice is one.
+        """Turns what was built into a layer. Freezing the same content twice is fine.
 
-        `digests` are those of the files below `workspace/`, where the builder knows them.
+        `digests` are those of the files below `workspace/`, if the builder knows them.
         """
         if digests is None:
             found = _scan(place / "tree" / WORKSPACE)
@@ -147,12 +146,16 @@ class Pool:
         return layer
 
     def freeze_moment(self, place: Path, *, about: str = "") -> Layer:
-        """Makes what was built a layer that holds a capsule's own state at one moment.
+        """Turns what was built into a layer with a capsule's state at one moment.
 
-        Without digests and without waiting for the disk: the point that needs it is marked when
-        it has been synced.
+        Computes no digests and does not wait for the disk: the snapshot that needs the layer is
+        marked once it is synced.
         """
-        layer = Layer(id=f"s{place.name.removeprefix(_BUILDING)}", kind="snapshot", about=about)
+        layer = Layer(
+            id=LayerKind.SNAPSHOT.layer(place.name.removeprefix(_BUILDING)),
+            kind="snapshot",
+            about=about,
+        )
         (place / _DIGESTS).write_text("{}")
         (place / "layer.json").write_text(json.dumps(layer._asdict()))
         os.rename(place, self.layers / layer.id)
@@ -160,12 +163,12 @@ class Pool:
 
     @staticmethod
     def _digests(root: Path) -> dict[str, str]:
-        from atoll.host.contents import digest_entries  # noqa: PLC0415 - only to freeze or check
+        from atoll.host.tree.file_contents import digest_entries  # noqa: PLC0415 - only to freeze or check
 
         return digest_entries(root, _scan(root)) if root.is_dir() else {}
 
     def damage(self, layer: Layer) -> list[str]:
-        """What in a layer is not as it was frozen: paths, empty when all is well."""
+        """The paths in a layer that differ from what was frozen; empty if it is intact."""
         content = files.read_regular(self.layers / layer.id / _DIGESTS, limit_bytes=1 << 31)
         try:
             expected: dict[str, str] = json.loads(content or b"")
@@ -177,25 +180,19 @@ class Pool:
         changed = {path for path in expected.keys() & now.keys() if expected[path] != now[path]}
         return sorted(changed | (expected.keys() ^ now.keys()))
 
-    def new_upper(self) -> str:
-        """A layer to write to."""
-        layer = f"u{os.urandom(6).hex()}"
-        self.make_upper(layer)
-        return layer
-
     def make_upper(self, layer: str) -> None:
         place = self.layers / layer
         for part in ("work", "tree"):
             (place / part).mkdir(parents=True, exist_ok=True, mode=0o755)
 
     def remains(self) -> list[Path]:
-        """What builders that were killed left. Only to be asked when the pool's turn is ours."""
+        """Remains of killed builders. The caller must hold the pool's lock exclusively."""
         places = (
             self.layers,
             self.root,
             *(self.root / name for name in ("commits", "pins", "history")),
         )
-        # Nothing else here has a hidden name.
+        # No other hidden names are used here.
         return [
             p for place in places if place.is_dir() for p in place.iterdir() if p.name[0] == "."
         ]
@@ -205,13 +202,17 @@ class Pool:
         return status.f_bavail * status.f_frsize
 
 
-def sync(place: Path) -> None:
-    """Has a tree written to its disk: by name if it is small, else with all of its filesystem,
-    where others may have much more to write.
-    """
-    from atoll.host import kernel, trees  # noqa: PLC0415 - libc is not for every command
+def new_upper() -> str:
+    """A name for an upper layer that no other layer has."""
+    return LayerKind.UPPER.layer(os.urandom(6).hex())
 
-    found = list(islice(trees.walk(place), _FEW + 1))
+
+def sync(place: Path) -> None:
+    """Syncs a tree to disk: file by file if it is small, otherwise its entire filesystem."""
+    from atoll.host import kernel  # noqa: PLC0415 - libc is not for every command
+    from atoll.host.tree import manifests  # noqa: PLC0415 - libc is not for every command
+
+    found = list(islice(manifests.walk(place), _FEW + 1))
     if len(found) > _FEW:
         kernel.sync_filesystem(place)
         return
@@ -223,21 +224,21 @@ def sync(place: Path) -> None:
                 files.sync_directory(place / path)
         files.sync_directory(place)
     except PermissionError:
-        # Something in it is closed to its owner, who cannot name it then.
+        # An entry is not accessible to its owner, so it cannot be synced by name.
         kernel.sync_filesystem(place)
 
 
 def _scan(root: Path) -> Manifest:
     """The regular files of a tree."""
-    from atoll.host import trees  # noqa: PLC0415 - only to freeze or check
+    from atoll.host.tree import manifests  # noqa: PLC0415 - only to freeze or check
 
-    found = trees.scan(root).entries if root.is_dir() else {}
+    found = manifests.scan(root).entries if root.is_dir() else {}
     return {path: stamp for path, stamp in found.items() if stamp.is_file}
 
 
 def _explained(error: OSError | DriverError, place: Path) -> Exception:
-    from atoll.host import space  # noqa: PLC0415 - only when something is wrong
+    from atoll.host import disk_space  # noqa: PLC0415 - only when something is wrong
 
-    if space.is_shortage(error):
+    if disk_space.is_shortage(error):
         return PrerequisiteError(f"no space left in `{place}`", hint=f"df -h '{place}'; atoll gc")
     return error

@@ -1,6 +1,6 @@
-"""What this host's filesystem and kernel can do, found out by trying, never by their names.
+"""Probes what this host's filesystem and kernel support, by trying it out.
 
-An answer holds for one place, user, kernel and boot; it is kept in Atoll's home for that long.
+A result is valid for one directory, user, kernel and boot, and is cached in Atoll's home.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.drivers.layers import volumes
+from atoll.drivers.contracts import ProbeResult
+from atoll.drivers.layers import subvolumes
+from atoll.drivers.layers.build_view import PRIVILEGED, ROOTLESS, OverlayMode, open_build_view
 from atoll.drivers.layers.pool import Pool
-from atoll.drivers.layers.workbench import PRIVILEGED, ROOTLESS, OverlayWay, open_bench
 from atoll.host import files
-from atoll.host.nursery import Nursery
+from atoll.host.forkserver import ForkServer
 from atoll.host.process import run
 from atoll.model.errors import AtollError
 
 _FILE = "probes.json"
 _TRIAL = ".probe-"
-_WAYS = {"privileged": PRIVILEGED, "rootless": ROOTLESS}
+_MODES = {"privileged": PRIVILEGED, "rootless": ROOTLESS}
 
 
-def overlay_way(name: str) -> OverlayWay:
-    return _WAYS[name]
+def overlay_mode(name: str) -> OverlayMode:
+    return _MODES[name]
 
 
-def find_overlay(home: Path) -> tuple[str | None, str]:
-    """The name of the way in which overlays can be mounted here, or None; and the reason."""
-    return remembered(home, "overlay", _try_overlay)
+def find_overlay(home: Path) -> ProbeResult:
+    """Whether overlays can be mounted here, and how: its `mode` is for `overlay_mode`."""
+    return ProbeResult(*remembered(home, "overlay", _try_overlay))
 
 
-def find_btrfs(home: Path) -> tuple[str | None, str]:
-    return remembered(home, "btrfs", _try_btrfs)
+def find_btrfs(home: Path) -> ProbeResult:
+    return ProbeResult(*remembered(home, "btrfs", _try_btrfs))
 
 
-def find_reflink(home: Path) -> tuple[str | None, str]:
-    return remembered(home, "reflink", _try_reflink)
+def find_reflink(home: Path) -> ProbeResult:
+    return ProbeResult(*remembered(home, "reflink", _try_reflink))
 
 
 def boot_id() -> str:
@@ -55,15 +56,15 @@ def remembered(
     *,
     is_curable: bool = False,
 ) -> tuple[str | None, str]:
-    """What a probe says, which gets an empty directory; asked once per boot.
+    """Runs a probe in an empty directory, once per boot, and returns its cached result.
 
-    A failure that `is_curable` while the machine runs is not remembered.
+    A failure that `is_curable` without a reboot is not cached.
     """
     circumstances = [boot_id(), os.geteuid(), os.stat(home).st_dev, os.uname().release]
     known = _load(home, circumstances)
     if name not in known:
         with _turn(home):
-            # Somebody else may have found out meanwhile.
+            # Another process may have cached a result in the meantime.
             known = _load(home, circumstances)
             if name not in known:
                 import tempfile  # noqa: PLC0415 - once per boot
@@ -78,7 +79,7 @@ def remembered(
 
 @contextmanager
 def _turn(home: Path) -> Iterator[None]:
-    """One at a time. The lock is on the directory itself and leaves nothing."""
+    """Serialises probes. The lock is on the directory itself and leaves no file."""
     handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -88,7 +89,7 @@ def _turn(home: Path) -> Iterator[None]:
 
 
 def sweep(home: Path, *, dry_run: bool = False) -> list[Path]:
-    """Removes what probes that were killed left; returns it."""
+    """Removes and returns the remains of killed probes."""
     with _turn(home):
         found = [*home.glob(f"{_TRIAL}*"), *home.glob(f".{_FILE}.*")]
         for path in [] if dry_run else found:
@@ -97,7 +98,7 @@ def sweep(home: Path, *, dry_run: bool = False) -> list[Path]:
 
 
 def _load(home: Path, circumstances: list[object]) -> dict[str, Any]:
-    """What is known under these circumstances."""
+    """The cached results for these circumstances."""
     content = files.read_regular(home / _FILE, limit_bytes=1 << 16)
     try:
         known = json.loads(content or b"{}")
@@ -110,7 +111,7 @@ def _load(home: Path, circumstances: list[object]) -> dict[str, Any]:
 
 def _try_overlay(place: Path) -> tuple[str | None, str]:
     reasons = []
-    for name, way in _WAYS.items():
+    for name, way in _MODES.items():
         if way is PRIVILEGED and os.geteuid() != 0:
             continue
         try:
@@ -123,41 +124,41 @@ def _try_overlay(place: Path) -> tuple[str | None, str]:
     return None, "; ".join(reasons)
 
 
-def _mount_one(pool: Pool, way: OverlayWay) -> None:
-    """Mounts a small overlay, writes through it, and sees that the lower layer stays as it was."""
+def _mount_one(pool: Pool, way: OverlayMode) -> None:
+    """Mounts a small overlay, writes through it, and checks that the lower layer is unchanged."""
     pool.make()
     lower = pool.tree("lower")
     (lower / "d").mkdir(parents=True)
     (lower / "d" / "f").write_text("lower")
-    nursery = Nursery(str(pool.root))
+    forkserver = ForkServer(str(pool.root))
     try:
         with pool.building() as building:
-            with open_bench(pool, nursery, way, building, ["lower"]) as inside:
+            with open_build_view(pool, forkserver, way, building, ["lower"]) as inside:
                 run(("sh", "-c", "test -s d/f && echo upper > d/f && mkdir e"), within=inside)
             seen = (building / "tree" / "d" / "f").read_text().strip()
     finally:
-        nursery.close()
+        forkserver.close()
     if (lower / "d" / "f").read_text() != "lower" or seen != "upper":
-        raise OSError("an overlay was mounted, but does not keep its layers apart")
+        raise OSError("an overlay was mounted, but writes to it change its lower layer")
 
 
 def _try_btrfs(place: Path) -> tuple[str | None, str]:
     try:
-        volumes.create(place / "one")
-        volumes.snapshot(place / "one", place / "two")
+        subvolumes.create(place / "one")
+        subvolumes.snapshot(place / "one", place / "two")
     except OSError as error:
-        return None, f"no subvolume can be made: {error.strerror}"
+        return None, f"cannot create a subvolume: {error.strerror}"
     finally:
         for name in ("one", "two"):
-            volumes.remove(place / name, within=place)
-    return "btrfs", "a subvolume was made, snapshot and removed"
+            subvolumes.remove(place / name, within=place)
+    return "btrfs", "a subvolume was created, snapshotted and removed"
 
 
 def _try_reflink(place: Path) -> tuple[str | None, str]:
     source = place / "source"
     source.write_bytes(b"x" * 4096)
     try:
-        volumes.clone_file(source, place / "target")
+        subvolumes.clone_file(source, place / "target")
     except OSError as error:
-        return None, f"no file can be cloned: {error.strerror}"
+        return None, f"cannot clone a file: {error.strerror}"
     return "reflink", "a file was cloned"

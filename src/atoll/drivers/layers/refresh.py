@@ -1,8 +1,8 @@
-"""Brings dependency layers up to date without a walk, from the list of files that have changed.
+"""Updates dependency layers without a walk, from a list of changed files.
 
-The list comes from the daemon's watch on the checkout. Only changes of single files are made here,
-where nothing but these files has to be looked at. Everything else is left to a walk: changed
-directories, ignore rules, newly ignored files, whatever may be a secret.
+The list comes from the daemon's watch on the checkout. Only changes of single files are handled
+here. Everything else is left to a walk: changed directories, ignore rules, newly ignored files,
+and possible secrets.
 """
 
 from __future__ import annotations
@@ -12,42 +12,58 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from atoll.drivers.layers.carried import Carried, Part, Watched, ground_key, is_whole, save_carried
-from atoll.drivers.layers.carry import skipper
-from atoll.drivers.layers.deltas import CHANGES, DEEPEST, describe, lies, make_room, name_content
+from atoll.drivers.layers.carry_selection import skipper
+from atoll.drivers.layers.deltas import (
+    CHANGES,
+    DEEPEST,
+    Occupied,
+    describe,
+    is_within,
+    make_room,
+    name_content,
+)
+from atoll.drivers.layers.dependency_layers import (
+    DependencyLayer,
+    DependencyLayers,
+    WatchedChanges,
+    ground_key,
+    is_whole,
+    save_carried,
+)
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.ignore_rules import stamp_rules, stamp_settings
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import Source
-from atoll.drivers.layers.whiteouts import Occupied
-from atoll.host import copying, git, manifests, trees
-from atoll.host.trees import Manifest, Stamp
+from atoll.host import git
+from atoll.host.tree import layer_copy, manifests
+from atoll.host.tree.manifests import Manifest, Stamp
 from atoll.model import secretfiles
 from atoll.model.errors import AtollError
+from atoll.model.layers import LayerKind
 from atoll.model.plan import Ground
 
 _FEW = 256
-"""With more changed files than this, a walk is not much slower."""
+"""With more changed files than this, a walk is about as fast."""
 _QUIET = 64
-"""As many changes of files that are not carried are told again rather than written down."""
+"""Up to this many changes of files that are not carried are reported again instead of recorded."""
 _MOST_MOVED = 20_000
-"""Between two commits with more changed paths than this, a walk is not much slower."""
+"""With more changed paths between two commits than this, a walk is about as fast."""
 _RULES = frozenset({".gitignore", "atoll.toml"})
 _REMOVED = Stamp(0, 0, 0, 0, 0)
 
 
 def refresh_carried(
-    pool: Pool, source: Source, ground: Ground, known: Carried, watched: Watched
-) -> Carried | None:
-    """The layers with the changes that `watched` lists; None when a walk is needed."""
+    pool: Pool, source: Source, ground: Ground, known: DependencyLayers, watched: WatchedChanges
+) -> DependencyLayers | None:
+    """The layers with the changes in `watched`; None when a walk is needed."""
     checkout, paths = source.checkout, watched.paths
     if paths is None or len(paths) > _FEW or known.ground != ground_key(ground):
         return None
     by_part = _sort(known, paths) if _are_rules_kept(source, known, paths) else None
-    # Before anything is copied: what changes meanwhile has another stamp.
+    # Taken before anything is copied, so that later changes get another fingerprint.
     stamps = fingerprint(checkout, known.directories, known.rest)
     in_root = any("/" not in path.rstrip("/") for path in paths)
-    # A stamp of the root that changes without a reported change there needs a walk, too.
+    # A fingerprint of the root that changes without a reported change needs a walk, too.
     is_unexplained = stamps[ROOT] != known.root and not in_root
     if by_part is None or is_unexplained:
         return None
@@ -75,58 +91,60 @@ def refresh_carried(
     return made
 
 
-def _renew(job: _Job, part: Part, paths: list[str] | None, *, is_explained: bool) -> Part | None:
+def _renew(
+    job: _Job, part: DependencyLayer, paths: list[str] | None, *, is_explained: bool
+) -> DependencyLayer | None:
     """The part with these changes; None when a walk is needed."""
     if not is_whole(job.pool, part):
         return None
     if paths is not None:
         return _freeze_files(job, part, paths)
-    # Else something has changed that the watch does not know of.
+    # Otherwise something changed that the watch did not report.
     return part if is_explained else None
 
 
-def _are_rules_kept(source: Source, known: Carried, paths: Sequence[str]) -> bool:
-    """Whether the same entries are ignored as before, and none that is carried is now tracked."""
+def _are_rules_kept(source: Source, known: DependencyLayers, paths: Sequence[str]) -> bool:
+    """Whether the same entries are ignored as before, and no carried one is now tracked."""
     if known.settings != stamp_settings(source.checkout, known.watched):
         return False
     if known.commit == source.commit:
-        # Without a reported change, a changed stamp is one that the watch does not know of.
+        # A changed fingerprint without a reported change: the watch missed something.
         now = stamp_rules(source.checkout, known.watched, source.commit)
         return bool(paths) or known.rules == now
-    # A layer of rules of our own has to fit what is tracked: rare, and left to a walk.
+    # Atoll's own ignore rules must match what is tracked: rare, and left to a walk.
     return bool(known.commit) and known.own_rules is None and _is_apart(source, known)
 
 
-def _is_apart(source: Source, known: Carried) -> bool:
-    """Whether what differs between the commit of before and this one touches nothing carried."""
+def _is_apart(source: Source, known: DependencyLayers) -> bool:
+    """Whether the changes since the previous commit affect no carried path."""
     try:
         listed = git.git(
             "diff", "--no-ext-diff", "--no-renames", "--name-only", "-z",
             known.commit, source.commit, cwd=source.checkout,
         )  # fmt: skip
     except AtollError:
-        # The commit of before is gone.
+        # The previous commit no longer exists.
         return False
     moved = [path for path in listed.text.split("\0") if path]
     carried = (*known.directories, *known.rest, *(entry.path for entry in known.left_out))
     if len(moved) > _MOST_MOVED or any(
-        os.path.basename(path) in _RULES or lies(path, carried) for path in moved
+        os.path.basename(path) in _RULES or is_within(path, carried) for path in moved
     ):
         return False
     occupied = Occupied(source.checkout, source.commit, known.directories)
     return not any(occupied.is_hidden_by(part) for part in known.parts)
 
 
-def _is_explained(part: Part, known: Carried, paths: Sequence[str]) -> bool:
-    """Whether the stamp has changed because of other files in the same directories."""
+def _is_explained(part: DependencyLayer, known: DependencyLayers, paths: Sequence[str]) -> bool:
+    """Whether other files in the same directories explain the changed fingerprint."""
     if part.name != REST:
         return False
     beside = {os.path.dirname(path) for path in known.rest}
     return any(os.path.dirname(path.rstrip("/")) in beside for path in paths)
 
 
-def _sort(known: Carried, paths: Sequence[str]) -> dict[str, list[str]] | None:
-    """The paths by part, those outside of all parts as `ROOT`; None when a walk is needed."""
+def _sort(known: DependencyLayers, paths: Sequence[str]) -> dict[str, list[str]] | None:
+    """The paths by part, those outside all parts as `ROOT`; None when a walk is needed."""
     found: dict[str, list[str]] = {}
     left_out = [entry.path for entry in known.left_out]
     for path in paths:
@@ -138,9 +156,9 @@ def _sort(known: Carried, paths: Sequence[str]) -> dict[str, list[str]] | None:
         if path in left_out:
             return None
         is_directory = path.endswith("/")
-        if lies(path, left_out):
+        if is_within(path, left_out):
             continue
-        if path.split("/")[0] in known.directories or lies(path, known.rest):
+        if path.split("/")[0] in known.directories or is_within(path, known.rest):
             if is_directory:
                 return None
             part = above[0] if above and above[0] in known.directories else REST
@@ -150,9 +168,9 @@ def _sort(known: Carried, paths: Sequence[str]) -> dict[str, list[str]] | None:
     return found
 
 
-def _may_be_carried(checkout: str, known: Carried, paths: list[str]) -> bool:
-    """Whether one of the paths is for capsules, or makes something be, though no part has it yet:
-    a new directory, a file in a directory without tracked files, an ignored file.
+def _may_be_carried(checkout: str, known: DependencyLayers, paths: list[str]) -> bool:
+    """Whether a path must be carried, or causes another one to be, though no part has it yet: a new
+    directory, a file in a directory without tracked files, an ignored file.
     """
     there = [path for path in paths if os.path.lexists(f"{checkout}/{path}")]
     if not there:
@@ -170,13 +188,13 @@ def _may_be_carried(checkout: str, known: Carried, paths: list[str]) -> bool:
 class _Job(NamedTuple):
     pool: Pool
     checkout: str
-    skip: trees.Skip
+    skip: manifests.Skip
     rest: tuple[str, ...]
     occupied: Occupied
 
 
 class _Entry(NamedTuple):
-    """As much of a directory entry as rules ask for."""
+    """The subset of `os.DirEntry` that the rules use."""
 
     name: str
     status: os.stat_result
@@ -186,12 +204,12 @@ class _Entry(NamedTuple):
         return self.status
 
 
-def _freeze_files(job: _Job, part: Part, paths: list[str]) -> Part | None:
-    """The part with one more layer, which holds these files; None when a walk is needed."""
+def _freeze_files(job: _Job, part: DependencyLayer, paths: list[str]) -> DependencyLayer | None:
+    """The part with one more layer that holds these files; None when a walk is needed."""
     pool, checkout = job.pool, job.checkout
     if len(part.layers) > DEEPEST:
         return None
-    entries = trees.scan(Path(checkout), below=_with_parents(paths), skip=_nothing).entries
+    entries = manifests.scan(Path(checkout), below=_with_parents(paths), skip=_nothing).entries
     changed = [path for path in paths if path in entries]
     removed = [path for path in paths if path not in entries]
     if any(p in job.rest or p.rpartition("/")[0] not in entries for p in removed):
@@ -200,24 +218,30 @@ def _freeze_files(job: _Job, part: Part, paths: list[str]) -> Part | None:
         return None
     if any(_needs_walk(job, path, entries[path]) for path in changed):
         return None
-    changes = trees.Difference(changed, removed)
+    changes = manifests.Difference(changed, removed)
     with pool.building() as place:
         make_room(place)
         target = place / "tree" / WORKSPACE
-        report = copying.copy_changes(Path(checkout), target, changes, entries)
+        report = layer_copy.copy_changes(Path(checkout), target, changes, entries)
         if report.vanished:
             return None
-        said: Manifest = {**report.manifest, **dict.fromkeys(removed, _REMOVED)}
-        manifests.save_manifest(place / CHANGES, said)
+        written: Manifest = {**report.manifest, **dict.fromkeys(removed, _REMOVED)}
+        manifests.save_manifest(place / CHANGES, written)
         digest = name_content(report, changes, part.layers, strict=True)
         about = "other ignored files" if part.name == REST else part.name
-        layer = describe(f"d{digest}", "dependencies", report, about=about, below=part.layers)
+        layer = describe(
+            LayerKind.DEPENDENCIES.layer(digest),
+            "dependencies",
+            report,
+            about=about,
+            below=part.layers,
+        )
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
     return part._replace(layers=made.stack, hidden=(*part.hidden, *removed))
 
 
 def _with_parents(paths: list[str]) -> list[str]:
-    """The paths, and the directories that held those of them that may be gone."""
+    """The paths, and the parent directories of those that may have been removed."""
     return [*paths, *sorted({path.rpartition("/")[0] for path in paths} - {""})]
 
 
@@ -228,11 +252,11 @@ def _nothing(path: str, entry: os.DirEntry[str]) -> str:
 
 def _needs_walk(job: _Job, path: str, stamp: Stamp) -> bool:
     if stamp.is_directory or (stamp.is_file and stamp.links > 1):
-        # A hard link has changed under its other names, too, and the watch does not say which.
+        # A hard link has changed under its other names as well, which the watch does not report.
         return True
     try:
         status = os.lstat(f"{job.checkout}/{path}")
     except OSError:
         return True
     entry = cast("os.DirEntry[str]", _Entry(path.rpartition("/")[2], status))
-    return trees.special_kind(status.st_mode) is not None or job.skip(path, entry) is not None
+    return manifests.special_kind(status.st_mode) is not None or job.skip(path, entry) is not None

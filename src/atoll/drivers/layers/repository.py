@@ -1,10 +1,10 @@
-"""The git layer: the private repository that every capsule of one state of the project starts with.
+"""Git layers: the private repository that capsules of one state of the project start with.
 
-Own refs, config and hooks; history comes through alternates from a history store, which a view
-shows read-only. The layer lists the refs whose commits are reachable from the base commit, and the
-store holds the objects that are: the owner's other branches are deliberately not visible, since
-they may be unfinished work or the work of other capsules. The base commit is pinned in the owner's
-repository by one hidden ref, so that `git gc` there does not remove it.
+It has its own refs, config and hooks; history comes through alternates from a history store, which
+a view mounts read-only. The layer lists the refs whose commits are reachable from the base commit,
+and the store holds the objects reachable from it: the owner's other branches are deliberately not
+visible, since they may be unfinished work or the work of other capsules. A hidden ref in the
+owner's repository pins the base commit, so that `git gc` does not remove it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool
 from atoll.host import files, git
 from atoll.model.errors import StateError
+from atoll.model.layers import LayerKind
 from atoll.model.plan import Refs
 
 PIN_PREFIX = "refs/atoll/pins/"
 _PINS = "pins"
-"""In the pool: a file for every pin that was made for it. Other pools have theirs."""
+"""In the pool: one file per pin. Other pools have their own."""
 UNBORN_HEAD = "ref: refs/heads/atoll/unborn\n"
-"""What HEAD says in the layer: every capsule has its own above it."""
+"""HEAD in the layer: every capsule replaces it."""
 _FORMAT = "history-1"
 """Part of a layer's id: layers of earlier versions list other refs and have no history store."""
 _REFS_LIMIT = 100_000
 _FILE_LIMIT_BYTES = 16 << 20
 _WATCHED = ("config", "shallow", "info/exclude", "info/sparse-checkout", "info/attributes", "hooks")
-"""What the layer is made of besides refs, as paths in the owner's git directory."""
+"""Sources of the layer besides refs, as paths in the owner's git directory."""
 
 _KEPT_SETTINGS = (
     r"core\.(autocrlf|eol|safecrlf|filemode|symlinks|ignorecase|precomposeunicode|quotepath"
@@ -42,12 +43,12 @@ _KEPT_SETTINGS = (
     r"|filter\.lfs\.(clean|smudge|process|required)"
     r"|(diff|merge|pull|rebase|fetch|push)\.[a-z]+"
 )
-"""Settings that say how the project is worked on. Nothing here is a credential or a program of
-the owner's, but for git-lfs, without which such a project cannot be checked out."""
+"""Settings that affect work on the project. None of them is a credential or names a program,
+except for git-lfs, without which such a project cannot be checked out."""
 
 
 def load_refs(checkout: str) -> Refs:
-    """One git process. HEAD is None when it is detached, or has no commit yet."""
+    """Runs one git process. HEAD is None when it is detached or unborn."""
     answer = git.git("for-each-ref", "--format=%(objectname) %(refname) %(HEAD)", cwd=checkout)
     rows = [line.split(" ", 2) for line in answer.lines]
     head = next(((ref, commit) for commit, ref, mark in rows if mark == "*"), (None, None))
@@ -56,22 +57,22 @@ def load_refs(checkout: str) -> Refs:
 
 
 class Source(NamedTuple):
-    """The owner's repository as a capsule starts from it."""
+    """The state of the owner's repository that a capsule starts from."""
 
     checkout: str
     repository: str
     """The common git directory."""
     git_dir: str
-    """The checkout's own: another one in a linked worktree."""
+    """The git directory of the checkout; differs from `repository` in a linked worktree."""
     refs: Refs
     commit: str
     extra: tuple[str, ...] = ()
-    """Commits that the capsule can read besides those that are reachable from `commit`, such as
-    the recovery point that it starts with."""
+    """Further commits that the capsule can read, such as the recovery point that it starts
+    with."""
 
 
 def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
-    """The id that the layer has or would have, and the layer if it is there. Starts nothing."""
+    """The layer's id, and the layer if it exists. Runs no program."""
     import hashlib  # noqa: PLC0415 - needed when something is made, not when it is run
 
     digest = hashlib.blake2b(digest_size=8)
@@ -82,7 +83,7 @@ def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
     for place in (source.repository, source.git_dir):
         for name in _WATCHED:
             digest.update(_stamp(Path(place, name)))
-    layer = f"g{digest.hexdigest()}"
+    layer = LayerKind.GIT.layer(digest.hexdigest())
     return layer, pool.find(layer)
 
 
@@ -99,27 +100,26 @@ def _stamp(path: Path) -> bytes:
 
 
 def freeze_git_layer(pool: Pool, source: Source) -> Layer:
-    """Pins the base commit, builds the history store, then makes the layer.
+    """Pins the base commit, builds the history store, then builds the layer.
 
-    The pool's turn must be held.
+    The caller must hold the pool's lock.
     """
     layer, found = find_git_layer(pool, source)
     if found is not None:
         return found
     settings = _load_settings(source)
     _require_whole(settings)
-    # Known before it is done, so that the pin of a layer that is never finished can go, too.
+    # Recorded first, so that the pin of a layer that is never finished can be removed.
     files.make_private_directory(pool.root / _PINS)
     files.write_atomic(pool.root / _PINS / layer, b"")
     _pin(source, layer)
     listed = history.reachable_refs(source.repository, source.commit)
-    # As they were when the layer's id was computed: a ref that has moved since is left out.
+    # The refs as of when the layer's id was computed: refs that moved since are left out.
     seen = set(_visible(source.refs))
     pairs = [pair for pair in listed.pairs if pair in seen]
     if len(pairs) > _REFS_LIMIT:
         raise StateError(
-            f"the repository has {len(pairs):,} refs, more than the {_REFS_LIMIT:,} that a "
-            "capsule can be given",
+            f"the repository has {len(pairs):,} refs; capsules support at most {_REFS_LIMIT:,}",
             hint="atoll new NAME --level worktree",
         )
     recipe = history.Recipe(commits=(source.commit, *source.extra), tags=listed.tags)
@@ -140,13 +140,13 @@ def _require_whole(settings: list[tuple[str, str]]) -> None:
         )
     if "extensions.refstorage" in names:
         raise StateError(
-            "the repository keeps its refs in a format that capsules do not know yet",
+            "the repository uses a ref storage format that capsules do not support",
             hint="atoll new NAME --level worktree",
         )
 
 
 def _pin(source: Source, layer: str) -> None:
-    """One commit whose parent is the base commit keeps it from `git gc`."""
+    """Creates a commit whose parent is the base commit, which protects it from `git gc`."""
     tree = _store(source, "tree", b"")
     lines = [
         f"tree {tree}",
@@ -163,7 +163,7 @@ def _pin(source: Source, layer: str) -> None:
 
 
 def _store(source: Source, kind: str, content: bytes) -> str:
-    """Stores an object in the owner's repository; it is on disk then."""
+    """Writes an object to the owner's repository and syncs it."""
     answer = git.git(
         *git.DURABLE, "hash-object", "-t", kind, "-w", "--stdin",
         cwd=source.repository, stdin=content,
@@ -172,7 +172,7 @@ def _store(source: Source, kind: str, content: bytes) -> str:
 
 
 def unpin_unused(pool: Pool, repository: str) -> None:
-    """Removes the pins of layers that are not there. Only when the pool's turn is ours alone."""
+    """Removes pins of missing layers. The caller must hold the pool's lock exclusively."""
     places = (pool.root / _PINS).iterdir() if (pool.root / _PINS).is_dir() else ()
     for note in [path for path in places if not (pool.layers / path.name).exists()]:
         ref = PIN_PREFIX + note.name
@@ -182,7 +182,7 @@ def unpin_unused(pool: Pool, repository: str) -> None:
 
 
 def _load_settings(source: Source) -> list[tuple[str, str]]:
-    """What the owner set for this project and for all, in git's own order."""
+    """The owner's project and global settings, in git's order."""
     answer = git.git("config", "--list", "-z", "--includes", cwd=source.checkout)
     pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
     return [(key, value) for key, _, value in pairs]
@@ -218,7 +218,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quoted_path(path: str) -> str:
-    """An alternate that git reads as this path, whatever it holds."""
+    """A path quoted as an alternate."""
     if path[:1] not in ('"', "#") and "\n" not in path:
         return path
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -226,7 +226,7 @@ def _quoted_path(path: str) -> str:
 
 
 def _render_settings(settings: list[tuple[str, str]]) -> str:
-    """The private config: the format of the repository, and what is kept of the owner's."""
+    """The private config: the repository format and the owner's settings that are kept."""
     kept = [(key, without_password(value)) for key, value in settings if _is_kept(key, value)]
     is_plain = not any(key.lower() == "extensions.objectformat" for key, _ in kept)
     lines = ["[core]", f"\trepositoryformatversion = {0 if is_plain else 1}", "\tbare = false"]
@@ -237,7 +237,7 @@ def _render_settings(settings: list[tuple[str, str]]) -> str:
         head = f"[{section} {_quoted(name)}]" if name else f"[{section}]"
         lines += [head, f"\t{variable} = {_quoted(value)}"]
     if any(key.lower().startswith("filter.lfs.") for key, _ in kept):
-        # Else git-lfs writes it, into the frozen layer when that is built.
+        # Otherwise git-lfs writes it, into the frozen layer.
         lines += ["[lfs]", "\trepositoryformatversion = 0"]
     return "\n".join(lines) + "\n"
 
@@ -245,12 +245,12 @@ def _render_settings(settings: list[tuple[str, str]]) -> str:
 def _is_kept(key: str, value: str) -> bool:
     if not re.fullmatch(_KEPT_SETTINGS, key, re.IGNORECASE):
         return False
-    # A hook directory of the owner's own machine is no part of the project.
+    # A hook directory of the owner's machine is not part of the project.
     return key.lower() != "core.hookspath" or not value.startswith(("/", "~"))
 
 
 def without_password(value: str) -> str:
-    # Up to the last `@` before the path: a password may hold one itself.
+    # Up to the last `@` before the path: a password may contain one.
     return re.sub(r"^(\w[\w+.-]*://)[^/]*@", r"\1", value)
 
 
@@ -260,13 +260,13 @@ def _quoted(value: str) -> str:
 
 
 def _excludes(source: Source, settings: list[tuple[str, str]]) -> str:
-    """The project's own excludes, after those that the owner has for all projects."""
+    """The project's excludes, preceded by the owner's global ones."""
     chosen = next((value for key, value in settings if key.lower() == "core.excludesfile"), None)
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     general = Path(os.path.expanduser(chosen) if chosen else f"{config}/git/ignore")
     texts = []
     for path in (general, Path(source.repository, "info/exclude")):
-        # The owner may well keep the general one as a link to somewhere else.
+        # The global file may be a symbolic link.
         real = Path(os.path.realpath(path))
         content = (
             files.read_regular(real, limit_bytes=_FILE_LIMIT_BYTES) if real.is_file() else None

@@ -30,7 +30,7 @@ def find_greeting(data: bytes) -> tuple[bool, int] | None:
 
 
 def find_request(data: bytes) -> tuple[Destination, int] | None:
-    """Where to, and how many bytes told it. None: more is needed."""
+    """The destination, and how many bytes the request took. None: more is needed."""
     if len(data) < 5:
         return None
     version, command, reserved, kind, size = data[:5]

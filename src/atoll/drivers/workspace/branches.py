@@ -1,4 +1,4 @@
-"""The branch `atoll/NAME` in the owner's repository: what a capsule's work is known by there."""
+"""The branch `atoll/NAME` in the owner's repository, which holds a capsule's exported work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from atoll.host import files, git, ref_files
 from atoll.model.errors import DriverError
 
 
-def forget_branch(repository: str, branch: str) -> None:
-    """Deletes the branch, unless the owner has checked it out or moves it meanwhile; fine when
-    there is none.
-    """
+def delete_branch(repository: str, branch: str) -> None:
+    """Deletes the branch if it exists, unless it is checked out or moved in the meantime."""
     ref = f"refs/heads/{branch}"
     git.remove_stale_lock(Path(repository, f"{ref}.lock"))
     tip = git.find_ref(ref, cwd=repository)
@@ -20,7 +18,7 @@ def forget_branch(repository: str, branch: str) -> None:
     if _has_settings(repository, branch):
         git.git("branch", "--quiet", "-D", "--", branch, cwd=repository, alone=True)
         return
-    # Not by `git branch`, which writes the owner's config anew without waiting for the disk.
+    # `git branch` would rewrite the owner's config without syncing it.
     try:
         git.delete_ref(ref, cwd=repository, old=tip)
     except DriverError:

@@ -1,15 +1,15 @@
-"""What a workspace changes, as git: patches, and commits that the host makes of its files."""
+"""The changes of a workspace as patches, and as commits that the host creates from its files."""
 
 from __future__ import annotations
 
 import time
 
-from atoll.drivers.contracts import Author, BroughtOut, Committed
-from atoll.drivers.workspace import recovery
-from atoll.drivers.workspace.examination import Site, Taken, staged_paths
-from atoll.drivers.workspace.survey import GIT, Survey, Workspace, survey
+from atoll.drivers.contracts import Author, BroughtOut, CommitResult
+from atoll.drivers.workspace import recovery_save
+from atoll.drivers.workspace.file_status import GIT, FileStatus, WorkspaceFiles, survey
+from atoll.drivers.workspace.unique_work import ImportedRefs, Site, staged_paths
 from atoll.host.intake import commits, comparison
-from atoll.host.intake.store import Store
+from atoll.host.intake.store import IntakeRepository
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch
@@ -17,13 +17,13 @@ from atoll.model.untrusted import ObjectId
 
 _PATCH_BYTES = 512 << 20
 _CONFIG_BYTES = 1 << 20
-_REST = b"atoll: what was not committed\n"
-_NO_REPOSITORY = "the repository in the workspace is not the one that it was made with"
-_WAY_OUT = "atoll rm --force keeps its files as they are"
+_REST = b"atoll: uncommitted changes\n"
+_NO_REPOSITORY = "the repository in the workspace has been replaced"
+_HINT = "atoll rm --force saves its files as they are"
 
 
 def diff(site: Site, *, base: str, stat: bool) -> Patch:
-    """From `base` to the files as they are. Also says what commits change and the files do not."""
+    """From `base` to the current files. Also reports paths that only commits change."""
     with site.opened() as (workspace, store):
         taken, refused = _taken(site, workspace)
         head = None if taken is None else taken.head
@@ -51,8 +51,8 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         )
 
 
-def _taken(site: Site, workspace: Workspace) -> tuple[Taken | None, str]:
-    """What is committed, or why that cannot be looked at."""
+def _taken(site: Site, workspace: WorkspaceFiles) -> tuple[ImportedRefs | None, str]:
+    """What is committed, or why that cannot be read."""
     try:
         taken = site.take(workspace, everything=False)
     except (StateError, DriverError) as error:
@@ -62,13 +62,13 @@ def _taken(site: Site, workspace: Workspace) -> tuple[Taken | None, str]:
 
 def diff_between(
     plan: WorkspacePlan,
-    store: Store,
-    then: Workspace,
-    now: Workspace,
+    store: IntakeRepository,
+    then: WorkspaceFiles,
+    now: WorkspaceFiles,
     *,
     stat: bool,
 ) -> Patch:
-    """From one state of a workspace to another."""
+    """The difference between two states of a workspace."""
     before, after = (
         _write(store, workspace, survey(store, workspace, plan.base_commit), None)
         for workspace in (then, now)
@@ -76,7 +76,9 @@ def diff_between(
     return Patch(commits.diff(store, before, after, stat=stat, limit_bytes=_PATCH_BYTES))
 
 
-def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> ObjectId:
+def _files(
+    site: Site, workspace: WorkspaceFiles, store: IntakeRepository, head: str | None
+) -> ObjectId:
     staged = staged_paths(site, workspace)
     seen = survey(store, workspace, site.plan.base_commit, also=head, staged=staged)
     # As git would commit them.
@@ -84,24 +86,26 @@ def _files(site: Site, workspace: Workspace, store: Store, head: str | None) -> 
     return _write(store, workspace, seen._replace(found=found), head)
 
 
-def _write(store: Store, workspace: Workspace, seen: Survey, head: str | None) -> ObjectId:
-    """The files as a tree, with the submodules that HEAD records or that were moved since."""
-    links = recovery.find_gitlinks(store, workspace, seen, head)
-    return recovery.write_survey(store, seen, gitlinks=links)
+def _write(
+    store: IntakeRepository, workspace: WorkspaceFiles, seen: FileStatus, head: str | None
+) -> ObjectId:
+    """Writes the files as a tree, with the submodules that HEAD records or that moved since."""
+    links = recovery_save.find_gitlinks(store, workspace, seen, head)
+    return recovery_save.write_survey(store, seen, gitlinks=links)
 
 
 def bring(site: Site, *, everything: bool) -> BroughtOut | None:
-    """Takes the commits of the branch over; with `everything` the rest, too, as one on top.
+    """Imports the commits of the branch; with `everything`, commits the remaining changes on top.
 
-    None when there is no branch. Raises StateError.
+    Returns None when there is no branch. Raises StateError.
     """
     with site.opened() as (workspace, store):
         taken = site.take(workspace, everything=False)
         if taken is None:
-            raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
+            raise StateError(_NO_REPOSITORY, hint=_HINT)
         tip: str | None = taken.branch
         if everything:
-            author = Author(recovery.NAME, recovery.ADDRESS)
+            author = Author(recovery_save.NAME, recovery_save.ADDRESS)
             tree = _files(site, workspace, store, taken.head)
             tip = _commit_files(site, store, tip, tree, _REST, author) or tip
         if tip is None:
@@ -109,40 +113,42 @@ def bring(site: Site, *, everything: bool) -> BroughtOut | None:
         return BroughtOut(tip, _bring_parts(site, workspace, store, tip))
 
 
-def commit(site: Site, message: str, author: Author) -> Committed:
+def commit(site: Site, message: str, author: Author) -> CommitResult:
     """Commits all files on the capsule's branch. The objects are in the owner's repository; the
-    capsule has to be given them. Raises StateError when HEAD is elsewhere or nothing has changed.
+    caller passes them to the capsule. Raises StateError if HEAD is elsewhere or nothing changed.
     """
     branch = site.plan.branch
     with site.opened() as (workspace, store):
         taken = site.take(workspace, everything=False)
         if taken is None:
-            raise StateError(_NO_REPOSITORY, hint=_WAY_OUT)
+            raise StateError(_NO_REPOSITORY, hint=_HINT)
         for name in (b"config", b"HEAD"):
-            # Git inside would wait for a pipe.
+            # Git inside would block on a pipe.
             if workspace.tree.kind(GIT.child(name)) != "file":
-                raise StateError(f"`.git/{name.decode()}` in the workspace is not a file")
+                raise StateError(f"`.git/{name.decode()}` in the workspace is not a regular file")
         if taken.head_ref != f"refs/heads/{branch}":
             raise StateError(f"the workspace is not on its branch `{branch}`")
         tree = _files(site, workspace, store, taken.head)
         text = message.encode(errors="surrogateescape").rstrip(b"\n") + b"\n"
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:
-            raise StateError("there is nothing to commit")
+            raise StateError("nothing to commit")
         notes = _bring_parts(site, workspace, store, made)
         known = [taken.head] if taken.head is not None else []
-        return Committed(made, taken.head, comparison.pack(store, made, known=known), notes)
+        return CommitResult(made, taken.head, comparison.pack(store, made, known=known), notes)
 
 
-def _bring_parts(site: Site, workspace: Workspace, store: Store, commit: str) -> tuple[str, ...]:
-    """Raises StateError when the owner could not check the commit out with its submodules."""
+def _bring_parts(
+    site: Site, workspace: WorkspaceFiles, store: IntakeRepository, commit: str
+) -> tuple[str, ...]:
+    """Raises StateError if the owner could not check out the commit with its submodules."""
     parts = site.bring_parts(workspace, store, [commit])
     parts.require_whole()
     return parts.notes()
 
 
 def has_hook(site: Site, name: str) -> bool:
-    """Whether a commit in the workspace would run a hook, as far as its files say."""
+    """Whether a commit in the workspace would run a hook, judging by its files."""
     with site.opened() as (workspace, _):
         hook = GIT.child(b"hooks").child(name.encode())
         settings = workspace.tree.read(GIT.child(b"config"), limit_bytes=_CONFIG_BYTES) or b""
@@ -150,9 +156,9 @@ def has_hook(site: Site, name: str) -> bool:
 
 
 def _commit_files(
-    site: Site, store: Store, parent: str | None, tree: str, text: bytes, author: Author
+    site: Site, store: IntakeRepository, parent: str | None, tree: str, text: bytes, author: Author
 ) -> str | None:
-    """A commit of a tree in the owner's repository; None when its parent has that very tree."""
+    """Commits a tree in the owner's repository; None if the parent has the same tree."""
     if parent is not None and comparison.tree_of(store, parent) == tree:
         return None
     parents = [] if parent is None else [parent]

@@ -1,4 +1,4 @@
-"""The owner's checkout itself: the workspace of level `none`. Makes nothing, removes nothing."""
+"""The owner's checkout as the workspace of level `none`. Creates and removes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atoll.drivers.contracts import WorkspaceRequest
 from atoll.drivers.workspace import changes
-from atoll.drivers.workspace.linked import LinkedSite
+from atoll.drivers.workspace.shared_repository import LinkedSite
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath
@@ -30,7 +30,7 @@ class CheckoutWorkspace:
         del plan, home, keep_branch
 
     def work(self, plan: WorkspacePlan) -> Work:
-        # The checkout stays where it is, so removal of the capsule loses nothing.
+        # The checkout stays, so removing the capsule loses nothing.
         del plan
         return Work()
 

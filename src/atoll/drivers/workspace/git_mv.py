@@ -1,7 +1,7 @@
-"""`git mv` of a directory where the kernel refuses to rename one that lies in a lower layer.
+"""Makes `git mv` work on directories of a lower layer where the kernel refuses to rename them.
 
-Most programs copy when they are told so; git does not. A script that comes first in the path
-gives such a directory a copy of its own before git moves it; everything else it hands on.
+Most programs fall back to copying on EXDEV; git does not. A wrapper script that comes first in PATH
+copies such a directory to the upper layer before git moves it, and passes everything else on.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ rest=$PATH:
 while [ -n "$rest" ] && [ -z "$real" ]; do
     place=${rest%%:*}
     rest=${rest#*:}
-    # Whatever way the path names this very script, it is never what comes next.
+    # Never this script itself, whatever path leads to it.
     [ -x "$place/git" ] && [ ! "$place/git" -ef "$0" ] && real=$place/git
 done
 [ -n "$real" ] || { echo "git: not found" >&2; exit 127; }
 own_copy() {
-    # A copy in the upper layer can be renamed. It lies beside the original, so that it need not
-    # be writable itself; until it has taken the other's place, one of the two is always whole.
+    # A copy in the upper layer can be renamed. It is created beside the original, which need not
+    # be writable; until it has replaced the original, one of the two is always complete.
     [ -d "$1" ] && [ ! -L "$1" ] || return 0
     case $1 in . | .. | */. | */..) return 0 ;; esac
     aside=$(mktemp -d "$(dirname -- "$1")/.atoll-mv.XXXXXX") || return 0
@@ -51,7 +51,7 @@ for word in "$@"; do
     esac
 done
 if [ "$verb" = mv ]; then
-    # Twice: first to hear whether it is only to be said what would be done.
+    # Two rounds: the first finds out whether this is a dry run.
     for round in listen act; do
         seen= plain= last=
         [ $round = listen ] && dry=
@@ -77,7 +77,7 @@ exec "$real" "$@"
 
 
 def install(directory: Path) -> None:
-    """Writes the script; fine when it is there."""
+    """Writes the script if it is missing."""
     path = directory / "git"
     if path.exists() and path.read_text() == _SCRIPT:
         return

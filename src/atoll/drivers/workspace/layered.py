@@ -1,76 +1,80 @@
-"""What all drivers with layers share: the view, the private repository, and how work leaves it.
+"""The common part of the layered drivers: view, private repository, and export of work.
 
-Nothing in the workspace is trusted. What it holds is read on the host, by descriptors and without
-following a link (`survey.py`); nothing in it is executed, neither on the host nor inside. Commits
-are taken as data, through a quarantine (`private.py`).
+Nothing in the workspace is trusted. Its content is read on the host, through descriptors and
+without following links (`file_status.py`); nothing in it is executed. Commits are imported as data
+through a quarantine (`private_repository.py`).
 """
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.contracts import Author, BroughtOut, Committed, Sealed, WorkspaceRequest
-from atoll.drivers.layers import history, repair, standins
+from atoll.drivers.contracts import (
+    Author,
+    BroughtOut,
+    CommitResult,
+    ProbeResult,
+    Sealed,
+    WorkspaceRequest,
+)
+from atoll.drivers.layers import history, stand_in_repositories
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
-from atoll.drivers.workspace import changes, examination, recovery
-from atoll.drivers.workspace.branches import forget_branch
-from atoll.drivers.workspace.private import PrivateSite, open_workspace
-from atoll.drivers.workspace.survey import Workspace
+from atoll.drivers.workspace import changes, recovery_save, unique_work
+from atoll.drivers.workspace.branches import delete_branch
+from atoll.drivers.workspace.file_status import WorkspaceFiles
+from atoll.drivers.workspace.private_repository import PrivateSite, open_workspace
 from atoll.host import files, git, programs
 from atoll.host.intake.refs import load_refs
-from atoll.host.layer_stack import Namespace
+from atoll.host.tree.layer_stack import Namespace
+from atoll.model.enclosure import Bind, Mount, View
 from atoll.model.errors import PrerequisiteError, StateError
+from atoll.model.layers import is_private
 from atoll.model.names import branch_of
-from atoll.model.plan import View, WorkspacePlan
+from atoll.model.plan import WorkspacePlan
 from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
-OWN = "xus"
-"""How the layers begin that hold what is not in the commit: of the owner's changes, and of the
-capsule itself."""
 _REF_BYTES = 100
 _PACKED_BYTES = 64 << 20
 
 
-class LayeredWorkspace:
-    """The common part of `overlay`, `btrfs`, `reflink` and `copy`."""
+class LayeredWorkspace(ABC):
+    """The base class of `overlay`, `btrfs`, `reflink` and `copy`."""
 
     name: str
+    stores_changes = False
 
     def check(self, home: Path) -> list[Problem]:
         if programs.find_program("git") is None:
             return [Problem(what="git is not installed", cure="apt-get install git")]
-        way, reason = self.probe(home)
-        return [] if way is not None else [Problem(what=f"driver `{self.name}`: {reason}")]
+        mode, reason = self.probe(home)
+        return [] if mode is not None else [Problem(what=f"driver `{self.name}`: {reason}")]
 
     @abstractmethod
-    def probe(self, home: Path) -> tuple[str | None, str]:
-        """How this driver works here, or None; and the reason."""
+    def probe(self, home: Path) -> ProbeResult: ...
 
     def plan(self, request: WorkspaceRequest) -> WorkspacePlan:
         checkout, pool = Path(request.checkout), Path(request.pool)
         if checkout in pool.parents:
             raise PrerequisiteError(
-                f"Atoll's home `{pool.parents[1]}` lies inside of the project `{checkout}`, whose "
-                "place a capsule's view takes",
-                hint="set ATOLL_HOME to a directory outside of it",
+                f"Atoll's home `{pool.parents[1]}` is inside the project `{checkout}`, where a "
+                "capsule's view is mounted",
+                hint="set ATOLL_HOME to a directory outside the project",
             )
-        way, _ = self.probe(pool.parents[1])
         plan = request.planned(self.name, path=request.checkout, branch=branch_of(request.name))
-        return plan._replace(pool=request.pool, way=way or "")
+        return plan._replace(pool=request.pool, way=request.mode)
 
-    def on(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> WorkspacePlan:
+    def on(self, plan: WorkspacePlan, layers: tuple[str, ...], upper: str) -> WorkspacePlan:
         git_layer = history.layer_of(plan._replace(layers=(*layers, *plan.layers)))
-        upper = f"u{os.urandom(6).hex()}"
         return plan._replace(layers=layers, upper=upper, git=git_layer)
 
     def tools(self, plan: WorkspacePlan) -> str:
-        """A directory of programs that must come first in the view; empty when none must."""
+        """A directory of programs that must come first in PATH; empty if there is none."""
         del plan
         return ""
 
@@ -81,8 +85,8 @@ class LayeredWorkspace:
     def seal(self, plan: WorkspacePlan, *, busy: bool) -> Sealed: ...
 
     @abstractmethod
-    def _state(self, plan: WorkspacePlan) -> dict[str, object]:
-        """The mount that shows all that the capsule may write."""
+    def _state(self, plan: WorkspacePlan) -> Mount:
+        """The mount of everything that the capsule may write."""
 
     @abstractmethod
     def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None: ...
@@ -93,17 +97,17 @@ class LayeredWorkspace:
         tree = Pool(plan.pool).tree(plan.upper)
         branch = _branch(plan)
         for name, mode in ((WORKSPACE, _mode(plan.checkout)), ("home", 0o700), ("tmp", 0o700)):
-            # Nobody but the keeper can put anything else there: these are mount points inside.
+            # Only the keeper can change these: they are mount points inside.
             (tree / name).mkdir(exist_ok=True)
             (tree / name).chmod(mode)
         for path, text in (
             (f"{WORKSPACE}/.git/refs/heads/{branch}", f"{plan.base_commit}\n"),
             (f"{WORKSPACE}/.git/HEAD", f"ref: refs/heads/{branch}\n"),
         ):
-            # Idempotent, and never over what a commit has changed meanwhile.
-            said = files.read_beneath(tree, path, limit_bytes=1 << 16)
-            if said in (None, b"", UNBORN_HEAD.encode()):
-                repair.bring_base(plan)
+            # Idempotent, and never overwrites what a commit has changed in the meantime.
+            current = files.read_beneath(tree, path, limit_bytes=1 << 16)
+            if current in (None, b"", UNBORN_HEAD.encode()):
+                history.restore_base(plan)
                 files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
@@ -112,31 +116,31 @@ class LayeredWorkspace:
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         if plan.upper:
             self.discard(plan, home=home)
-        # A branch of that name in another repository, at the same place, is not ours.
-        if keep_branch or not standins.has_repository(plan):
+        # A branch of that name in another repository at the same path is not Atoll's.
+        if keep_branch or not stand_in_repositories.has_repository(plan):
             return
         with git.turn(plan.repository):
-            forget_branch(plan.repository, _branch(plan))
+            delete_branch(plan.repository, _branch(plan))
 
     def view(self, plan: WorkspacePlan) -> View:
         pool = Pool(plan.pool)
         pool.make()
         if not Path(plan.checkout).is_dir():
             raise StateError(
-                f"the checkout `{plan.checkout}` is gone: a view has no place to be shown at",
+                f"the checkout `{plan.checkout}` does not exist, so no view can be mounted there",
                 hint=f"mkdir -p '{plan.checkout}'",
             )
         store = history.require_store(plan)
         shown = [(store, pool.objects)]
-        # Stores of earlier versions, and of projects that do not use Git LFS, have no such objects.
+        # Stores of earlier versions, and of projects without Git LFS, have no such objects.
         if (large := store.with_name("lfs")).is_dir():
             shown.append((large, pool.large_files))
-        mounts: list[dict[str, object]] = [
-            *({"bind": str(of), "at": str(at), "read_only": True} for of, at in shown),
+        mounts: list[Mount] = [
+            *(Bind(str(of), str(at), is_read_only=True) for of, at in shown),
             self._state(plan),
-            {"bind": str(pool.state / WORKSPACE), "at": plan.checkout},
-            # Layers are nobody's to write, whatever the modes inside of them say.
-            {"bind": str(pool.layers), "at": str(pool.layers), "read_only": True},
+            Bind(str(pool.state / WORKSPACE), plan.checkout),
+            # Layers are read-only, whatever the modes inside them.
+            Bind(str(pool.layers), str(pool.layers), is_read_only=True),
         ]
         return View(user=self._is_user(plan), pool=str(pool.layers), mounts=tuple(mounts))
 
@@ -153,7 +157,7 @@ class LayeredWorkspace:
         return os.geteuid() != 0
 
     def tip(self, plan: WorkspacePlan) -> str | None:
-        # After every run: cheap, and never through a link. A wrong answer costs an export.
+        # Called after every run: cheap, and follows no link. A wrong result costs one export.
         relative = f"{WORKSPACE}/.git/refs/heads/{plan.branch}"
         for layer in reversed((*plan.layers, plan.upper)):
             tree = Pool(plan.pool).tree(layer)
@@ -167,7 +171,7 @@ class LayeredWorkspace:
     def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
         return changes.bring(self._site(plan), everything=everything)
 
-    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> Committed:
+    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
         return changes.commit(self._site(plan), message, author)
 
     def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
@@ -184,7 +188,7 @@ class LayeredWorkspace:
             return changes.diff_between(plan, store, then, now, stat=stat)
 
     def rename(self, plan: WorkspacePlan, *, former: str) -> None:
-        """Writes the refs into the upper layer, which no view has shown yet."""
+        """Writes the refs into the upper layer, which is not mounted yet."""
         packed_refs = InsidePath(b".git/packed-refs")
         with self._opened(plan, (*plan.layers, plan.upper)) as workspace:
             refs = load_refs(workspace.tree)
@@ -193,7 +197,7 @@ class LayeredWorkspace:
             is_loose = workspace.tree.kind(loose) == "file"
         if refs is None:
             raise StateError(
-                "the repository in the workspace is not the one that it was made with",
+                "the repository in the workspace has been replaced",
                 hint="atoll new NAME",
             )
         before, after = f"refs/heads/{former}", f"refs/heads/{_branch(plan)}"
@@ -211,7 +215,7 @@ class LayeredWorkspace:
             self._hide(tree, f"{WORKSPACE}/.git/{before}")
 
     def _hide(self, tree: Path, relative: str) -> None:
-        """Takes a file away from what the upper layer shows."""
+        """Hides a file of a lower layer."""
         files.remove_beneath(tree, relative)
 
     def _site(self, plan: WorkspacePlan) -> PrivateSite:
@@ -222,7 +226,7 @@ class LayeredWorkspace:
         )
 
     def _set_aside_whole(self, plan: WorkspacePlan, aside: Path) -> None:
-        """The copy has its name when it is complete: an interrupted one is made again."""
+        """Renames the copy when it is complete: an interrupted one is made again."""
         part = aside.with_name(f".{aside.name}")
         files.make_private_directory(aside.parent)
         for place in (part, aside):
@@ -235,27 +239,27 @@ class LayeredWorkspace:
         self._put_back(plan, aside, overlay=None)
 
     def _put_back(self, plan: WorkspacePlan, aside: Path, *, overlay: Namespace | None) -> None:
-        from atoll.host import restored  # noqa: PLC0415 - copies: not for a start
+        from atoll.host.recovery import restored_files  # noqa: PLC0415 - copies: not for a start
 
         target = Pool(plan.pool).tree(plan.upper) / WORKSPACE
-        restored.put_back(aside, target, at=WORKSPACE, overlay=overlay, is_inside=True)
+        restored_files.put_back(aside, target, at=WORKSPACE, overlay=overlay, is_inside=True)
 
     @contextmanager
-    def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[Workspace]:
-        """The workspace as these layers show it; the topmost may still be written."""
+    def _opened(self, plan: WorkspacePlan, layers: tuple[str, ...]) -> Iterator[WorkspaceFiles]:
+        """Opens the workspace as merged from these layers; the topmost may still be written to."""
         pool = Pool(plan.pool)
-        base = [layer for layer in plan.layers if layer[0] not in OWN]
+        base = [layer for layer in plan.layers if not is_private(layer)]
         shown = self._shown(layers)
         own = sum(1 for layer in shown if layer not in base)
         with open_workspace(pool, shown, own, self._namespace(plan), base) as workspace:
             yield workspace
 
     def _shown(self, layers: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of the layers hold what the workspace shows: drivers that copy need only one."""
+        """The layers that make up the workspace: drivers that copy need only one."""
         return layers[-1:]
 
     def _namespace(self, plan: WorkspacePlan) -> Namespace:
-        """Whose marks the kernel has written into layers."""
+        """The extended-attribute namespace of overlayfs in these layers."""
         return "user" if self._is_user(plan) else "trusted"
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
@@ -263,15 +267,15 @@ class LayeredWorkspace:
         return False
 
     def work(self, plan: WorkspacePlan) -> Work:
-        if not standins.has_repository(plan):
+        if not stand_in_repositories.has_repository(plan):
             return Work(nested=WHOLE)
-        return examination.find_work(self._site(plan))
+        return unique_work.find_work(self._site(plan))
 
     def save(
         self, plan: WorkspacePlan, *, point: str, base: str, home: Path
     ) -> RecoveryPoint | None:
-        stored = standins.stored_in(plan, home)
-        made = recovery.save(self._site(stored), point=point, base=base, home=home)
+        stored = stand_in_repositories.stored_in(plan, home)
+        made = recovery_save.save(self._site(stored), point=point, base=base, home=home)
         if made is None or stored is plan:
             return made
         return made._replace(repository=stored.repository)
@@ -285,8 +289,3 @@ def _branch(plan: WorkspacePlan) -> str:
     if plan.branch is None:
         raise ValueError("a private repository needs a branch")
     return plan.branch
-
-
-def own_layers(plan: WorkspacePlan) -> Sequence[str]:
-    """The layers that hold what the capsule has changed, the lowest first."""
-    return [layer for layer in plan.layers if layer[0] in "us"] + [plan.upper]

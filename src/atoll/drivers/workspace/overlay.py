@@ -1,20 +1,22 @@
-"""Kernel overlayfs over frozen layers: a workspace in the time of one mount, whatever its size."""
+"""Kernel overlayfs over frozen layers: one mount creates a workspace of any size."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from atoll.drivers.contracts import Sealed
+from atoll.drivers.contracts import ProbeResult, Sealed
 from atoll.drivers.layers import probes
-from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.build_view import overlay
+from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.drivers.layers.store_overlays import is_unchanged
-from atoll.drivers.layers.workbench import overlay
 from atoll.drivers.workspace import git_mv
-from atoll.drivers.workspace.layered import OWN, LayeredWorkspace, own_layers
+from atoll.drivers.workspace.layered import LayeredWorkspace
 from atoll.host import files
-from atoll.host.merged import MergedTree
+from atoll.host.tree.merged_tree import MergedTree
+from atoll.model.enclosure import Mount
 from atoll.model.errors import StateError
+from atoll.model.layers import is_private
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath
 
@@ -24,13 +26,14 @@ _SMALL_BYTES = 1 << 10
 
 class OverlayWorkspace(LayeredWorkspace):
     name = "overlay"
+    stores_changes = True
 
-    def probe(self, home: Path) -> tuple[str | None, str]:
+    def probe(self, home: Path) -> ProbeResult:
         return probes.find_overlay(home)
 
     def tools(self, plan: WorkspacePlan) -> str:
         # Without redirects the kernel refuses to rename a directory of a lower layer.
-        can_rename = probes.overlay_way(plan.way).can_rename
+        can_rename = probes.overlay_mode(plan.way).can_rename
         return "" if can_rename else str(Pool(plan.pool).inside / "bin")
 
     def prepare(self, plan: WorkspacePlan) -> None:
@@ -39,29 +42,29 @@ class OverlayWorkspace(LayeredWorkspace):
             git_mv.install(Path(tools))
 
     def _is_user(self, plan: WorkspacePlan) -> bool:
-        return probes.overlay_way(plan.way).user
+        return probes.overlay_mode(plan.way).user
 
-    def _state(self, plan: WorkspacePlan) -> dict[str, object]:
+    def _state(self, plan: WorkspacePlan) -> Mount:
         pool = Pool(plan.pool)
         work = pool.layers / plan.upper / "work"
         if not _is_empty(work):
-            # A volatile overlay leaves a mark that keeps it from being mounted again.
+            # A volatile overlay leaves a mark that prevents it from being mounted again.
             files.remove_tree(work, within=pool.root)
         pool.make_upper(plan.upper)
-        return overlay(probes.overlay_way(plan.way), plan.layers, plan.upper, pool.state)
+        return overlay(probes.overlay_mode(plan.way), plan.layers, plan.upper, pool.state)
 
     def seal(self, plan: WorkspacePlan, *, busy: bool) -> Sealed:
-        """Pushes the upper layer down; a busy one is copied, since it goes on being written."""
+        """Freezes the upper layer; a busy one is copied, since it is still written to."""
         if not busy:
             layers = (*plan.layers, plan.upper)
-            after = self.on(plan, layers)
+            after = self.on(plan, layers, new_upper())
             self.prepare(after)
             return Sealed(layers=layers, plan=after)
-        from atoll.host.tree_copy import copy_tree  # noqa: PLC0415 - copies: not for a start
+        from atoll.host.tree.tree_copy import copy_tree  # noqa: PLC0415 - copies: not for a start
 
         pool = Pool(plan.pool)
         with pool.building() as place:
-            # With all marks of the kernel's: this layer takes the other's place.
+            # Keeps overlayfs' extended attributes: this layer replaces the other.
             copied = copy_tree(pool.tree(plan.upper), place / "tree")
             layer = pool.freeze_moment(place)
         return Sealed(layers=(*plan.layers, layer.id), plan=plan, inexact=copied.differences)
@@ -73,11 +76,11 @@ class OverlayWorkspace(LayeredWorkspace):
         try:
             return all(is_unchanged(entry) for entry in tree.iterdir())
         except OSError:
-            # A directory that the capsule has closed is a change.
+            # A directory made inaccessible in the capsule is a change.
             return False
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
-        """By what lies in its own layers: nothing in the workspace but what every new one has.
+        """Whether its own layers hold nothing but what every new workspace has.
 
         Not with uncommitted changes of the owner, who may have lost them since.
         """
@@ -87,7 +90,7 @@ class OverlayWorkspace(LayeredWorkspace):
             InsidePath(b".git/HEAD"): f"ref: refs/heads/{plan.branch}\n".encode(),
             InsidePath(f".git/refs/heads/{plan.branch}".encode()): f"{plan.base_commit}\n".encode(),
         }
-        own = own_layers(plan)
+        own = [*plan.own_layers, plan.upper]
         base = [layer for layer in plan.layers if layer not in own]
         shown = [Pool(plan.pool).tree(layer) for layer in (*base, *own)]
         try:
@@ -95,7 +98,7 @@ class OverlayWorkspace(LayeredWorkspace):
                 found = tree.changes(limit_entries=_FEW)
                 held = {path: tree.read(path, limit_bytes=_SMALL_BYTES) for path in found.entries}
         except StateError:
-            # More than a new one has, or what cannot be read and may hold anything.
+            # More than a new one has, or unreadable and possibly changed.
             return False
         odd = {*found.hidden, *found.closed, *found.special} - expected.keys()
         return not odd and all(
@@ -112,14 +115,14 @@ class OverlayWorkspace(LayeredWorkspace):
         return layers
 
     def _set_aside(self, plan: WorkspacePlan, aside: Path) -> None:
-        """What the capsule has changed, as files of the owner."""
-        from atoll.host import recovered  # noqa: PLC0415 - reads and copies: not for a start
+        """Saves the capsule's changes as files of the owner."""
+        from atoll.host.recovery import restored_files  # noqa: PLC0415 - reads and copies: not for a start
 
         pool = Pool(plan.pool)
         layers = [*plan.layers, plan.upper]
-        # With what `--dirty` brought: the owner may not have that any more.
-        first = next(number for number, layer in enumerate(layers) if layer[0] in OWN)
-        recovered.set_changes_aside(
+        # Includes what `--dirty` copied: the owner may not have it any more.
+        first = next(number for number, layer in enumerate(layers) if is_private(layer))
+        restored_files.save_changed_files(
             [pool.tree(layer) for layer in layers],
             own=len(layers) - first,
             namespace=self._namespace(plan),

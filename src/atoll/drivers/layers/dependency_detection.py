@@ -1,8 +1,8 @@
-"""Recognises dependency and build directories by their name and what their tools write into them.
+"""Recognises dependency and build directories by name and by the files that tools create there.
 
-A name alone is no evidence: `vendor` or `build` may be a directory of the owner's own files. Nor is
-a tool's file alone: `cmake .` and `python -m venv .` put theirs beside the owner's sources. A
-directory counts only with both, and with no source file directly in it: tools keep theirs deeper.
+A name alone is not enough: `vendor` or `build` may hold the owner's files. Nor is a tool's file:
+`cmake .` and `python -m venv .` put theirs beside the owner's sources. A directory needs both, and
+must have no source file directly in it: tools keep sources deeper.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _DEPTH = 4
-"""How far below an untracked directory dependency directories are looked for."""
+"""How deep dependency directories are searched below an untracked directory."""
 _MOST_DIRECTORIES = 4_000
 _MOST_NAMES = 200
-"""How many entries of a directory are looked at for a pattern of markers."""
+"""How many entries of a directory are compared with a marker pattern."""
 VERSION = 2
-"""Of these rules: directories that were chosen by others are chosen anew."""
+"""Increase it with every change of these rules: directories are then selected again."""
 SOURCES = (
     *("c", "cc", "cpp", "cxx", "m", "mm", "cs", "java", "kt", "scala", "swift", "rs", "go", "zig"),
     *("py", "ipynb", "rb", "php", "pl", "lua", "r", "jl", "ex", "exs", "erl", "hs", "ml", "clj"),
     *("js", "jsx", "mjs", "cjs", "ts", "tsx", "vue", "svelte", "html", "css", "sql", "sh"),
     *("md", "rst", "tex"),
 )
-"""How the names of files end that people write. Headers are missing: configuring a build writes
-`config.h` into its top."""
+"""Suffixes of files that people write. Headers are missing: configuring a build creates a
+`config.h` at the top."""
 WRITTEN = ("autoload.php",)
-"""Files that look like sources, and that a tool writes directly into its directory."""
+"""Source-like files that tools create directly in their directory."""
 
 
 class _Marker(NamedTuple):
     path: str
-    """Below the directory; `*` stands for any one name."""
+    """A path below the directory; `*` matches one name."""
     name: str
-    """An expression for the directory's own name."""
+    """A regular expression for the directory's name."""
 
 
 _ENVIRONMENT = r".*env([-_.]?\d.*)?|\.?(v|virtual)?env[-_.].+"
@@ -79,7 +79,7 @@ _MARKERS = (
     _Marker("project.assets.json", "obj"),
     _Marker("buildOutputCleanup", r"\.gradle"),
     _Marker("maven-status", "target"),
-    # C and C++, and every cache that says that it is one
+    # C and C++, and every cache with a CACHEDIR.TAG
     _Marker("CMakeCache.txt", _BUILD),
     _Marker("meson-private/coredata.dat", _BUILD),
     _Marker("CACHEDIR.TAG", f"{_TARGET}|{_CACHE}"),
@@ -89,8 +89,8 @@ _MARKERS = (
 def find_dependency_directories(checkout: str, untracked: Iterable[str]) -> list[str]:
     """The dependency directories at or below `untracked` directories, as paths from `checkout`.
 
-    Does not follow symbolic links, does not look into repositories, and looks at a bounded number
-    of directories.
+    Does not follow symbolic links, does not enter repositories, and reads a bounded number of
+    directories.
     """
     found: list[str] = []
     pending = [(path, 0) for path in untracked]
@@ -121,7 +121,7 @@ def is_dependency_name(name: str) -> bool:
 
 
 def _holds_sources(place: str) -> bool:
-    """Whether a file that people write lies directly in a directory."""
+    """Whether a directory directly contains a source file."""
     try:
         with os.scandir(place) as listing:
             return any(_is_source(entry.name) and not entry.is_dir() for entry in listing)

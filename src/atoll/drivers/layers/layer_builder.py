@@ -1,62 +1,68 @@
-"""Makes dependency layers and dirty layers: walks, copies what changed, and only that."""
+"""Builds dependency layers and dirty layers: walks the checkout and copies only what changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers.carried import (
+from atoll.drivers.layers.carry_selection import dirty_paths, find_carried, skipper, topmost
+from atoll.drivers.layers.deltas import (
+    DEEPEST,
+    Occupied,
+    describe,
+    find_lowest,
+    find_manifest,
+    is_within,
+    make_room,
+    name_content,
+)
+from atoll.drivers.layers.dependency_layers import (
     NOT_WATCHED,
-    Carried,
-    Part,
-    Watched,
+    DependencyLayer,
+    DependencyLayers,
+    WatchedChanges,
     ground_key,
     is_whole,
     load_carried,
     save_carried,
 )
-from atoll.drivers.layers.carry import dirty_paths, find_carried, skipper
-from atoll.drivers.layers.carrylist import topmost
-from atoll.drivers.layers.deltas import (
-    DEEPEST,
-    describe,
-    find_lowest,
-    find_manifest,
-    lies,
-    make_room,
-    name_content,
-)
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
-from atoll.drivers.layers.ignore_rules import find_watched, stamp_rules, stamp_settings
-from atoll.drivers.layers.own_rules import freeze_own_rules
+from atoll.drivers.layers.ignore_rules import (
+    find_watched,
+    freeze_own_rules,
+    stamp_rules,
+    stamp_settings,
+)
 from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
 from atoll.drivers.layers.repository import Source
-from atoll.drivers.layers.staged import find_staged, write_staged
-from atoll.drivers.layers.whiteouts import Occupied
-from atoll.host import copying, manifests, trees
-from atoll.host.trees import Manifest
+from atoll.drivers.layers.staged_changes import find_staged, write_staged
+from atoll.host.tree import layer_copy, manifests
+from atoll.host.tree.manifests import Manifest
+from atoll.model.layers import LayerKind
 from atoll.model.plan import Ground
 
 _WHOLE = 0.5
-"""A delta that holds more of the files than this is no delta any more."""
+"""A delta with a larger share of the files than this is replaced by a full copy."""
 
 
-class Order(NamedTuple):
-    """How layers are brought up to date."""
+class BuildOrder(NamedTuple):
+    """How layers are updated."""
 
     commit: str
     """The commit whose base they are for."""
     deltas: bool
-    """Whether a layer may hold only what has changed."""
+    """Whether delta layers may be built."""
     thorough: bool = False
-    """Whether parts are walked whose stamps say that all is well."""
+    """Whether parts are walked even if their fingerprints are current."""
     tell: Tell | None = None
-    watched: Watched = NOT_WATCHED
-    """Where the daemon's watch on the checkout is now."""
+    watched: WatchedChanges = NOT_WATCHED
+    """The current position of the daemon's watch on the checkout."""
 
 
-def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> Carried:
-    """Brings the layers up to date."""
+def freeze_carried(
+    pool: Pool, checkout: str, ground: Ground, order: BuildOrder
+) -> DependencyLayers:
+    """Updates the dependency layers."""
     home = str(pool.root.parents[1])
     before = load_carried(pool)
     found = find_carried(checkout, carry=ground.carry, never=ground.never, home=home)
@@ -75,7 +81,7 @@ def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> C
         tell=order.tell,
         occupied=Occupied(checkout, order.commit, found.directories),
         skip=skip,
-        before=before if before is not None and is_same else Carried(),
+        before=before if before is not None and is_same else DependencyLayers(),
         thorough=order.thorough,
     )
     wanted: dict[str, tuple[str, ...]] = {name: (name,) for name in found.directories}
@@ -85,7 +91,7 @@ def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> C
         part, more = _renew(job, name, below, stamps[name])
         parts.append(part)
         left_out += more
-    made = Carried(
+    made = DependencyLayers(
         ground=ground_key(ground),
         root=stamps[ROOT],
         parts=tuple(parts),
@@ -107,28 +113,35 @@ def freeze_carried(pool: Pool, checkout: str, ground: Ground, order: Order) -> C
 def freeze_dirty(
     pool: Pool, source: Source, ground: Ground, *, git_layer: Layer, commit_layer: Layer
 ) -> Layer | None:
-    """The owner's uncommitted, staged and untracked changes; None when there are none."""
+    """Freezes uncommitted, staged and untracked changes; None when there are none."""
     home, checkout = str(pool.root.parents[1]), source.checkout
     dirty = dirty_paths(checkout, source.commit, carry=ground.carry, never=ground.never, home=home)
     staged = find_staged(checkout, source.commit, dirty, ground)
     if not dirty.changed and not dirty.removed and not staged.digest():
         return None
     parents = {"/".join(path.split("/")[:-1]) for path in dirty.removed}
-    # Nothing below is wanted: changed paths are files, and of the rest only the directories.
-    scan = trees.scan(
+    # No recursion: changed paths are files, and of the others only the directories count.
+    scan = manifests.scan(
         Path(checkout), below=[*dirty.changed, *sorted(parents - {""})], skip=lambda *_: "unwanted"
     )
     wanted = set(dirty.changed)
     entries = {p: s for p, s in scan.entries.items() if s.is_directory or p in wanted}
-    changes = trees.Difference(changed=[p for p in dirty.changed if p in entries],
+    changes = manifests.Difference(changed=[p for p in dirty.changed if p in entries],
                                removed=list(dirty.removed))  # fmt: skip
     with pool.building() as place:
         make_room(place)
-        report = copying.copy_changes(Path(checkout), place / "tree" / WORKSPACE, changes, entries)
+        report = layer_copy.copy_changes(
+            Path(checkout), place / "tree" / WORKSPACE, changes, entries
+        )
         about = f"{len(changes.changed)} changed, {len(changes.removed)} removed"
-        # An index is made for the stat data of one commit layer.
+        # The index fits the stat data of one commit layer.
         below = (commit_layer.id, staged.digest()) if staged.digest() else ()
-        layer = describe(f"x{name_content(report, changes, below)}", "dirty", report, about=about)
+        layer = describe(
+            LayerKind.DIRTY.layer(name_content(report, changes, below)),
+            "dirty",
+            report,
+            about=about,
+        )
         known = pool.find(layer.id)
         if known is not None or not staged.digest():
             return known or pool.freeze(place, layer, digests=report.digests)
@@ -141,25 +154,25 @@ def freeze_dirty(
 
 
 class _Job(NamedTuple):
-    """What it takes to freeze a part."""
+    """The inputs for freezing parts."""
 
     pool: Pool
     checkout: str
     deltas: bool
     tell: Tell | None
     occupied: Occupied
-    skip: trees.Skip
-    before: Carried
-    """What was frozen last by the same settings."""
+    skip: manifests.Skip
+    before: DependencyLayers
+    """The latest layers with the same settings."""
     thorough: bool
 
 
 class _Former(NamedTuple):
-    """What a part was when it was last frozen."""
+    """A part as frozen last."""
 
     layers: tuple[str, ...]
     entries: Manifest | None
-    """None when that cannot be told any more, so that all must be copied anew."""
+    """None if no longer known, so that everything must be copied again."""
     hidden: tuple[str, ...] = ()
 
 
@@ -168,35 +181,35 @@ _NOTHING = _Former((), None)
 
 def _renew(
     job: _Job, name: str, below: tuple[str, ...], stamp: str
-) -> tuple[Part, list[trees.LeftOut]]:
-    """A part as it is now, and what stays out of it."""
+) -> tuple[DependencyLayer, list[manifests.LeftOut]]:
+    """The part in its current state, and what is left out of it."""
     old = next((part for part in job.before.parts if part.name == name), None)
     if old is not None and job.occupied.is_hidden_by(old):
         old = None
     if old is not None and not job.thorough and old.stamp == stamp and is_whole(job.pool, old):
-        return old, [entry for entry in job.before.left_out if lies(entry.path, below)]
+        return old, [entry for entry in job.before.left_out if is_within(entry.path, below)]
     former = _NOTHING
     if old is not None:
         former = _Former(old.layers, find_manifest(job.pool, old.layers), old.hidden or ())
-    scan = trees.scan(Path(job.checkout), below=below, skip=job.skip, known=former.entries)
+    scan = manifests.scan(Path(job.checkout), below=below, skip=job.skip, known=former.entries)
     layers, hidden = _freeze_part(job, name, scan.entries, former)
-    return Part(name=name, layers=layers, stamp=stamp, hidden=hidden), scan.left_out
+    return DependencyLayer(name=name, layers=layers, stamp=stamp, hidden=hidden), scan.left_out
 
 
 def _freeze_part(
     job: _Job, name: str, entries: Manifest, former: _Former
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The layers of a part, and what the deltas among them hide."""
+    """The layers of a part, and the paths that its deltas hide."""
     pool, checkout, tell = job.pool, job.checkout, job.tell
     about = "other ignored files" if name == REST else name
     changes = None
     if former.entries is not None:
-        changes = trees.difference(former.entries, entries, strict=True)
+        changes = manifests.difference(former.entries, entries, strict=True)
         is_same = not changes.changed and not changes.removed
         if is_same and not (job.thorough and job.deltas and len(former.layers) > DEEPEST // 2):
             return former.layers, former.hidden
         if is_same or len(former.layers) > DEEPEST:
-            # One delta takes the place of all: what changed since the directory was copied whole.
+            # One delta, relative to the full copy, replaces all.
             lowest = find_lowest(pool, former.layers, entries)
             former = _Former(former.layers[:1], lowest)
             return _freeze_part(job, name, entries, former)
@@ -217,15 +230,17 @@ def _freeze_part(
         make_room(place)
         target, source = place / "tree" / WORKSPACE, Path(checkout)
         if changes is None:
-            report = copying.copy_entries(source, target, entries, progress=progress)
+            report = layer_copy.copy_entries(source, target, entries, progress=progress)
             whole = report.manifest
         else:
-            report = copying.copy_changes(source, target, changes, entries, progress=progress)
+            report = layer_copy.copy_changes(source, target, changes, entries, progress=progress)
             whole = {**entries, **report.manifest}
             vanished = set(report.vanished)
             whole = {p: s for p, s in whole.items() if p not in vanished}
         manifests.save_manifest(place / "manifest", whole)
         digest = name_content(report, changes, below, strict=True)
-        layer = describe(f"d{digest}", "dependencies", report, about=about, below=below)
+        layer = describe(
+            LayerKind.DEPENDENCIES.layer(digest), "dependencies", report, about=about, below=below
+        )
         made = pool.find(layer.id) or pool.freeze(place, layer, digests=report.digests)
     return made.stack, hidden

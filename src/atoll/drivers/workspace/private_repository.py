@@ -1,7 +1,7 @@
-"""A capsule with a repository of its own: its files and commits are read on the host, as data.
+"""A capsule's private repository: its files and commits are read on the host, as data.
 
-Nothing of it is ever the repository, object store, index, configuration or work tree of a git of
-the host. Refs and the index are parsed here, objects pass a quarantine.
+It is never used as the repository, object store, index, configuration or work tree of a git on the
+host. Refs and the index are parsed here; objects pass a quarantine.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ from pathlib import Path
 
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.drivers.workspace.examination import HOLDERS, Taken, branch_commits
-from atoll.drivers.workspace.gitlinks import find_lost_submodules
-from atoll.drivers.workspace.module_state import ModuleState
-from atoll.drivers.workspace.parts import Parts, bring_parts
-from atoll.drivers.workspace.survey import GIT, Workspace
+from atoll.drivers.workspace.file_status import GIT, WorkspaceFiles
+from atoll.drivers.workspace.referenced_objects import Parts, bring_parts
+from atoll.drivers.workspace.submodule_state import ModuleState, find_lost_submodules
+from atoll.drivers.workspace.unique_work import HOLDERS, ImportedRefs, branch_commits
 from atoll.host import files, git, ref_files
-from atoll.host.intake.index import Staged, parse_index
-from atoll.host.intake.objects import import_objects
+from atoll.host.intake.commit_import import import_objects
+from atoll.host.intake.index import IndexEntry, parse_index
 from atoll.host.intake.refs import STASH, AgentRefs, load_refs
-from atoll.host.intake.store import Store, open_store
-from atoll.host.layer_stack import Namespace
-from atoll.host.merged import MergedTree
+from atoll.host.intake.store import IntakeRepository, open_store
+from atoll.host.tree.layer_stack import Namespace
+from atoll.host.tree.merged_tree import MergedTree
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId
 
 _REFS_LIMIT = 1_000
 _INDEX_BYTES = 64 << 20
-"""Or twice as many as that which the workspace was made with has."""
+"""Or twice the number of refs that the workspace was created with."""
 _FIRST_INDEX_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 28
 _INDEX = GIT.child(b"index")
 
 
 def _stashes(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
-    """The stash's entries, newest first; what a rebase has put aside counts only beside them."""
+    """The stash entries, newest first, with autostashes of a rebase at the end."""
     if STASH not in refs.refs:
         return ()
     own = {refs.head, *(tip for ref, tip in refs.refs.items() if ref != STASH)}
@@ -46,7 +45,7 @@ def _stashes(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
 
 
 def _fetched(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
-    """Those of the tips that nothing but remote-tracking refs name."""
+    """The tips that only remote-tracking refs name."""
     own = {refs.head, *refs.refs.values(), *refs.stashes, *refs.worktrees}
     fetched = set(refs.fetched.values()) - own
     return tuple(tip for tip in tips if tip in fetched)
@@ -55,19 +54,19 @@ def _fetched(refs: AgentRefs, tips: Sequence[ObjectId]) -> tuple[ObjectId, ...]:
 @contextmanager
 def open_workspace(
     pool: Pool, layers: Sequence[str], own: int, namespace: Namespace, below: Sequence[str]
-) -> Iterator[Workspace]:
-    """The workspace that layers show together, the `own` topmost of which are the capsule's."""
+) -> Iterator[WorkspaceFiles]:
+    """The workspace merged from layers, of which the topmost `own` are the capsule's."""
     with ExitStack() as stack:
         shown = [pool.tree(layer) for layer in layers]
         tree = stack.enter_context(MergedTree(shown, own=own, namespace=namespace, at=WORKSPACE))
         lower = [pool.tree(layer) for layer in below]
-        # A copy that went back in time lies on its snapshot alone.
+        # A rolled-back copy consists of its snapshot alone.
         base = (
             stack.enter_context(MergedTree(lower, own=1, namespace=namespace, at=WORKSPACE))
             if lower
             else None
         )
-        yield Workspace(tree, base, is_whole=own == len(layers))
+        yield WorkspaceFiles(tree, base, is_whole=own == len(layers))
 
 
 class PrivateSite:
@@ -76,7 +75,7 @@ class PrivateSite:
     def __init__(
         self,
         plan: WorkspacePlan,
-        opening: Callable[[], AbstractContextManager[Workspace]],
+        opening: Callable[[], AbstractContextManager[WorkspaceFiles]],
         set_aside: Callable[[Path], None],
     ) -> None:
         self.plan = plan
@@ -84,15 +83,15 @@ class PrivateSite:
         self.set_aside = set_aside
         self._opening = opening
         self._committed: list[str] | None = None
-        self._index: tuple[bytes, tuple[Staged, ...] | None] | None = None
+        self._index: tuple[bytes, tuple[IndexEntry, ...] | None] | None = None
 
     def is_there(self) -> bool:
         return Pool(self.plan.pool).tree(self.plan.upper).is_dir()
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Workspace, Store]]:
+    def opened(self) -> Iterator[tuple[WorkspaceFiles, IntakeRepository]]:
         pool = Pool(self.plan.pool)
-        # A collection would take the store for a dead builder's.
+        # Garbage collection would take the store for that of a dead process.
         with (
             pool.turn(shared=True),
             self._opening() as workspace,
@@ -100,7 +99,7 @@ class PrivateSite:
         ):
             yield workspace, store
 
-    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
+    def take(self, workspace: WorkspaceFiles, *, everything: bool) -> ImportedRefs | None:
         refs = load_refs(workspace.tree)
         if refs is None:
             return None
@@ -109,7 +108,7 @@ class PrivateSite:
         first = [tip for tip in (refs.head, branch) if tip is not None]
         wanted = self._tips(refs) if everything else (first, [])
         tips, is_delivered = self._deliver_all(workspace, *wanted)
-        return Taken(
+        return ImportedRefs(
             head=refs.head,
             head_ref=refs.head_ref,
             branch=branch,
@@ -119,8 +118,8 @@ class PrivateSite:
             fetched=_fetched(refs, tips),
         )
 
-    def _can_be_read(self, workspace: Workspace) -> bool:
-        """Whether all that says what is committed or staged can be read."""
+    def _can_be_read(self, workspace: WorkspaceFiles) -> bool:
+        """Whether everything that defines what is committed or staged can be read."""
         content, _ = self._indexes(workspace)
         if content is None and workspace.tree.kind(_INDEX) is not None:
             return False
@@ -135,10 +134,10 @@ class PrivateSite:
         return not workspace.tree.changes(skip=skip).closed
 
     def _deliver_all(
-        self, workspace: Workspace, own: list[ObjectId], fetched: list[ObjectId]
+        self, workspace: WorkspaceFiles, own: list[ObjectId], fetched: list[ObjectId]
     ) -> tuple[list[ObjectId], bool]:
-        """All tips, and whether those that were fetched are among them: what was fetched without
-        its history, or is too much, must not keep the capsule's own work from being stored.
+        """All tips, and whether the fetched ones are included: history that was fetched
+        incompletely or exceeds the limits must not prevent the capsule's own work from being saved.
         """
         if 0 < len(fetched) <= _REFS_LIMIT:
             with suppress(StateError, DriverError):
@@ -146,8 +145,8 @@ class PrivateSite:
         return self._deliver(workspace, own), not fetched
 
     def _tips(self, refs: AgentRefs) -> tuple[list[ObjectId], list[ObjectId]]:
-        """HEAD first, then where refs stand that are not as they were when the capsule was made;
-        and apart from these what only remote-tracking refs stand at.
+        """HEAD first, then the refs that changed since the capsule was created; and separately the
+        commits that only remote-tracking refs name.
         """
         at_first = self._first_refs()
         own, fetched = (
@@ -161,8 +160,8 @@ class PrivateSite:
         return tips, self._unknown(set(fetched).difference(tips))
 
     def _unknown(self, fetched: Collection[ObjectId]) -> list[ObjectId]:
-        """Those that no ref of the owner's stands at: there may be more remote branches than refs
-        that can be brought out.
+        """The commits that no ref of the owner names: there may be more remote branches than refs
+        can be imported.
         """
         held: set[str] = set()
         if fetched:
@@ -170,8 +169,8 @@ class PrivateSite:
                 held.update(ref_files.values(self.plan.repository, below=HOLDERS, without=None))
         return sorted(tip for tip in fetched if tip not in held)
 
-    def _deliver(self, workspace: Workspace, tips: Sequence[ObjectId]) -> list[ObjectId]:
-        """Sees that the owner's repository has the commits that these stand for."""
+    def _deliver(self, workspace: WorkspaceFiles, tips: Sequence[ObjectId]) -> list[ObjectId]:
+        """Imports these commits into the owner's repository."""
         known = list(dict.fromkeys([self.plan.base_commit, *self.committed()]))
         fresh = [tip for tip in tips if tip not in known]
         taken = import_objects(
@@ -181,30 +180,32 @@ class PrivateSite:
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
-    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
+    def bring_parts(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
+    ) -> Parts:
         return bring_parts(self.plan, workspace, store, tips, scratch=self.scratch)
 
-    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+    def staged(self, workspace: WorkspaceFiles) -> tuple[IndexEntry, ...] | None:
         content, before = self._indexes(workspace)
         return None if content is None or content == before else self._parsed(content)
 
     @staticmethod
-    def _indexes(workspace: Workspace) -> tuple[bytes | None, bytes | None]:
-        """The index, and that which the workspace was made with."""
+    def _indexes(workspace: WorkspaceFiles) -> tuple[bytes | None, bytes | None]:
+        """The index, and the one that the workspace was created with."""
         below = workspace.below
         before = None if below is None else below.read(_INDEX, limit_bytes=_FIRST_INDEX_BYTES)
         most = max(_INDEX_BYTES, 2 * len(before or b""))
         return workspace.tree.read(_INDEX, limit_bytes=most), before
 
-    def _parsed(self, content: bytes) -> tuple[Staged, ...] | None:
-        """Asked several times for the same."""
+    def _parsed(self, content: bytes) -> tuple[IndexEntry, ...] | None:
+        """Cached: it is needed several times."""
         if self._index is None or self._index[0] != content:
             found = parse_index(content, id_bytes=len(self.plan.base_commit) // 2)
             self._index = content, None if found is None else tuple(found)
         return self._index[1]
 
     def _first_refs(self) -> set[str]:
-        """From the frozen layer, which no capsule can write."""
+        """From the frozen layer, which no capsule can write to."""
         layer = history.layer_of(self.plan)
         path = Pool(self.plan.pool).tree(layer) / WORKSPACE / ".git" / "packed-refs"
         content = files.read_regular(path, limit_bytes=_PACKED_BYTES)
@@ -223,18 +224,20 @@ class PrivateSite:
         return {name for name in names if name in found}
 
     def committed(self) -> list[str]:
-        """What was brought out before under the capsule's branch."""
+        """What was exported before to the capsule's branch."""
         if self._committed is None:
             self._committed = branch_commits(self.plan)
         return self._committed
 
     def is_changed_module(
-        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+        self, workspace: WorkspaceFiles, path: InsidePath, commit: ObjectId, before: ObjectId | None
     ) -> bool:
         return self.owner_check(workspace).is_changed(path, commit, before)
 
-    def owner_check(self, workspace: Workspace) -> ModuleState:
+    def owner_check(self, workspace: WorkspaceFiles) -> ModuleState:
         return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, head: str
+    ) -> list[InsidePath]:
         return find_lost_submodules(self.plan, workspace.tree, store, head)

@@ -21,12 +21,12 @@ _OPERATION = 0x7800
 _POINTER_TO_QUESTION = 0xC00C
 
 
-class Question(NamedTuple):
+class DnsQuestion(NamedTuple):
     number: int
     wanted: bool
     """Whether the asker set `recursion desired`, which the answer repeats."""
     name: str | None
-    """In canonical form; None when it has none, and nobody may have it."""
+    """In canonical form; None when it is no valid host name."""
     kind: int
     asked: bytes
     """The question as it was written, which the answer repeats."""
@@ -42,7 +42,7 @@ class Question(NamedTuple):
         return _message(self, code, records, len(addresses), 0)
 
 
-def _message(question: Question, code: int, records: bytes, count: int, more: int) -> bytes:
+def _message(question: DnsQuestion, code: int, records: bytes, count: int, more: int) -> bytes:
     flags = _ANSWER | _AUTHORITATIVE | _AVAILABLE | code | more
     flags |= _WANTED if question.wanted else 0
     head = _HEAD.pack(question.number, flags, 1 if question.asked else 0, count, 0, 0)
@@ -56,7 +56,7 @@ def _record(address: Address, ttl_s: int) -> bytes:
 
 
 class UnansweredError(ValueError):
-    """Not a question at all: whoever answers could be made to talk to himself."""
+    """Not a query: answering it could cause a loop of answers."""
 
 
 class BadQuestionError(ValueError):
@@ -64,10 +64,10 @@ class BadQuestionError(ValueError):
 
     def __init__(self, reason: str, number: int, code: int) -> None:
         super().__init__(reason)
-        self.answer = Question(number, wanted=False, name=None, kind=0, asked=b"").answer(code)
+        self.answer = DnsQuestion(number, wanted=False, name=None, kind=0, asked=b"").answer(code)
 
 
-def parse_question(data: bytes) -> Question:
+def parse_question(data: bytes) -> DnsQuestion:
     """Raises UnansweredError, or BadQuestionError with what to answer."""
     if len(data) < _HEAD.size or len(data) > MOST_BYTES:
         raise UnansweredError("not a question")
@@ -86,7 +86,7 @@ def parse_question(data: bytes) -> Question:
     if group != INTERNET:
         raise BadQuestionError("not of the internet", number, REFUSED)
     wanted = bool(flags & _WANTED)
-    return Question(number, wanted, _canonical(labels), kind, data[_HEAD.size : end + 4])
+    return DnsQuestion(number, wanted, _canonical(labels), kind, data[_HEAD.size : end + 4])
 
 
 def _labels(data: bytes) -> tuple[list[bytes], int]:

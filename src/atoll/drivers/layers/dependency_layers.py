@@ -1,7 +1,7 @@
-"""Dependency layers: what git does not track and a capsule needs, frozen once, refreshed by delta.
+"""Dependency layers: untracked files that a capsule needs, frozen once and refreshed by deltas.
 
-`carried.json` in the pool says what was frozen last. Its fingerprints tell cheaply whether that
-still stands; where they do not, one walk finds what changed, and only that is copied.
+`carried.json` in the pool records the latest layers. Fingerprints show cheaply whether they are
+still current; if not, one walk finds the changes, and only these are copied.
 """
 
 from __future__ import annotations
@@ -13,62 +13,62 @@ from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.ignore_rules import stamp_rules
 from atoll.drivers.layers.pool import Pool
 from atoll.host import files
-from atoll.host.trees import LeftOut
+from atoll.host.tree.manifests import LeftOut
 from atoll.model import secretfiles
 from atoll.model.plan import Ground
 
 _FILE = "carried.json"
 
 
-class Part(NamedTuple):
+class DependencyLayer(NamedTuple):
     """One ignored directory in the root, or all other ignored entries together."""
 
     name: str
     layers: tuple[str, ...]
     stamp: str
     hidden: tuple[str, ...] | None = None
-    """What the deltas among the layers hide of those below; None when that is not known."""
+    """Paths that the deltas hide in the layers below; None if unknown."""
 
 
-class Watched(NamedTuple):
-    """What the daemon's watch on the checkout says."""
+class WatchedChanges(NamedTuple):
+    """A report of the daemon's watch on the checkout."""
 
     watch: str = ""
-    """Which watch it is; empty when there is none."""
+    """The id of the watch; empty when there is none."""
     position: int = 0
-    """The moment of the answer."""
+    """Its position when it reported."""
     paths: tuple[str, ...] | None = None
-    """What changed after the layers were frozen; None when that is not known."""
+    """The paths that changed since the layers were frozen; None if unknown."""
     is_continued: bool = False
-    """Whether it is the same watch as when the layers were frozen."""
+    """Whether it is the same watch as at the freeze."""
 
 
-NOT_WATCHED = Watched()
+NOT_WATCHED = WatchedChanges()
 
 
-class Carried(NamedTuple):
+class DependencyLayers(NamedTuple):
     ground: str = ""
-    """Which settings it was chosen by."""
+    """The settings used for the selection."""
     root: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DependencyLayer, ...] = ()
     rest: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     rules: str = ""
-    """The stamp of what decides which entries are ignored, and of the commit."""
+    """A fingerprint of the ignore rules and the commit."""
     watched: tuple[str, ...] = ()
-    """What that stamp is made of."""
+    """The files that this fingerprint covers."""
     settings: str = ""
-    """The part of that stamp that no directory of the checkout changes."""
+    """The part of that fingerprint that does not depend on directories of the checkout."""
     commit: str = ""
     """The commit whose base they were frozen for."""
     unignored: tuple[str, ...] = ()
     """Dependency directories that no rule of the project ignores."""
     own_rules: str | None = None
-    """The layer that lets git inside ignore them."""
+    """The layer with ignore rules for them."""
     watch: str = ""
-    """The daemon's watch on the checkout at that time; empty when there was none."""
+    """The daemon's watch on the checkout at the freeze; empty when there was none."""
     position: int = 0
-    """Where that watch was before the checkout was looked at."""
+    """The position of that watch before the checkout was read."""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -80,26 +80,26 @@ class Carried(NamedTuple):
         return tuple(part.name for part in self.parts if part.name != REST)
 
 
-def save_carried(pool: Pool, made: Carried) -> None:
+def save_carried(pool: Pool, made: DependencyLayers) -> None:
     files.write_atomic(pool.root / _FILE, json.dumps(made._asdict()).encode())
 
 
 def forget_carried(pool: Pool) -> None:
-    """Lets everything be frozen anew, when it is next needed. The layers stay for their users."""
+    """Makes the next use freeze everything again. The layers stay for capsules that use them."""
     (pool.root / _FILE).unlink(missing_ok=True)
 
 
-def load_carried(pool: Pool) -> Carried | None:
+def load_carried(pool: Pool) -> DependencyLayers | None:
     content = files.read_regular(pool.root / _FILE, limit_bytes=1 << 28)
     try:
         raw: dict[str, Any] = json.loads(content or b"null") or {}
-        return Carried(
+        return DependencyLayers(
             ground=raw["ground"],
             root=raw["root"],
             parts=tuple(_parse_part(*part) for part in raw["parts"]),
             rest=tuple(raw["rest"]),
             left_out=tuple(LeftOut(*entry) for entry in raw["left_out"]),
-            # Files of earlier versions lack these: their stamp fits nothing.
+            # Absent in files of earlier versions: their fingerprint matches nothing.
             rules=raw.get("rules", ""),
             watched=tuple(raw.get("watched", ())),
             settings=str(raw.get("settings", "")),
@@ -110,16 +110,18 @@ def load_carried(pool: Pool) -> Carried | None:
             position=int(raw.get("position", 0)),
         )
     except (ValueError, KeyError, TypeError):
-        # Torn, or from before: what it named is frozen again, and found to be there already.
+        # Truncated or outdated: the parts are frozen again, and existing layers are reused.
         return None
 
 
-def _parse_part(name: str, layers: list[str], stamp: str, hidden: list[str] | None = None) -> Part:
-    return Part(name, tuple(layers), stamp, None if hidden is None else tuple(hidden))
+def _parse_part(
+    name: str, layers: list[str], stamp: str, hidden: list[str] | None = None
+) -> DependencyLayer:
+    return DependencyLayer(name, tuple(layers), stamp, None if hidden is None else tuple(hidden))
 
 
-def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> Carried | None:
-    """What was frozen last, if it still stands by all that stats can tell."""
+def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> DependencyLayers | None:
+    """The latest layers, if their fingerprints are current. Uses stats only."""
     known = load_carried(pool)
     if known is None or known.ground != ground_key(ground):
         return None
@@ -135,9 +137,9 @@ def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> Carrie
 
 
 def ground_key(ground: Ground) -> str:
-    """Parts that were made under another key are made anew."""
+    """A key of the settings: parts frozen with another key are frozen again."""
     return json.dumps([ground.carry, ground.never, secretfiles.VERSION])
 
 
-def is_whole(pool: Pool, part: Part) -> bool:
+def is_whole(pool: Pool, part: DependencyLayer) -> bool:
     return all(pool.find(layer) is not None for layer in part.layers)

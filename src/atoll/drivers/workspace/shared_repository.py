@@ -1,7 +1,7 @@
 """A workspace that shares the owner's repository: a worktree, or the checkout itself.
 
-Its commits are the owner's from the moment that they are made. Where HEAD stands is read from the
-repository's own record of the worktree; no git runs in the workspace.
+Its commits are in the owner's repository as soon as they are made. HEAD is read from the
+repository's record of the worktree; no git runs in the workspace.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.workspace import gitlinks
-from atoll.drivers.workspace.examination import Taken, branch_commits
-from atoll.drivers.workspace.module_state import ModuleState
-from atoll.drivers.workspace.parts import Parts
-from atoll.drivers.workspace.survey import Workspace
+from atoll.drivers.workspace import submodule_state
+from atoll.drivers.workspace.file_status import WorkspaceFiles
+from atoll.drivers.workspace.referenced_objects import Parts
+from atoll.drivers.workspace.submodule_state import ModuleState
+from atoll.drivers.workspace.unique_work import ImportedRefs, branch_commits
 from atoll.host import files, git
-from atoll.host.intake.index import Staged, parse_index
-from atoll.host.intake.store import Store, open_store
-from atoll.host.merged import MergedTree
+from atoll.host.intake.index import IndexEntry, parse_index
+from atoll.host.intake.store import IntakeRepository, open_store
+from atoll.host.tree.merged_tree import MergedTree
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_ref_name
 
@@ -37,34 +37,36 @@ class LinkedSite:
         return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Workspace, Store]]:
+    def opened(self) -> Iterator[tuple[WorkspaceFiles, IntakeRepository]]:
         place = Path(self.plan.path)
         with (
             MergedTree([place.parent], own=1, namespace="user", at=place.name) as tree,
             open_store(self.plan.repository, scratch=self.scratch) as store,
         ):
-            yield Workspace(tree, None, is_whole=True), store
+            yield WorkspaceFiles(tree, None, is_whole=True), store
 
-    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
+    def take(self, workspace: WorkspaceFiles, *, everything: bool) -> ImportedRefs | None:
         del workspace, everything
         record = self._record()
         if record is None:
             return None
         head, ref = self._head(record)
         tips = [commit for commit in (head, *self.committed()) if commit is not None]
-        return Taken(
+        return ImportedRefs(
             head=head,
             head_ref=ref,
             branch=self._branch(),
             tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
         )
 
-    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
-        # Its git keeps LFS objects in the owner's repository.
+    def bring_parts(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
+    ) -> Parts:
+        # LFS objects are in the owner's repository already.
         del workspace, store, tips
         return Parts()
 
-    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
+    def staged(self, workspace: WorkspaceFiles) -> tuple[IndexEntry, ...] | None:
         del workspace
         record = self._record()
         content = record and files.read_beneath(record, "index", limit_bytes=_INDEX_BYTES)
@@ -74,7 +76,7 @@ class LinkedSite:
         return None if found is None else tuple(found)
 
     def _record(self) -> Path | None:
-        """The git directory of this worktree; None when its link was changed."""
+        """The git directory of this worktree; None if its link was changed."""
         repository = os.path.realpath(self.plan.repository)
         pointer = files.read_beneath(Path(self.plan.path), ".git", limit_bytes=_POINTER_BYTES)
         if pointer is None:
@@ -93,10 +95,10 @@ class LinkedSite:
 
     def _head(self, record: Path) -> tuple[ObjectId | None, str | None]:
         content = files.read_beneath(record, "HEAD", limit_bytes=_POINTER_BYTES) or b""
-        said = content.rstrip(b"\n")
-        if not said.startswith(b"ref: "):
-            return find_object_id(Untrusted(said)), None
-        ref = find_ref_name(Untrusted(said.removeprefix(b"ref: ").strip()))
+        value = content.rstrip(b"\n")
+        if not value.startswith(b"ref: "):
+            return find_object_id(Untrusted(value)), None
+        ref = find_ref_name(Untrusted(value.removeprefix(b"ref: ").strip()))
         if ref is None:
             return None, None
         is_own = ref == f"refs/heads/{self.plan.branch}"
@@ -121,23 +123,25 @@ class LinkedSite:
         return self._committed
 
     def is_changed_module(
-        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+        self, workspace: WorkspaceFiles, path: InsidePath, commit: ObjectId, before: ObjectId | None
     ) -> bool:
         del before
         record = self._record()
         modules = None if record is None else record / "modules"
-        return gitlinks.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
+        return submodule_state.is_changed(self.plan, workspace.tree, path, commit, modules=modules)
 
-    def owner_check(self, workspace: Workspace) -> ModuleState:
+    def owner_check(self, workspace: WorkspaceFiles) -> ModuleState:
         return ModuleState(self.plan, workspace, self.scratch)
 
-    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
-        # A worktree has copies of its submodules: those that changed are nested repositories.
+    def lost_submodules(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, head: str
+    ) -> list[InsidePath]:
+        # A worktree has its own copies of submodules: changed ones are nested repositories.
         del workspace, store, head
         return []
 
     def set_aside(self, aside: Path) -> None:
-        """Moves the files, with the repositories of this worktree's submodules."""
+        """Moves the files, with the submodule repositories of this worktree."""
         record = self._record()
         if record is not None and record.parent.name == "worktrees" and _has_modules(record):
             files.move(record / "modules", aside / "modules")

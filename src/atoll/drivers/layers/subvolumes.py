@@ -17,12 +17,12 @@ _ROOT_INODE = 256
 
 
 def create(path: Path) -> None:
-    """Makes a subvolume. Raises OSError where there are none."""
+    """Creates a subvolume. Raises OSError if the filesystem has none."""
     _call(path.parent, _SUBVOL_CREATE, struct.pack("=q4088s", 0, _name(path)))
 
 
 def snapshot(source: Path, target: Path) -> None:
-    """Makes a writable snapshot of a subvolume. Raises OSError where that is none."""
+    """Creates a writable snapshot of a subvolume. Raises OSError if it is not one."""
     handle = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         arguments = struct.pack("=qQQ32x4040s", handle, 0, 0, _name(target))
@@ -32,18 +32,18 @@ def snapshot(source: Path, target: Path) -> None:
 
 
 def remove(path: Path, *, within: Path) -> None:
-    """Removes a subvolume, or empties it where only root may; a missing one is fine."""
+    """Removes a subvolume, or empties it if only root may remove it; a missing one is fine."""
     if not os.path.lexists(path):
         return
     try:
         _call(path.parent, _SNAP_DESTROY, struct.pack("=q4088s", 0, _name(path)))
     except OSError:
-        # Without the mount option `user_subvol_rm_allowed`; an empty one goes like a directory.
+        # Without the mount option `user_subvol_rm_allowed` an empty one is removed as a directory.
         files.remove_tree(path, within=within)
 
 
 def is_volume(path: Path) -> bool:
-    """Whether a directory is a subvolume's root. Only meaningful where there are subvolumes."""
+    """Whether a directory is a subvolume's root, on a filesystem with subvolumes."""
     return os.stat(path).st_ino == _ROOT_INODE
 
 
@@ -59,7 +59,7 @@ def _name(path: Path) -> bytes:
 def _call(directory: Path, request: int, arguments: bytes) -> None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # A buffer that can be written may be of any size.
+        # A writable buffer may have any size.
         fcntl.ioctl(handle, request, bytearray(arguments))
     finally:
         os.close(handle)

@@ -1,9 +1,9 @@
-"""What the files of a workspace are, compared with commits: decided on the host, from the files.
+"""Compares the files of a workspace with commits, on the host and from the files alone.
 
-The agent's git is not asked. Only what lies in the capsule's own layers can differ from the commit
-that the workspace was made of; those files are read by descriptors and hashed here, and trees
-are compared by their ids. What is ignored follows the `.gitignore` files as they are now and the
-owner's own excludes; a file that a commit tracks is never ignored.
+The capsule's git is not asked. Only files in the capsule's own layers can differ from the commit
+that the workspace was made from; they are read through descriptors and hashed here, and trees are
+compared by id. Ignore rules come from the current `.gitignore` files and the owner's excludes; a
+file that a commit tracks is never ignored.
 """
 
 from __future__ import annotations
@@ -11,20 +11,49 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import own_rules
-from atoll.drivers.workspace.entry_reader import Found
+from atoll.drivers.layers import ignore_rules
 from atoll.drivers.workspace.submodules import OwnerCheck, find_moved, has_changed, is_submodule
-from atoll.host.beneath import TreeReader
-from atoll.host.intake import comparison, trees
-from atoll.host.intake.comparison import Moved
-from atoll.host.intake.content import is_attributes, tracked_below
+from atoll.host import git
+from atoll.host.beneath import EntryKind, TreeReader
+from atoll.host.intake import comparison, workspace_tree
+from atoll.host.intake.blob_filters import is_attributes, tracked_below
+from atoll.host.intake.comparison import RenamedPath
 from atoll.host.intake.ignore import Ignore, is_git_name
-from atoll.host.intake.store import Store
+from atoll.host.intake.store import IntakeRepository
 from atoll.host.intake.tree_objects import TreeEntry
-from atoll.host.merged import MergedTree, TreeChanges
+from atoll.host.tree.merged_tree import MergedEntry, MergedTree, PlainTree, TreeChanges
+from atoll.model.errors import DriverError, StateError
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, directories_of
+
+
+class FoundEntry:
+    """A `TreeReader` that opens an entry found by a walk without searching all layers again."""
+
+    def __init__(self, tree: MergedTree, entries: Mapping[InsidePath, MergedEntry]) -> None:
+        self._tree = tree
+        self._entries = entries
+
+    def kind(self, path: InsidePath) -> EntryKind | None:
+        return self._tree.kind(path)
+
+    def names(self, directory: InsidePath | None) -> list[InsidePath]:
+        return self._tree.names(directory)
+
+    def find_file(self, path: InsidePath) -> int | None:
+        entry = self._entries.get(path)
+        return self._tree.find_file(path) if entry is None else self._tree.find_entry(entry)
+
+    def read(self, path: InsidePath, *, limit_bytes: int) -> bytes | None:
+        handle = self.find_file(path)
+        if handle is None:
+            return None
+        with open(handle, "rb") as stream:
+            content = stream.read(limit_bytes + 1)
+        return content if len(content) <= limit_bytes else None
+
 
 GIT = InsidePath(b".git")
 GITLINK = 0o160000
@@ -32,56 +61,56 @@ _LINK = 0o120000
 _PLAIN, _EXECUTABLE = 0o100644, 0o100755
 _ALL_READ = 0o444
 _LARGEST_BYTES = 1 << 30
-"""Of a file that is stored as a blob; a larger one is kept as a file."""
+"""The largest file that is stored as a blob; larger ones are saved as files."""
 _AHEAD = 10_000
-"""How many directories are looked into before it is asked whether they are ignored."""
+"""How many directories are read before asking whether they are ignored."""
 
 
-class Workspace(NamedTuple):
-    """The files of a workspace, and what they lie on."""
+class WorkspaceFiles(NamedTuple):
+    """The files of a workspace, and the layers below them."""
 
     tree: MergedTree
     below: TreeReader | None
-    """What the workspace was made of, where that is known file by file."""
+    """The source of the workspace, if it is known file by file."""
     is_whole: bool
-    """Whether all files are the capsule's own, because no layer lies below them."""
+    """Whether all files belong to the capsule, because there is no layer below them."""
 
 
-ModuleCheck = Callable[[Workspace, InsidePath, ObjectId, ObjectId | None], bool]
-"""(workspace, where the submodule is, the commit that is recorded for it, the one that the commit
-of the survey records there)"""
+ModuleCheck = Callable[[WorkspaceFiles, InsidePath, ObjectId, ObjectId | None], bool]
+"""(workspace, path of the submodule, its recorded commit, the commit recorded at that path by the
+commit being compared)"""
 
 
-class Survey(NamedTuple):
-    """The workspace, as far as it can differ from `commit`, which it was made of."""
+class FileStatus(NamedTuple):
+    """Everything in the workspace that can differ from `commit`, its source."""
 
     commit: str
     found: dict[InsidePath, int]
-    """Files and links that are there and not ignored, with their mode as git writes it."""
+    """Existing files and links that are not ignored, with their git modes."""
     ids: dict[InsidePath, ObjectId]
-    """The object ids of those that were compared."""
+    """The object ids of the compared ones."""
     removed: frozenset[InsidePath]
-    """What the commit tracks and is not there."""
+    """Tracked by the commit, but missing."""
     links: dict[InsidePath, Untrusted]
-    """Where links point to."""
-    reader: Found
+    """Targets of symbolic links."""
+    reader: FoundEntry
     tracked: dict[InsidePath, TreeEntry]
-    """What the commit tracks at these places."""
+    """What the commit tracks at these paths."""
     repositories: tuple[InsidePath, ...]
-    """Of their own, in the workspace: git cannot store them."""
+    """Nested repositories: git cannot store them."""
     submodules: frozenset[InsidePath]
-    """Those of them that are kept where git keeps the repositories of submodules."""
+    """Those whose repository is where git keeps submodules."""
     closed: tuple[InsidePath, ...]
-    """What cannot be read."""
+    """Paths that cannot be read."""
     ignored: int
     own_rules: frozenset[InsidePath]
-    """New `.gitignore` files that git ignores by their own rules, in directories where nothing is
-    tracked, as caches of tools have them."""
+    """New `.gitignore` files that ignore themselves, in directories without tracked files, as tool
+    caches have them."""
 
     def entry(self, path: InsidePath) -> TreeEntry | None:
-        """What a tree of the workspace has at a path; None for nothing.
+        """The entry of a tree of the workspace at a path; None if there is none.
 
-        Only for what the survey has compared, or has not found.
+        Only for paths that were compared, or that are missing.
         """
         if path in self.removed:
             return None
@@ -90,8 +119,8 @@ class Survey(NamedTuple):
         return self.tracked.get(path)
 
     def nested(self) -> tuple[str, ...]:
-        """Repositories that no tree of the workspace can hold, for people; one that is no submodule
-        ends with `/`.
+        """Repositories that no tree of the workspace can hold, for display; those that are no
+        submodules end with `/`.
         """
         return tuple(
             path.shown() if path in self.tracked or path in self.submodules else f"{path.shown()}/"
@@ -99,11 +128,11 @@ class Survey(NamedTuple):
         )
 
     def unstorable(self) -> tuple[str, ...]:
-        """Files and directories that no tree of the workspace can hold, for people."""
+        """Files and directories that no tree of the workspace can hold, for display."""
         return tuple(path.shown() for path in self.closed)
 
     def changed(self) -> dict[InsidePath, int]:
-        """What a tree of the workspace has and the commit has not, or has otherwise."""
+        """The entries of the workspace that the commit lacks or has with another content."""
         return {
             path: mode
             for path, mode in self.found.items()
@@ -119,8 +148,8 @@ class Against(NamedTuple):
 
 
 def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
-    store: Store,
-    workspace: Workspace,
+    store: IntakeRepository,
+    workspace: WorkspaceFiles,
     commit: str,
     *,
     also: str | None = None,
@@ -128,21 +157,21 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     absent: frozenset[InsidePath] = frozenset(),
     is_changed: ModuleCheck | None = None,
     owner: OwnerCheck | None = None,
-) -> Survey:
-    """Looks at everything that can differ from `commit`, and from `also` if that is given.
+) -> FileStatus:
+    """Compares everything that can differ from `commit`, and from `also` if given.
 
-    What is tracked or `staged` is not ignored; what is `absent` was never there. `is_changed` says
-    whether a submodule holds something of its own, `owner` what of it exists elsewhere.
+    `staged` and tracked paths are not ignored; `absent` ones never existed. `is_changed` tells
+    whether a submodule has unique content, `owner` which content exists elsewhere.
     """
     second = comparison.difference(store, commit, also or commit)
     known = {path for path, moved in second.items() if moved.after is not None} | set(staged)
     modules = find_moved(workspace.tree, workspace.below, owner)
-    scratch, is_void = store.place, own_rules.is_void
+    scratch, is_void = store.place, ignore_rules.is_void
     with Ignore(workspace.tree, store.settings, scratch=scratch, is_void=is_void) as ignore:
         walk = _Walk(workspace.tree, ignore)
         changes = walk.look()
         tracked = _tracked(store, commit, workspace, changes, walk, modules)
-        # Something tracked lies in an ignored directory: then that has to be looked into.
+        # An ignored directory contains a tracked path: it has to be walked.
         if walk.descend_into({*tracked, *known}):
             changes = walk.look()
             tracked = _tracked(store, commit, workspace, changes, walk, modules)
@@ -151,15 +180,15 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     closed |= {p for p in changes.entries if p not in ignored and _is_unstorable(changes, p)}
     found = _found(store, changes, tracked, ignored | closed)
     links = {path: entry.target for path, entry in changes.entries.items() if entry.target}
-    reader = Found(workspace.tree, changes.entries)
+    reader = FoundEntry(workspace.tree, changes.entries)
     compared = found.keys() & known
     own = list(filter(is_attributes, found))
-    ids = trees.blob_ids(store, commit, reader, compared, links=links, rules=own)
-    # Nothing is hashed for the others yet, but what cannot be opened has to be told.
+    ids = workspace_tree.blob_ids(store, commit, reader, compared, links=links, rules=own)
+    # The others are not hashed yet, but files that cannot be opened must be reported.
     loose = [path for path in found if path not in known and path not in links]
     unread = compared - {*ids} | _closed(reader, changes, loose)
     repositories = modules | _nested(workspace, walk.nested, (tracked, second), is_changed)
-    return Survey(
+    return FileStatus(
         commit=commit,
         found={path: mode for path, mode in found.items() if path not in unread},
         ids=ids,
@@ -176,12 +205,12 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
 
 
 def _found(
-    store: Store,
+    store: IntakeRepository,
     changes: TreeChanges,
     tracked: dict[InsidePath, TreeEntry],
     left_out: set[InsidePath],
 ) -> dict[InsidePath, int]:
-    """The files and links that were changed, with their modes as git writes them."""
+    """The changed files and links, with their git modes."""
     return {
         path: git_mode(store, entry.mode, tracked.get(path))
         for path, entry in changes.entries.items()
@@ -190,14 +219,14 @@ def _found(
 
 
 def _tracked(
-    store: Store,
+    store: IntakeRepository,
     commit: str,
-    workspace: Workspace,
+    workspace: WorkspaceFiles,
     changes: TreeChanges,
     walk: _Walk,
     modules: Collection[InsidePath],
 ) -> dict[InsidePath, TreeEntry]:
-    """What the commit tracks at all places that were changed."""
+    """What the commit tracks at all changed paths."""
     places = [*changes.entries, *changes.hidden, *changes.special, *walk.ignored, *walk.nested]
     places += modules
     return tracked_below(store, commit, None if workspace.is_whole else places)
@@ -206,19 +235,22 @@ def _tracked(
 def _hidden(
     ignore: Ignore, changes: TreeChanges, known: Collection[InsidePath]
 ) -> tuple[set[InsidePath], set[InsidePath], set[InsidePath]]:
-    """The files that are ignored, the closed directories that are not, and ignored rules."""
+    """The ignored files, the unreadable directories that are not ignored, and ignored rules."""
     loose = [path for path in changes.entries if path not in known]
     asked = [*((path, False) for path in loose), *((path, True) for path in changes.closed)]
     hidden = ignore.ignored(asked)
-    # Rules never hide themselves: a patch has to show them.
+    # Rules never hide themselves: a patch must show them.
     rules = {path for path in loose if path.name == b".gitignore"}
     return hidden.intersection(loose) - rules, set(changes.closed) - hidden, hidden & rules
 
 
 def _apart(
-    store: Store, commit: str, rules: Collection[InsidePath], known: Collection[InsidePath]
+    store: IntakeRepository,
+    commit: str,
+    rules: Collection[InsidePath],
+    known: Collection[InsidePath],
 ) -> frozenset[InsidePath]:
-    """Those rules beside which nothing is tracked: elsewhere they may hide work."""
+    """The rules with no tracked file beside them: elsewhere they may hide work."""
     places = [path.parent for path in rules if path.parent is not None]
     tracked = tracked_below(store, commit, places) if places else {}
     taken = directories_of((*tracked, *known))
@@ -226,9 +258,13 @@ def _apart(
 
 
 def compare(
-    store: Store, seen: Survey, commit: str | None, *, staged: Collection[InsidePath] = ()
+    store: IntakeRepository,
+    seen: FileStatus,
+    commit: str | None,
+    *,
+    staged: Collection[InsidePath] = (),
 ) -> Against:
-    """What of the workspace a commit does not hold; what is `staged` is not untracked."""
+    """What in the workspace differs from a commit; `staged` paths are not untracked."""
     added = set(staged)
     if commit is None:
         return Against((), tuple(sorted(seen.found.keys() - seen.own_rules)))
@@ -249,22 +285,24 @@ def compare(
     return Against(tuple(uncommitted), tuple(untracked))
 
 
-def _now(seen: Survey, moved: dict[InsidePath, Moved], path: InsidePath) -> TreeEntry | None:
+def _now(
+    seen: FileStatus, moved: dict[InsidePath, RenamedPath], path: InsidePath
+) -> TreeEntry | None:
     if path in seen.found or path in seen.removed or path in seen.tracked:
         return seen.entry(path)
-    # Untouched: as in the commit that the workspace was made of.
+    # Unchanged since the source commit.
     return moved[path].before
 
 
 def _is_unstorable(changes: TreeChanges, path: InsidePath) -> bool:
-    """Whether git refuses its name, or Atoll its size."""
+    """Whether git refuses its name or Atoll its size."""
     return changes.entries[path].size > _LARGEST_BYTES or any(map(is_git_name, path.parts))
 
 
 def _closed(
     reader: TreeReader, changes: TreeChanges, paths: Iterable[InsidePath]
 ) -> set[InsidePath]:
-    """Those that cannot be opened. What everybody may read needs no try."""
+    """The files that cannot be opened. World-readable ones need no attempt."""
     tried = (path for path in paths if changes.entries[path].mode & _ALL_READ != _ALL_READ)
     return {path for path in tried if not _can_read(reader, path)}
 
@@ -276,18 +314,18 @@ def _can_read(tree: TreeReader, path: InsidePath) -> bool:
     return handle is not None
 
 
-def git_mode(store: Store | None, mode: int, entry: TreeEntry | None) -> int:
-    """The mode of a file or link as git writes it, where `entry` is tracked."""
+def git_mode(store: IntakeRepository | None, mode: int, entry: TreeEntry | None) -> int:
+    """The git mode of a file or link; `entry` is the tracked one."""
     if stat.S_ISLNK(mode):
         return _LINK
     if store is None or store.settings.file_mode:
         return _EXECUTABLE if mode & 0o100 else _PLAIN
-    # The owner's git does not look at the executable bit.
+    # The owner's git ignores the executable bit.
     return entry.mode if entry is not None and entry.mode in (_PLAIN, _EXECUTABLE) else _PLAIN
 
 
 class _Walk:
-    """Decides which directories are looked into, and remembers those that are not."""
+    """Decides which directories are walked, and remembers those that are not."""
 
     def __init__(self, tree: MergedTree, ignore: Ignore) -> None:
         self._tree = tree
@@ -299,8 +337,8 @@ class _Walk:
         self.nested: list[InsidePath] = []
 
     def look(self) -> TreeChanges:
-        """Walks until all directories on the way are decided. Directories are asked about in
-        batches, since every question starts a program: so each walk goes some way ahead.
+        """Walks until all directories are decided. Directories are checked in batches, since every
+        check starts a program: each walk goes somewhat ahead.
         """
         while True:
             self.ignored, self.nested, self._unknown = [], [], []
@@ -313,8 +351,8 @@ class _Walk:
                 return changes
 
     def descend_into(self, known: Iterable[InsidePath]) -> bool:
-        """Whether directories that are ignored, or repositories of their own, hold something
-        tracked; they are not skipped again.
+        """Whether an ignored directory or nested repository contains a tracked path; those that do
+        are not skipped again.
         """
         above = directories_of(known)
         fresh = {path for path in (*self.ignored, *self.nested) if path in above}
@@ -344,19 +382,19 @@ class _Walk:
 
 
 def _removed(
-    workspace: Workspace,
+    workspace: WorkspaceFiles,
     changes: TreeChanges,
     tracked: dict[InsidePath, TreeEntry],
     found: dict[InsidePath, int],
 ) -> frozenset[InsidePath]:
-    """What the commit tracks below something that hides it."""
+    """Tracked paths below an entry that hides them."""
     hidden = set(changes.hidden) | set(changes.special) | set(found)
     gone = set()
     for path, entry in tracked.items():
         if path in found or (entry.mode == GITLINK and workspace.tree.kind(path) is not None):
             continue
         if workspace.is_whole:
-            # A sparse checkout leaves out what was never there.
+            # A sparse checkout leaves out paths that never existed.
             if workspace.below is None or workspace.below.kind(path) is not None:
                 gone.add(path)
         elif path in hidden or any(place in hidden for place in path.parents()):
@@ -365,13 +403,13 @@ def _removed(
 
 
 def _nested(
-    workspace: Workspace,
+    workspace: WorkspaceFiles,
     repositories: list[InsidePath],
-    recorded: tuple[Mapping[InsidePath, TreeEntry], Mapping[InsidePath, Moved]],
+    recorded: tuple[Mapping[InsidePath, TreeEntry], Mapping[InsidePath, RenamedPath]],
     is_changed: ModuleCheck | None,
 ) -> set[InsidePath]:
-    """Repositories in the workspace that hold something that the owner does not have; `recorded`
-    is what the commit tracks, and what the second one does otherwise.
+    """Nested repositories with content that the owner does not have; `recorded` is what the commit
+    tracks, and what the second commit tracks differently.
     """
     found = set()
     tracked, second = recorded
@@ -393,3 +431,56 @@ def _nested(
 
 def _gitlink(entry: TreeEntry | None) -> ObjectId | None:
     return entry.object_id if entry is not None and entry.mode == GITLINK else None
+
+
+def without_owner_copies(
+    checkout: Path, store: IntakeRepository, seen: FileStatus, against: Against
+) -> Against:
+    """The changes without those that the checkout has as well; empty if it cannot be read."""
+    try:
+        held = _find_held(checkout, store, seen, {*against.uncommitted, *against.untracked})
+    except StateError:
+        return against
+    return Against(
+        tuple(path for path in against.uncommitted if path not in held),
+        tuple(path for path in against.untracked if path not in held),
+    )
+
+
+def owner_staged(checkout: Path) -> set[tuple[bytes, str]]:
+    """The paths and object ids in the checkout's index; empty if it cannot be read."""
+    try:
+        answer = git.git("ls-files", "--stage", "--full-name", "-z", cwd=str(checkout))
+    except (StateError, DriverError, OSError):
+        return set()
+    rows = (row.partition(b"\t") for row in answer.stdout.split(b"\0") if row)
+    return {(path, head.split(b" ")[1].decode()) for head, _, path in rows}
+
+
+def _find_held(
+    checkout: Path, store: IntakeRepository, seen: FileStatus, paths: Collection[InsidePath]
+) -> set[InsidePath]:
+    found = [path for path in paths if path in seen.found]
+    ids = workspace_tree.blob_ids(store, seen.commit, seen.reader, found, links=seen.links)
+    ours = {path: TreeEntry(seen.found[path], name) for path, name in ids.items()}
+    above = {place for path in found for place in path.parents()}
+
+    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
+        return path not in (above if is_directory else ours)
+
+    with PlainTree(checkout) as there:
+        entries = there.changes(skip=skip).entries
+        links = {path: entry.target for path, entry in entries.items() if entry.target}
+        names = workspace_tree.blob_ids(
+            store, seen.commit, FoundEntry(there, entries), list(entries), links=links
+        )
+        theirs = {
+            path: TreeEntry(git_mode(store, entries[path].mode, seen.tracked.get(path)), name)
+            for path, name in names.items()
+        }
+        gone = {
+            path
+            for path in paths
+            if path in seen.removed and there.kind(path) in (None, "directory")
+        }
+    return gone | {path for path, entry in ours.items() if theirs.get(path) == entry}

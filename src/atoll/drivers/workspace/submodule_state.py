@@ -1,9 +1,9 @@
-"""Whether a submodule in a capsule holds anything that the owner does not have.
+"""Finds work in a capsule's submodules that exists nowhere else.
 
-What is known elsewhere are the commits that refs of the owner's submodule lead to, those that the
-capsule was given, and the one that the base commit of the project records. The submodule's own
-remote-tracking refs are no evidence: anybody inside can write them. To find out what leads where,
-its objects are copied into a store of ours, through the same checks as an import.
+Commits count as known if they are reachable from a ref of the owner's submodule, if the capsule was
+given them, or if the project's base commit records them. The submodule's own remote-tracking refs
+prove nothing: an agent can write them. To decide reachability, objects are copied into a store of
+Atoll's own, through the same checks as an import.
 """
 
 from __future__ import annotations
@@ -13,16 +13,24 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.drivers.workspace.owner_modules import ModulePlace, find_place, is_kept
-from atoll.drivers.workspace.submodules import MODULES
-from atoll.drivers.workspace.survey import GITLINK, Workspace, git_mode
+from atoll.drivers.workspace.file_status import GITLINK, WorkspaceFiles, git_mode
+from atoll.drivers.workspace.submodules import (
+    MODULES,
+    ModulePlace,
+    find_module,
+    find_place,
+    has_objects,
+    is_kept,
+)
 from atoll.host import git
-from atoll.host.intake.content import blob_id, tracked_below
-from atoll.host.intake.objects import import_objects
+from atoll.host.beneath import TreeReader
+from atoll.host.intake import comparison
+from atoll.host.intake.blob_filters import blob_id, tracked_below
+from atoll.host.intake.commit_import import import_objects
 from atoll.host.intake.refs import load_refs
-from atoll.host.intake.store import Store, open_store
+from atoll.host.intake.store import IntakeRepository, open_store
 from atoll.host.intake.tree_objects import TreeEntry
-from atoll.host.merged import Entry
+from atoll.host.tree.merged_tree import MergedEntry, MergedTree, PlainTree
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import (
@@ -34,18 +42,95 @@ from atoll.model.untrusted import (
     find_path,
 )
 
-_MOST_ASKED = 20
-"""So many commits are asked for one by one."""
-_MOST_TIPS = 10_000
 _FILE_BYTES = 1 << 28
+_SHA1 = 40
+
+
+def find_lost_submodules(
+    plan: WorkspacePlan, tree: TreeReader, store: IntakeRepository, head: str
+) -> list[InsidePath]:
+    """Submodules that `head` records at a commit which the owner's copies lack."""
+    moved = comparison.difference(store, plan.base_commit, head)
+    return [
+        path
+        for path, (_, after) in moved.items()
+        if after is not None
+        and after.mode == GITLINK
+        and not owner_has(plan, tree, path, after.object_id)
+    ]
+
+
+def is_changed(
+    plan: WorkspacePlan,
+    tree: MergedTree,
+    module: InsidePath,
+    commit: ObjectId,
+    *,
+    modules: Path | None,
+) -> bool:
+    """Whether a submodule differs from the files of its recorded commit, or has refs to commits
+    that the owner's copy lacks. `modules` is the path of its repository.
+    """
+    owner = find_module(plan, module)
+    if owner is None or modules is None or not modules.is_dir():
+        return True
+    with PlainTree(modules) as kept:
+        name = os.path.relpath(owner, os.path.join(os.path.realpath(plan.repository), "modules"))
+        refs = load_refs(kept, InsidePath(os.fsencode(name)))
+    if refs is None or refs.head != commit or refs.refused:
+        return True
+    tips = {*refs.refs.values(), *refs.fetched.values(), *refs.stashes, *refs.worktrees, commit}
+    if not has_objects(owner, tips):
+        return True
+    listed = git.git(
+        "ls-tree", "-r", "-z", "--full-tree", commit, cwd=owner, env={"GIT_DIR": owner}
+    )
+    expected = {}
+    for line in listed.stdout.split(b"\0")[:-1]:
+        head, _, raw = line.partition(b"\t")
+        expected[module.raw + b"/" + raw] = head.split(b" ")[-1].decode()
+    return _blobs(tree, module, "sha1" if len(commit) == _SHA1 else "sha256") != expected
+
+
+def _blobs(tree: MergedTree, module: InsidePath, algorithm: str) -> dict[bytes, str | None]:
+    """All files below a directory with the blob ids of their current contents."""
+
+    def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
+        del is_directory
+        inside = path.is_below(module) or module.is_below(path)
+        return not inside or path.name == b".git"
+
+    changes = tree.changes(skip=skip)
+    found: dict[bytes, str | None] = {
+        path.raw: None for path in (*changes.closed, *changes.special) if path.is_below(module)
+    }
+    for path, entry in changes.entries.items():
+        if path.is_below(module):
+            target = entry.target
+            content = (
+                tree.read(path, limit_bytes=_FILE_BYTES) if target is None else as_content(target)
+            )
+            found[path.raw] = None if content is None else blob_id(content, algorithm)
+    return found
+
+
+def owner_has(plan: WorkspacePlan, tree: TreeReader, path: InsidePath, commit: str) -> bool:
+    """Whether the owner's repository of a submodule has a commit, and a ref keeps it."""
+    owner = find_place(plan, tree, path).owner
+    return owner is not None and is_kept(owner, commit)
+
+
+_MOST_ASKED = 20
+"""Up to this many commits are checked one by one."""
+_MOST_TIPS = 10_000
 
 Entries = dict[InsidePath, TreeEntry]
 
 
 class ModuleState:
-    """Answers for one workspace; `scratch` is where a store for one question may be made."""
+    """The state of submodules in one workspace; temporary stores are created in `scratch`."""
 
-    def __init__(self, plan: WorkspacePlan, workspace: Workspace, scratch: Path) -> None:
+    def __init__(self, plan: WorkspacePlan, workspace: WorkspaceFiles, scratch: Path) -> None:
         self._plan, self._workspace, self._scratch = plan, workspace, scratch
         self._entries: dict[tuple[InsidePath, ObjectId], Entries | None] = {}
 
@@ -68,24 +153,24 @@ class ModuleState:
     def _lead_nowhere_else(
         self, place: ModulePlace, tips: Sequence[ObjectId], held: Collection[str]
     ) -> bool:
-        """Whether commits that are held lead to all that these lead to."""
+        """Whether everything reachable from these commits is reachable from known ones."""
         if place.inside is None or not held or len(tips) > _MOST_TIPS:
             return False
         try:
             with self._imported(place, place.inside, tips) as (store, commits):
                 if any(tip not in commits for tip in tips):
-                    # It is not a commit, so no other commit leads to it.
+                    # It is not a commit, so it is reachable from none.
                     return False
                 asked = [*(commits[tip] for tip in tips), *(f"^{name}" for name in held)]
                 given = "".join(f"{word}\n" for word in asked).encode()
-                # What is held may be neither in the owner's repository nor below these.
+                # Known commits may be missing both in the owner's repository and below these.
                 words = ("rev-list", "--count", "--ignore-missing", "--stdin")
                 return store.run(*words, stdin=given).strip() == b"0"
         except (StateError, DriverError):
             return False
 
     def _find_recorded(self, module: InsidePath) -> ObjectId | None:
-        """The commit at which the base commit records a submodule, or one in a submodule."""
+        """The commit at which the base commit records a submodule, nested or not."""
         if module.is_below(MODULES):
             return None
         path, commit = self._find_outermost(module)
@@ -100,7 +185,7 @@ class ModuleState:
         return commit
 
     def _find_outermost(self, module: InsidePath) -> tuple[InsidePath | None, ObjectId | None]:
-        """The submodule of the project that is `module` or holds it, and its commit."""
+        """The top-level submodule that is or contains `module`, and its commit."""
         repository = self._plan.repository
         asked = [os.fsdecode(path.raw) for path in (module, *module.parents())]
         answer = git.git(
@@ -117,8 +202,8 @@ class ModuleState:
     @contextmanager
     def _imported(
         self, place: ModulePlace, inside: InsidePath, tips: Sequence[ObjectId]
-    ) -> Iterator[tuple[Store, dict[ObjectId, ObjectId]]]:
-        """A store that sees the owner's objects and holds these commits of the capsule's."""
+    ) -> Iterator[tuple[IntakeRepository, dict[ObjectId, ObjectId]]]:
+        """A store with access to the owner's objects that holds these commits of the capsule."""
         owner = place.owner or self._plan.repository
         with open_store(owner, scratch=self._scratch) as store:
             taken = import_objects(
@@ -127,7 +212,7 @@ class ModuleState:
             yield store, taken.commits
 
     def entries(self, module: InsidePath, commit: ObjectId) -> Entries | None:
-        """What a commit of a submodule tracks; None when that cannot be found out."""
+        """The entries that a submodule commit tracks; None if unknown."""
         key = module, commit
         if key not in self._entries:
             place = find_place(self._plan, self._workspace.tree, module)
@@ -147,10 +232,10 @@ class ModuleState:
             return tracked_below(store, commit, None)
 
     def is_changed(self, module: InsidePath, commit: ObjectId, before: ObjectId | None) -> bool:
-        """Whether a submodule that is recorded at `commit` stands elsewhere, or its files differ
-        from that commit. `before` is the commit that the base records there.
+        """Whether a submodule's HEAD is not `commit`, or its files differ from that commit.
+        `before` is the commit that the base records there.
 
-        What its repository holds besides is not looked at: see `find_moved`.
+        The rest of its repository is not examined: see `find_moved`.
         """
         tree = self._workspace.tree
         place = find_place(self._plan, tree, module)
@@ -171,8 +256,8 @@ class ModuleState:
         )
 
     def _frozen(self, module: InsidePath, before: ObjectId | None) -> Entries | None:
-        """The files of a submodule that are no changes of the capsule's, because the owner had
-        them checked out when its base was frozen.
+        """The files that were not changed by the capsule, because the owner had them checked out
+        when the base was frozen.
         """
         below = self._workspace.below
         if before is None or below is None or self._workspace.is_whole:
@@ -183,7 +268,7 @@ class ModuleState:
     def _files(
         self, module: InsidePath, start: Entries, nested: Collection[InsidePath]
     ) -> Entries | None:
-        """The files of a submodule as git would record them; None when some cannot be read."""
+        """The files of a submodule as git would record them; None if some cannot be read."""
 
         def skip(path: InsidePath, is_directory: bool) -> bool:  # noqa: FBT001 - called so
             del is_directory
@@ -208,7 +293,7 @@ class ModuleState:
                 found[relative] = TreeEntry(git_mode(None, changed.mode, None), blob)
         return found
 
-    def _blob(self, path: InsidePath, entry: Entry, width: int) -> ObjectId | None:
+    def _blob(self, path: InsidePath, entry: MergedEntry, width: int) -> ObjectId | None:
         if entry.target is not None:
             content: bytes | None = as_content(entry.target)
         else:
@@ -230,7 +315,7 @@ def _above(module: InsidePath, path: InsidePath) -> Iterator[InsidePath]:
 
 
 def _refs_of(owner: str | None) -> list[str]:
-    """The commits that refs of the owner's lead to."""
+    """The commits that the owner's refs name."""
     if owner is None:
         return []
     answer = git.git("for-each-ref", "--format=%(objectname)", cwd=owner, env={"GIT_DIR": owner})

@@ -1,7 +1,7 @@
-"""Compares a frozen base with what it was frozen from, file by file, as a new capsule sees it.
+"""Compares a frozen base, merged as a new capsule sees it, with its source, file by file.
 
-Each layer may be intact and a file still be missing, because a layer above it hides it: only the
-merged layers show what a capsule really contains.
+Intact layers are not enough: a layer may hide files of those below it, so only the merged layers
+show what a capsule contains.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers.carried import Carried
-from atoll.drivers.layers.carry import skipper
+from atoll.drivers.layers.carry_selection import skipper
 from atoll.drivers.layers.deltas import find_manifest
+from atoll.drivers.layers.dependency_layers import DependencyLayers
 from atoll.drivers.layers.fingerprint import RESTLESS
 from atoll.drivers.layers.pool import Pool
-from atoll.host import trees
-from atoll.host.layer_stack import Namespace
-from atoll.host.merged import Entry, MergedTree
-from atoll.host.trees import Manifest
+from atoll.host.tree import manifests
+from atoll.host.tree.layer_stack import Namespace
+from atoll.host.tree.manifests import Manifest
+from atoll.host.tree.merged_tree import MergedEntry, MergedTree
 from atoll.model.errors import StateError
 from atoll.model.plan import Ground
 
 
 class Gaps(NamedTuple):
-    """Paths in which a new capsule would differ from what its layers were frozen from."""
+    """Paths in which a new capsule would differ from the source of its layers."""
 
     missing: list[str]
     outdated: list[str]
-    """Changed in the checkout since they were frozen, without any stamp having changed."""
+    """Changed in the checkout since the freeze, although no fingerprint changed."""
 
 
-class Frozen(NamedTuple):
-    """A base as it is in a pool."""
+class FrozenFiles(NamedTuple):
+    """A base in a pool."""
 
     pool: Pool
     commit: tuple[str, ...]
     """The layers of the commit and of the repository."""
-    carried: Carried
+    carried: DependencyLayers
     namespace: Namespace | None
-    """Where the kernel keeps its marks in layers; None where no overlay is used."""
+    """The prefix of overlayfs' extended attributes; None where no overlay is used."""
 
 
-def find_gaps(base: Frozen, checkout: str, ground: Ground, *, is_fresh: bool) -> Gaps:
-    """What is missing in the merged layers of a base; sorted.
+def find_gaps(base: FrozenFiles, checkout: str, ground: Ground, *, is_fresh: bool) -> Gaps:
+    """The paths that are missing in the merged layers of a base, sorted.
 
-    With `is_fresh` the base is what the next capsule starts from, so it is compared with the
-    checkout. Otherwise it is going to be refreshed, and is compared with its own manifests.
+    With `is_fresh` the base is what the next capsule starts from, and is compared with the
+    checkout. Otherwise it is about to be refreshed, and is compared with its own manifests.
     """
     shown = _merged(base, (*base.commit, *base.carried.layers))
     tracked = _merged(base, base.commit)
@@ -59,8 +59,8 @@ def find_gaps(base: Frozen, checkout: str, ground: Ground, *, is_fresh: bool) ->
         if not stamp.is_directory and RESTLESS.isdisjoint(path.split("/"))
     }
     missing = {*tracked, *files} - shown.keys()
-    # As a walk compares: a file of the same size and mtime may have another content.
-    changed = set(trees.difference(recorded, files, strict=True).changed) & recorded.keys()
+    # A walk compares the same way: content may differ with the same size and mtime.
+    changed = set(manifests.difference(recorded, files, strict=True).changed) & recorded.keys()
     outdated = (
         path
         for path, stamp in files.items()
@@ -72,12 +72,12 @@ def find_gaps(base: Frozen, checkout: str, ground: Ground, *, is_fresh: bool) ->
     return Gaps(sorted(missing), sorted(outdated))
 
 
-def _differs(stamp: trees.Stamp, entry: Entry) -> bool:
+def _differs(stamp: manifests.Stamp, entry: MergedEntry) -> bool:
     return stamp.size != entry.size or stamp.mtime_ns != entry.mtime_ns
 
 
-def _merged(base: Frozen, layers: tuple[str, ...]) -> Mapping[str, Entry]:
-    """All files and links that these layers show together, without those of the repository."""
+def _merged(base: FrozenFiles, layers: tuple[str, ...]) -> Mapping[str, MergedEntry]:
+    """All files and links in the merged layers, except those of the repository."""
     stack = [base.pool.tree(layer) for layer in layers]
     if not stack:
         return {}
@@ -86,23 +86,23 @@ def _merged(base: Frozen, layers: tuple[str, ...]) -> Mapping[str, Entry]:
     return {os.fsdecode(path.raw): entry for path, entry in found.entries.items()}
 
 
-def _scanned(base: Frozen, checkout: str, ground: Ground) -> Manifest:
+def _scanned(base: FrozenFiles, checkout: str, ground: Ground) -> Manifest:
     home = str(base.pool.root.parents[1])
     skip = skipper(checkout, carry=ground.carry, never=ground.never, home=home)
     below = (*base.carried.directories, *base.carried.rest)
-    return trees.scan(Path(checkout), below=below, skip=skip).entries if below else {}
+    return manifests.scan(Path(checkout), below=below, skip=skip).entries if below else {}
 
 
-def _recorded(base: Frozen) -> Manifest:
+def _recorded(base: FrozenFiles) -> Manifest:
     return dict(entry for manifest in _manifests(base) for entry in manifest.items())
 
 
-def _manifests(base: Frozen) -> Iterator[Manifest]:
+def _manifests(base: FrozenFiles) -> Iterator[Manifest]:
     for part in base.carried.parts:
         try:
             found = find_manifest(base.pool, part.layers)
         except StateError:
             continue
-        # Without it the part is frozen anew before it is used.
+        # Without a manifest the part is frozen again before its next use.
         if found is not None:
             yield found

@@ -1,9 +1,9 @@
-"""How what exists only in a workspace is kept when the workspace must go.
+"""Saves work that exists only in a workspace before the workspace is removed.
 
-A recovery point is a commit under `refs/atoll/recovery/`: its tree is every file as it stood
-(untracked ones too), its first parent the HEAD of that moment, its last the index where that
-differs. What git cannot store (repositories inside the workspace, files that cannot be read, a
-workspace whose repository was destroyed) is kept aside as plain files.
+A recovery point is a commit under `refs/atoll/recovery/`: its tree has all files, including
+untracked ones; its first parent is HEAD, its last parent the index if that differs. What git cannot
+store (nested repositories, unreadable files, a workspace whose repository was destroyed) is saved
+as plain files.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers import standins
+from atoll.drivers.layers import stand_in_repositories
 from atoll.drivers.workspace import submodules
-from atoll.drivers.workspace.examination import (
+from atoll.drivers.workspace.file_status import GITLINK, FileStatus, WorkspaceFiles
+from atoll.drivers.workspace.unique_work import (
     UNREADABLE,
     Examined,
     Site,
@@ -26,13 +27,13 @@ from atoll.drivers.workspace.examination import (
     find_work,
     staged_only,
 )
-from atoll.drivers.workspace.survey import GITLINK, Survey, Workspace
-from atoll.host import files, git, kept_objects, points, space
-from atoll.host.intake import commits, comparison, trees
-from atoll.host.intake.content import tracked_below
-from atoll.host.intake.store import Store, open_store
+from atoll.host import disk_space, files, git
+from atoll.host.intake import commits, comparison, workspace_tree
+from atoll.host.intake.blob_filters import tracked_below
+from atoll.host.intake.store import IntakeRepository, open_store
 from atoll.host.intake.tree_objects import TreeEntry
-from atoll.host.points import PREFIX, Shelf
+from atoll.host.recovery import kept_lfs_objects, recovery_points
+from atoll.host.recovery.recovery_points import PREFIX, Shelf
 from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.state import RecoveryPoint
@@ -40,20 +41,20 @@ from atoll.model.untrusted import InsidePath, ObjectId
 
 NAME, ADDRESS = "Atoll", "atoll@localhost"
 _ATTEMPTS = 3
-"""How often it is tried to store everything in git, before files are kept beside the point."""
+"""How many attempts are made to store everything in git before files are saved beside the point."""
 _REASON_CHARS = 300
 _MOST_STASHES = 100
-"""So many are named; all of them are stored."""
+"""The number of paths that are listed; all of them are stored."""
 
 
 def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | None:
-    """`base` is the commit that the capsule's work began at."""
+    """`base` is the commit that the capsule started from."""
     plan = site.plan
     shelf = Shelf(plan.repository, home)
     if not site.is_there():
         work = find_work(site)
         if not work.any:
-            return points.find_point(shelf, point)
+            return recovery_points.find_point(shelf, point)
         return _note(site, shelf, _Kept(point, base, site.committed()))
     trouble: Exception | None = None
     for number in range(_ATTEMPTS):
@@ -62,20 +63,20 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
         except _AnotherAttemptError:
             continue
         except UNREADABLE as error:
-            if plan.pool and space.has_shortage_code(error):
-                # A copy of the files would need as much room.
+            if plan.is_layered and disk_space.has_shortage_code(error):
+                # A copy of the files would need as much space.
                 _remove_partial(shelf.files_of(point))
                 raise
             trouble = error
             if not isinstance(error, (DriverError, OSError)):
                 break
-    # Not even its top can be opened: all of it is kept as files.
+    # Not even the root can be opened: everything is saved as files.
     kept = _Kept(point, base, site.committed() or [plan.base_commit])
     return _note_with_files(site, shelf, kept._replace(lacks=_reason(trouble)))
 
 
 class _AnotherAttemptError(Exception):
-    """A tool was killed or a file was written meanwhile: another attempt may store everything."""
+    """A tool was killed or a file was changed meanwhile: another attempt may succeed."""
 
 
 def _save_examined(
@@ -84,8 +85,8 @@ def _save_examined(
     plan = site.plan
     with examined(site) as it:
         if not it.work.any:
-            return points.find_point(shelf, point)
-        tree, trouble = _find_tree(it, is_copied=bool(plan.pool))
+            return recovery_points.find_point(shelf, point)
+        tree, trouble = _find_tree(it, is_copied=plan.is_layered)
         changed = it.work.uncommitted or it.work.untracked
         staged = None if tree is None else _find_staged(site, it)
         is_staged_lost = staged is None and tree is not None and _has_staged(site, it)
@@ -114,60 +115,60 @@ def _save_examined(
 
 def _reason(trouble: Exception | None) -> str:
     if trouble is None:
-        return "its repository is not the one that it was made with"
-    said = trouble.message if isinstance(trouble, AtollError) else str(trouble)
-    first = said.splitlines()[0] if said else type(trouble).__name__
-    # Settings that every git of Atoll's is given tell nothing.
+        return "its repository has been replaced"
+    message = trouble.message if isinstance(trouble, AtollError) else str(trouble)
+    first = message.splitlines()[0] if message else type(trouble).__name__
+    # Options that every git command of Atoll gets are left out.
     return printable(re.sub(r" -c \S+", "", first))[:_REASON_CHARS]
 
 
 class _Kept(NamedTuple):
-    """What a point is to hold."""
+    """The contents of a recovery point."""
 
     point: str
     base: str
     tips: list[str]
     tree: ObjectId | None = None
-    store: Store | None = None
-    workspace: Workspace | None = None
+    store: IntakeRepository | None = None
+    workspace: WorkspaceFiles | None = None
     staged: ObjectId | None = None
     lacks: str = ""
     stashes: tuple[str, ...] = ()
 
 
 def _find_tree(it: Examined, *, is_copied: bool) -> tuple[ObjectId | None, Exception | None]:
-    """The files as a tree; None when git cannot store them, and why: then they are kept as they
-    are.
+    """The files as a tree; or None and the reason if git cannot store them: then they are saved as
+    files.
     """
     if it.survey is None:
-        if is_copied and it.trouble is not None and space.has_shortage_code(it.trouble):
+        if is_copied and it.trouble is not None and disk_space.has_shortage_code(it.trouble):
             raise it.trouble
         return None, it.trouble
     try:
         return write_files(it), None
     except (StateError, DriverError, PrerequisiteError, OSError) as error:
-        if is_copied and space.is_shortage(error):
+        if is_copied and disk_space.is_shortage(error):
             raise
         return None, error
 
 
 def write_files(it: Examined) -> ObjectId:
-    """All files that are not ignored, as a tree in the store, with submodules at the commits that
-    they stand at. Raises StateError.
+    """Writes all files that are not ignored as a tree, with submodules at their current commits.
+    Raises StateError.
     """
     seen = it.survey
     if seen is None:
-        raise StateError("the repository in the workspace is not the one that it was made with")
+        raise StateError("the repository in the workspace has been replaced")
     head = None if it.taken is None else it.taken.head
     links = find_gitlinks(it.store, it.workspace, seen, head)
     return write_survey(it.store, seen, gitlinks=links)
 
 
 def find_gitlinks(
-    store: Store, workspace: Workspace, seen: Survey, head: str | None
+    store: IntakeRepository, workspace: WorkspaceFiles, seen: FileStatus, head: str | None
 ) -> dict[InsidePath, ObjectId]:
-    """The submodules that HEAD records and those that are new or elsewhere since, at the commits
-    that they stand at. A repository in the workspace that is no submodule is not among them.
+    """The submodules that HEAD records and those added or moved since, at their current commits.
+    Nested repositories that are no submodules are not included.
     """
     moved = {} if head is None else comparison.difference(store, seen.commit, head)
     recorded = {
@@ -176,7 +177,7 @@ def find_gitlinks(
         if after is not None and after.mode == GITLINK
     }
     places = {*recorded, *(path for path in seen.repositories if path in seen.tracked)}
-    # A submodule of a submodule is recorded there.
+    # A nested submodule is recorded by its parent.
     places |= {path for path in seen.submodules if not _is_in_repository(workspace, path)}
     links = {
         path: submodules.find_head(workspace.tree, path) or recorded.get(path)
@@ -186,34 +187,34 @@ def find_gitlinks(
     return {path: commit for path, commit in links.items() if commit is not None}
 
 
-def _is_in_repository(workspace: Workspace, path: InsidePath) -> bool:
+def _is_in_repository(workspace: WorkspaceFiles, path: InsidePath) -> bool:
     return any(workspace.tree.kind(above.child(b".git")) is not None for above in path.parents())
 
 
 def write_survey(
-    store: Store,
-    seen: Survey,
+    store: IntakeRepository,
+    seen: FileStatus,
     *,
     gitlinks: Mapping[InsidePath, ObjectId] | None = None,
 ) -> ObjectId:
-    """All files that a survey found, as a tree in the store. Raises StateError when one cannot be
-    read any more: a tree without it would be taken for the whole.
+    """Writes all files of a comparison as a tree. Raises StateError if one can no longer be read: a
+    tree without it would look complete.
     """
     missed: list[InsidePath] = []
-    tree = trees.write_tree(
+    tree = workspace_tree.write_tree(
         store, seen.commit, seen.reader, seen.changed(), seen.removed, gitlinks or {},
         links=seen.links, missed=missed,
     )  # fmt: skip
     if missed:
         raise StateError(
-            f"`{missed[0].shown()}` changed while it was read",
-            hint="stop what writes there, and try again",
+            f"`{missed[0].shown()}` changed while it was being read",
+            hint="stop the process that writes to it, and try again",
         )
     return tree
 
 
 def _has_staged(site: Site, it: Examined) -> bool:
-    """Whether the index holds something that neither HEAD nor the files do."""
+    """Whether the index has content that neither HEAD nor the files have."""
     taken, seen = it.taken, it.survey
     if taken is None or seen is None or taken.head is None:
         return False
@@ -221,7 +222,7 @@ def _has_staged(site: Site, it: Examined) -> bool:
 
 
 def _find_staged(site: Site, it: Examined) -> ObjectId | None:
-    """The index as a tree, if that is not HEAD and can be written."""
+    """The index as a tree, if it differs from HEAD and can be written."""
     taken, seen = it.taken, it.survey
     staged = None if taken is None else site.staged(it.workspace)
     if staged is None or taken is None or taken.head is None or seen is None:
@@ -230,8 +231,8 @@ def _find_staged(site: Site, it: Examined) -> ObjectId | None:
     if held == {entry.path: TreeEntry(entry.mode, entry.object_id) for entry in staged}:
         return None
     given = None
-    if site.plan.pool:
-        # Of what the owner has, only what HEAD and the files name: an id alone gives no right.
+    if site.plan.is_layered:
+        # Of the owner's objects only those in HEAD and the files: knowing an id gives no access.
         base = tracked_below(it.store, seen.commit, None)
         given = {entry.object_id for entry in (*held.values(), *base.values())}
         given |= set(seen.ids.values())
@@ -240,12 +241,12 @@ def _find_staged(site: Site, it: Examined) -> ObjectId | None:
 
 
 def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | None:
-    """A point is listed from the moment of its ref on: copies are complete before.
+    """Saves a point with files. Copies are complete before the point's ref is created.
 
-    The files of a worktree are moved, which needs no room, and only when all else is stored.
+    The files of a worktree are moved, which needs no space, once everything else is stored.
     """
     place = shelf.files_of(kept.point)
-    if site.plan.pool:
+    if site.plan.is_layered:
         _copy_aside(site, place)
         return _note(site, shelf, kept, has_files=True)
     made = _note(site, shelf, kept, has_files=True)
@@ -254,22 +255,22 @@ def _note_with_files(site: Site, shelf: Shelf, kept: _Kept) -> RecoveryPoint | N
 
 
 def _copy_aside(site: Site, place: Path) -> None:
-    """Copies the files whole or not at all."""
+    """Copies the files completely or not at all."""
     partial = _remove_partial(place)
     try:
         site.set_aside(partial)
     except BaseException:
         _remove_partial(place)
         raise
-    # Of an earlier attempt; the capsule still has it all.
+    # From an earlier attempt; the capsule still has everything.
     files.remove_tree(place, within=place.parent)
     os.rename(partial, place)
 
 
 def _remove_partial(place: Path) -> Path:
-    """Removes what an attempt that failed has copied; returns where the next one copies to."""
+    """Removes the partial copy of a failed attempt; returns the target of the next one."""
     partial = place.with_name(f"{place.name}.partial")
-    # A driver that copies gives a copy its name when it is complete.
+    # A copying driver renames the copy when it is complete.
     for left in (partial, partial.with_name(f".{partial.name}")):
         files.remove_tree(left, within=place.parent)
     with suppress(OSError):
@@ -280,7 +281,7 @@ def _remove_partial(place: Path) -> Path:
 def _note(
     site: Site, shelf: Shelf, kept: _Kept, *, has_files: bool = False
 ) -> RecoveryPoint | None:
-    """Stores the commits, writes down what they are, then names them by the point's ref."""
+    """Stores the commits, writes their description, then creates the point's ref."""
     ref = PREFIX + kept.point
     before = git.find_ref(ref, cwd=shelf.repository)
     made = _commit(site, shelf, kept, before)
@@ -298,19 +299,22 @@ def _note(
         lacks=kept.lacks,
         stashes=kept.stashes,
     )
-    if before == made.commit and (known := points.find_point(shelf, kept.point)) is not None:
+    if (
+        before == made.commit
+        and (known := recovery_points.find_point(shelf, kept.point)) is not None
+    ):
         return known
-    points.describe(shelf, point)
+    recovery_points.describe(shelf, point)
     if before != made.commit:
         git.move_ref(ref, made.commit, old=before, cwd=shelf.repository)
     return point
 
 
 def _files_base(site: Site, shelf: Shelf, kept: _Kept) -> str | None:
-    """What the kept files differ from; None when they are all files of the workspace."""
-    from atoll.host import restored  # noqa: PLC0415 - copies: rarely needed
+    """The commit that the saved files differ from; None if they are complete."""
+    from atoll.host.recovery import restored_files  # noqa: PLC0415 - copies: rarely needed
 
-    is_all = not site.plan.pool or restored.is_whole(shelf.files_of(kept.point))
+    is_all = not site.plan.is_layered or restored_files.is_whole(shelf.files_of(kept.point))
     return None if is_all else site.plan.base_commit
 
 
@@ -320,14 +324,14 @@ class _Made(NamedTuple):
 
 
 def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
-    """The commits of a point, in the owner's repository."""
+    """Creates the commits of a point in the owner's repository."""
     with _store_of(site, kept) as store:
         tree = kept.tree or comparison.tree_of(store, kept.tips[0])
         head = kept.tips[0]
         index = None
         if kept.staged is not None:
             index = _written(store, kept.staged, [head], b"index\n")
-        # Work that came after an interrupted removal had saved: both states are kept.
+        # Changed after an interrupted removal had saved the workspace: both states are saved.
         earlier = [] if before is None else [before]
         if before is not None and _holds(store, before, tree, head):
             _keep_objects(site, shelf, store, kept, before)
@@ -337,26 +341,28 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         text += f"Atoll-Head: {head}\n" + (f"Atoll-Index: {index}\n" if index else "")
         made = _written(store, tree, parents, text.encode())
         if kept.workspace is not None:
-            # The commits brought theirs; what is only staged may name other LFS objects.
+            # LFS objects of commits are imported already; staged files may refer to others.
             site.bring_parts(kept.workspace, store, [made])
         commits.publish(store, shelf.repository, [made], known=kept.tips)
         _keep_objects(site, shelf, store, kept, made)
         return _Made(made, index)
 
 
-def _keep_objects(site: Site, shelf: Shelf, store: Store, kept: _Kept, commit: str) -> None:
-    # Of a stand-in nobody prunes anything.
-    if not standins.is_standin(site.plan):
-        kept_objects.keep(shelf, store, kept.point, commit, base=kept.base)
+def _keep_objects(
+    site: Site, shelf: Shelf, store: IntakeRepository, kept: _Kept, commit: str
+) -> None:
+    # Nothing in a stand-in is pruned.
+    if not stand_in_repositories.is_standin(site.plan):
+        kept_lfs_objects.keep(shelf, store, kept.point, commit, base=kept.base)
 
 
-def _written(store: Store, tree: str, parents: list[str], text: bytes) -> ObjectId:
+def _written(store: IntakeRepository, tree: str, parents: list[str], text: bytes) -> ObjectId:
     who = (NAME, ADDRESS)
     return commits.commit(store, tree, parents, text, who, who, int(time.time()))
 
 
 @contextmanager
-def _store_of(site: Site, kept: _Kept) -> Iterator[Store]:
+def _store_of(site: Site, kept: _Kept) -> Iterator[IntakeRepository]:
     if kept.store is not None:
         yield kept.store
         return
@@ -364,23 +370,23 @@ def _store_of(site: Site, kept: _Kept) -> Iterator[Store]:
         yield store
 
 
-def _holds(store: Store, point: str, tree: str, head: str) -> bool:
-    """Whether a point holds what the workspace holds now."""
+def _holds(store: IntakeRepository, point: str, tree: str, head: str) -> bool:
+    """Whether a point holds the current content of the workspace."""
     parents = store.run("rev-parse", f"{point}^@").decode().split()
     return comparison.tree_of(store, point) == tree and parents[:1] == [head]
 
 
 def save_files(site: Site, *, point: str, home: Path) -> RecoveryPoint | None:
-    """Keeps the files of a workspace whose commits went with the owner's repository. The site's
-    repository is a stand-in; the point there is a commit without files or history.
+    """Saves the files of a workspace whose commits were lost with the owner's repository. The
+    site's repository is a stand-in; the point there is a commit without files or history.
     """
     shelf = Shelf(site.plan.repository, home)
     if not site.is_there():
-        return points.find_point(shelf, point)
+        return recovery_points.find_point(shelf, point)
     with open_store(site.plan.repository, scratch=site.scratch) as store:
-        empty = points.EMPTY_TREES[len(site.plan.base_commit)]
+        empty = recovery_points.EMPTY_TREES[len(site.plan.base_commit)]
         store.run("mktree")
-        root = _written(store, empty, [], b"atoll: the history is lost with the repository\n")
+        root = _written(store, empty, [], b"atoll: history lost with the repository\n")
         commits.publish(store, shelf.repository, [root], known=[])
-    kept = _Kept(point, root, [root], lacks="the repository that held its commits is gone")
+    kept = _Kept(point, root, [root], lacks="the repository with its commits no longer exists")
     return _note_with_files(site, shelf, kept)

@@ -1,6 +1,6 @@
 """Places of the host that no capsule ever sees, whatever a PATH or a variable says.
 
-A directory is refused when it is one of these places, lies in one, or holds one. Names are
+A directory is refused if it is one of these, is inside one, or contains one. Names are
 compared after all links are resolved.
 """
 
@@ -65,7 +65,7 @@ _SYSTEM = (
 _HOMES = ("/home", "/root", "/Users")
 _SHARED_HOMES = ("/home/linuxbrew/.linuxbrew",)
 _SHARED_PARENTS = (".local", ".local/share", ".local/lib", "go", "sdk")
-"""Below a home: not personal by themselves, but everybody puts something there."""
+"""Below a home: not private by themselves, but often with private files in them."""
 
 
 class NeverShown:
@@ -111,13 +111,13 @@ class NeverShown:
         if reason is None and not programs.is_below(place, self._homes):
             reason = self._why_below(place, _SYSTEM, "a place of the system's")
             if programs.is_below(place, _HOMES) and not programs.is_below(place, _SHARED_HOMES):
-                reason = "it lies in another user's home"
+                reason = "it is in another user's home"
         return reason
 
     def is_private(self, place: str) -> bool:
-        """Whether a path is a private place of the owner's, lies in one or holds one.
+        """Whether a path is a private place of the owner, or inside or above one.
 
-        Unlike for `why`, it may lie in a project: repositories borrow objects from one another.
+        Unlike for `why`, it may be in a project: repositories borrow objects from one another.
         """
         return self._why_below(place, self.places, "") is not None
 
@@ -125,7 +125,7 @@ class NeverShown:
     def _why_below(place: str, hidden: Iterable[str], what: str) -> str | None:
         for other in hidden:
             if programs.is_below(place, [other]):
-                return f"it lies in {what}, `{other}`"
+                return f"it is in {what}, `{other}`"
             if programs.is_below(other, [place]):
                 return f"it holds {what}, `{other}`"
         return None

@@ -1,4 +1,4 @@
-"""Whether walls stand on this host: they are built once, for nobody, and leaned against."""
+"""Tests whether the sandbox works on this host: builds one and checks each wall from inside."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from atoll.drivers.contracts import IsolationDriver, IsolationRequest
-from atoll.drivers.layers.workbench import holding
-from atoll.host.nursery import Nursery
+from atoll.drivers.layers.build_view import holding
+from atoll.host.forkserver import ForkServer
 from atoll.host.process import run
+from atoll.model.enclosure import Bind, View
 from atoll.model.errors import AtollError
-from atoll.model.plan import View
 
 _QUESTIONS = (
     ("a filter on system calls", "grep -q '^Seccomp:.2' /proc/self/status"),
@@ -51,27 +51,27 @@ def try_walls(driver: IsolationDriver, place: Path) -> tuple[str | None, str]:
             network="none",
         )
     )
-    mounts: tuple[dict[str, object], ...] = (
-        {"bind": str(pool / "state"), "at": str(state)},
-        {"bind": str(pool / "workspace"), "at": str(workspace)},
+    mounts = (
+        Bind(str(pool / "state"), str(state)),
+        Bind(str(pool / "workspace"), str(workspace)),
     )
     view = View(user=os.geteuid() != 0, pool=str(pool), mounts=mounts)
-    nursery = Nursery(str(place))
+    forkserver = ForkServer(str(place))
     script = "\n".join(f"({question}) || echo '{wall}'" for wall, question in _QUESTIONS)
     try:
-        with holding(nursery, driver.furnish(plan, view, os.environ), held) as inside:
+        with holding(forkserver, driver.extend_view(plan, view, os.environ), held) as inside:
             around = driver.enclosure(plan, os.environ)._replace(holder=inside.holder)
             answer = run(("sh", "-c", script), within=around, allowed=range(256))
     except (AtollError, OSError) as error:
         return None, str(error)
     finally:
-        nursery.close()
+        forkserver.close()
     if answer.code != 0:
         complaint = os.fsdecode(answer.stderr).strip().splitlines() or ["bwrap said nothing"]
         return None, complaint[-1]
     if answer.text:
         return None, "missing: " + ", ".join(answer.lines)
-    return "walls", "built and leaned against: " + ", ".join(wall for wall, _ in _QUESTIONS)
+    return "walls", "built a sandbox and checked: " + ", ".join(wall for wall, _ in _QUESTIONS)
 
 
 def find_cure() -> str | None:

@@ -1,7 +1,7 @@
-"""What exists only in a workspace: its files and commits, looked at on the host, as data.
+"""Finds work that exists only in a workspace, on the host and from files and commits as data.
 
-Everything is decided from files (`survey.py`); a `Site` says where they are and how the commits in
-them come to the owner's repository.
+Everything is decided from files (`file_status.py`); a `Site` knows where they are and how their
+commits are imported into the owner's repository.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atoll.drivers.workspace import checkouts
-from atoll.drivers.workspace.parts import Parts
+from atoll.drivers.workspace import file_status
+from atoll.drivers.workspace.file_status import FileStatus, WorkspaceFiles, compare, survey
+from atoll.drivers.workspace.referenced_objects import Parts
 from atoll.drivers.workspace.submodules import OwnerCheck
-from atoll.drivers.workspace.survey import Survey, Workspace, compare, survey
 from atoll.host import git, ref_files
-from atoll.host.intake.content import tracked_below
-from atoll.host.intake.index import Staged
-from atoll.host.intake.store import Store
-from atoll.host.points import PREFIX
+from atoll.host.intake.blob_filters import tracked_below
+from atoll.host.intake.index import IndexEntry
+from atoll.host.intake.store import IntakeRepository
 from atoll.host.process import Completed
+from atoll.host.recovery.recovery_points import PREFIX
 from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import WHOLE, Work
@@ -28,25 +28,25 @@ from atoll.model.untrusted import InsidePath, ObjectId
 
 UNREADABLE = (StateError, DriverError, PrerequisiteError, OSError)
 HOLDERS = ("refs/heads/", "refs/remotes/", "refs/tags/", PREFIX)
-"""What keeps commits of the owner's repository."""
+"""Refs that keep commits in the owner's repository."""
 
 
-class Taken(NamedTuple):
-    """What a workspace's repository says, as data; the owner's repository has the objects."""
+class ImportedRefs(NamedTuple):
+    """The state of a workspace's repository; the owner's repository has the objects."""
 
     head: ObjectId | None
     head_ref: str | None
     """None when HEAD is detached."""
     branch: ObjectId | None
-    """Where the capsule's own branch stands."""
+    """The commit of the capsule's branch."""
     tips: tuple[ObjectId, ...]
-    """HEAD first, then whatever else commits of the capsule hang on."""
+    """HEAD first, then all other commits with which the capsule's history ends."""
     is_whole: bool = True
-    """False when a ref or the index cannot be read: it may name anything."""
+    """False if a ref or the index cannot be read: it may name anything."""
     stashes: tuple[ObjectId, ...] = ()
-    """Those of the tips that are stash entries, newest first."""
+    """The tips that are stash entries, newest first."""
     fetched: tuple[ObjectId, ...] = ()
-    """Those of the tips that only remote-tracking refs name."""
+    """The tips that only remote-tracking refs name."""
 
 
 class Site(Protocol):
@@ -56,72 +56,75 @@ class Site(Protocol):
     def plan(self) -> WorkspacePlan: ...
 
     def is_there(self) -> bool:
-        """Whether there are files."""
+        """Whether the workspace has files."""
 
-    def opened(self) -> AbstractContextManager[tuple[Workspace, Store]]:
-        """The files, and a store for objects made of them."""
+    def opened(self) -> AbstractContextManager[tuple[WorkspaceFiles, IntakeRepository]]:
+        """The files, and a store for objects made from them."""
 
-    def take(self, workspace: Workspace, *, everything: bool) -> Taken | None:
-        """Takes over what HEAD and the branch hold, or `everything` that is committed or stashed;
-        None when the repository is not the one that the workspace was made with. Raises StateError
-        when it is refused.
+    def take(self, workspace: WorkspaceFiles, *, everything: bool) -> ImportedRefs | None:
+        """Imports what HEAD and the branch name, or `everything` that is committed or stashed; None
+        if the repository was replaced. Raises StateError if the import is refused.
         """
 
-    def bring_parts(self, workspace: Workspace, store: Store, tips: Sequence[str]) -> Parts:
-        """Brings out what commits refer to without holding it: Git LFS objects and commits of
-        submodules. The store sees the commits. Raises StateError or DriverError.
+    def bring_parts(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
+    ) -> Parts:
+        """Imports what commits refer to: Git LFS objects and submodule commits. The store has
+        access to the commits. Raises StateError or DriverError.
         """
 
-    def staged(self, workspace: Workspace) -> tuple[Staged, ...] | None:
-        """The index; None when it cannot be read, or is as the workspace was made with."""
+    def staged(self, workspace: WorkspaceFiles) -> tuple[IndexEntry, ...] | None:
+        """The index; None if it cannot be read, or is unchanged since the workspace was created."""
 
     def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
-        """Those of the blobs that the capsule can read in the history that it was given."""
+        """The blobs that the capsule can read in the history that it was given."""
 
     def committed(self) -> list[str]:
-        """The commits that are the capsule's and in the owner's repository already."""
+        """The capsule's commits that the owner's repository has already."""
 
     def is_changed_module(
-        self, workspace: Workspace, path: InsidePath, commit: ObjectId, before: ObjectId | None
+        self, workspace: WorkspaceFiles, path: InsidePath, commit: ObjectId, before: ObjectId | None
     ) -> bool:
-        """Whether a submodule that is recorded at `commit` holds something that the owner's copy of
-        it does not have; the base commit recorded it at `before`.
+        """Whether a submodule recorded at `commit` has content that the owner's copy lacks; the
+        base commit recorded it at `before`.
         """
 
-    def owner_check(self, workspace: Workspace) -> OwnerCheck:
-        """What is known of submodules outside of the capsule."""
+    def owner_check(self, workspace: WorkspaceFiles) -> OwnerCheck:
+        """What is known of submodules outside the capsule."""
 
-    def lost_submodules(self, workspace: Workspace, store: Store, head: str) -> list[InsidePath]:
+    def lost_submodules(
+        self, workspace: WorkspaceFiles, store: IntakeRepository, head: str
+    ) -> list[InsidePath]:
         """Submodules that HEAD records at a commit which only the capsule has."""
 
     def set_aside(self, aside: Path) -> None:
-        """Keeps the files as they are in a directory of Atoll's home."""
+        """Saves the files in a directory of Atoll's home."""
 
     @property
     def scratch(self) -> Path:
-        """Where a store for one question may be made: on Atoll's own filesystem."""
+        """A directory for temporary stores on the filesystem of Atoll's home."""
 
 
 class Examined(NamedTuple):
-    """A workspace that was looked at."""
+    """An examined workspace."""
 
     work: Work
-    workspace: Workspace
-    store: Store
-    taken: Taken | None = None
-    survey: Survey | None = None
-    """None when files and commits cannot be told apart: then all is kept as files."""
+    workspace: WorkspaceFiles
+    store: IntakeRepository
+    taken: ImportedRefs | None = None
+    survey: FileStatus | None = None
+    """None if files and commits cannot be compared: then everything is saved as files."""
     trouble: Exception | None = None
-    """What kept some of it from being looked at."""
+    """Why some of it could not be examined."""
 
     @property
     def may_pass(self) -> bool:
-        """Whether another attempt may see more: a program was killed, or something was written."""
+        """Whether a retry may succeed: a program was killed, or something was written."""
         return isinstance(self.trouble, (DriverError, OSError))
 
 
 def branch_commits(plan: WorkspacePlan) -> list[str]:
-    """Where the capsule's branch stands in the owner's repository, if it is there."""
+    """The commit of the capsule's branch in the owner's repository, if it exists."""
     ref = None if plan.branch is None else f"refs/heads/{plan.branch}"
     tip = None if ref is None else git.find_ref(ref, cwd=plan.repository)
     return [] if tip is None else [tip]
@@ -140,16 +143,16 @@ def find_work(site: Site) -> Work:
 
 
 def _unexamined(site: Site) -> Work:
-    """What cannot be looked at may hold anything."""
+    """A workspace that cannot be examined may contain anything."""
     return Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
 
 
 @contextmanager
 def examined(site: Site) -> Iterator[Examined]:
-    """Looks at a workspace that is there, and whose owner's repository is.
+    """Examines an existing workspace of an existing repository.
 
-    Whatever the capsule did to its files and commits, an answer comes: at worst that all of it has
-    to be kept as files. Raises one of `UNREADABLE` when not even its top can be opened.
+    Succeeds whatever the capsule did to its files and commits: in the worst case everything has
+    to be saved as files. Raises one of `UNREADABLE` when not even its root can be opened.
     """
     with site.opened() as (workspace, store):
         taken, trouble = _take(site, workspace)
@@ -157,8 +160,8 @@ def examined(site: Site) -> Iterator[Examined]:
             work = Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
             yield Examined(work, workspace, store, trouble=trouble)
             return
-        lonely = _lonely_work(site, taken)
-        left_behind = _left_behind(site, workspace, store, taken.tips)
+        lonely = _unique_commits(site, taken)
+        left_behind = _missing_lfs_objects(site, workspace, store, taken.tips)
         try:
             work, seen = _look(site, workspace, store, taken)
         except UNREADABLE as error:
@@ -180,7 +183,9 @@ def examined(site: Site) -> Iterator[Examined]:
         yield Examined(work, workspace, store, taken, seen, trouble)
 
 
-def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple[Work, Survey]:
+def _look(
+    site: Site, workspace: WorkspaceFiles, store: IntakeRepository, taken: ImportedRefs
+) -> tuple[Work, FileStatus]:
     """The files, compared with HEAD."""
     absent, staged = _left_out(site, workspace), staged_paths(site, workspace)
     seen = survey(
@@ -190,7 +195,7 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     )  # fmt: skip
     against = compare(store, seen, taken.head, staged=staged)
     if site.plan.is_dirty:
-        against = checkouts.without_held(Path(site.plan.checkout), store, seen, against)
+        against = file_status.without_owner_copies(Path(site.plan.checkout), store, seen, against)
     nested = dict.fromkeys(seen.nested())
     if taken.head is not None:
         lost = site.lost_submodules(workspace, store, taken.head)
@@ -206,9 +211,9 @@ def _look(site: Site, workspace: Workspace, store: Store, taken: Taken) -> tuple
     return work, seen
 
 
-def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, AtollError | None]:
-    """What is committed, and why some of it is refused, incomplete or broken: that is only in the
-    capsule's files.
+def _take(site: Site, workspace: WorkspaceFiles) -> tuple[ImportedRefs | None, AtollError | None]:
+    """What is committed, and why some of it is refused, incomplete or broken: that exists only in
+    the capsule's files.
     """
     trouble: AtollError | None = None
     for everything in (True, False):
@@ -219,23 +224,23 @@ def _take(site: Site, workspace: Workspace) -> tuple[Taken | None, AtollError | 
     return None, trouble
 
 
-def _left_behind(
-    site: Site, workspace: Workspace, store: Store, tips: Sequence[str]
+def _missing_lfs_objects(
+    site: Site, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
 ) -> tuple[str, ...]:
-    """Git LFS objects that commits refer to and that are in the capsule's files only."""
+    """Git LFS objects that commits refer to and that only the capsule's files have."""
     try:
         return site.bring_parts(workspace, store, tips).refused
     except (StateError, DriverError):
         return WHOLE
 
 
-def staged_paths(site: Site, workspace: Workspace) -> list[InsidePath]:
-    """What the index names, where it is not as the workspace was made with."""
+def staged_paths(site: Site, workspace: WorkspaceFiles) -> list[InsidePath]:
+    """The paths in the index, if it changed since the workspace was created."""
     return [entry.path for entry in site.staged(workspace) or ()]
 
 
-def _left_out(site: Site, workspace: Workspace) -> frozenset[InsidePath]:
-    """What a sparse checkout leaves out, as the index says, where no layer says it."""
+def _left_out(site: Site, workspace: WorkspaceFiles) -> frozenset[InsidePath]:
+    """Paths that a sparse checkout leaves out, according to the index, without layers."""
     if workspace.below is not None:
         return frozenset()
     return frozenset(entry.path for entry in site.staged(workspace) or () if entry.skip_worktree)
@@ -246,10 +251,10 @@ def _shown(paths: tuple[InsidePath, ...]) -> tuple[str, ...]:
 
 
 def staged_only(
-    site: Site, workspace: Workspace, store: Store, seen: Survey, head: str
+    site: Site, workspace: WorkspaceFiles, store: IntakeRepository, seen: FileStatus, head: str
 ) -> tuple[str, ...]:
-    """What is staged and neither in HEAD nor in the files: of this only the index knows. What
-    `--dirty` brought is left out as long as the owner has it staged, too.
+    """Content that is staged but neither in HEAD nor in the files. What `--dirty` copied is left
+    out as long as the owner has it staged as well.
     """
     staged = site.staged(workspace)
     if staged is None:
@@ -263,14 +268,14 @@ def staged_only(
         and seen.ids.get(entry.path) != entry.object_id
     ]
     if only and site.plan.is_dirty:
-        owners = checkouts.staged_by_owner(Path(site.plan.checkout))
+        owners = file_status.owner_staged(Path(site.plan.checkout))
         only = [entry for entry in only if (entry.path.raw, entry.object_id) not in owners]
     # A conflict has up to three sides.
     return tuple(dict.fromkeys(entry.path.shown() for entry in only))
 
 
-def _lonely_work(site: Site, taken: Taken) -> Work:
-    """The commits that only the capsule holds, by where they are."""
+def _unique_commits(site: Site, taken: ImportedRefs) -> Work:
+    """The commits that only the capsule has, by location."""
     tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
     every = _lonely_commits(site, tips)
     if not every:
@@ -300,7 +305,7 @@ def _list_lonely(site: Site, words: Sequence[str]) -> Completed:
     owner = _owner_head(plan)
     holders = [owner] if owner is not None else []
     holders += [f"--exclude={plan.branch}"] if plan.branch is not None else []
-    # A branch that another removal deletes while it is listed would be a bad object.
+    # A branch that another removal deletes at the same time would be a bad object.
     with git.turn(plan.repository, shared=True):
         return git.git(
             "rev-list", *words, "--not", *holders,
@@ -318,8 +323,8 @@ def _owner_head(plan: WorkspacePlan) -> str | None:
 
 
 def _are_held(plan: WorkspacePlan, tips: list[str]) -> bool:
-    """Whether a ref of the owner's names each of the commits: a look at files can tell that much,
-    and for most capsules it is enough.
+    """Whether a ref of the owner names each of the commits. Reads files only, which is enough for
+    most capsules.
     """
     left = set(tips)
     own = None if plan.branch is None else f"refs/heads/{plan.branch}"

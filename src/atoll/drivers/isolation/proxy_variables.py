@@ -1,12 +1,12 @@
-"""What programs behind walls are told of the ways out of their network."""
+"""The proxy variables and `resolv.conf` of programs behind walls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from atoll.keeper.networks import NAME_SERVER, PROXY_PORT
-from atoll.model.modes import widest
 from atoll.model.plan import IsolationPlan
+from atoll.model.presets import widest
 
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -19,7 +19,7 @@ _FOR_TOOLS = {
     "YARN_HTTPS_PROXY": _PROXY,
     "CARGO_HTTP_PROXY": _PROXY,
     "PIP_PROXY": _PROXY,
-    # Node's own client heeds proxies only when it is told to.
+    # Node's own client uses proxies only with this.
     "NODE_USE_ENV_PROXY": "1",
     "ELECTRON_GET_USE_PROXY": "1",
 }
@@ -39,7 +39,7 @@ def variables(plan: IsolationPlan, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def settings(plan: IsolationPlan) -> str:
-    """The `resolv.conf`: whoever is asked, the daemon answers."""
+    """The `resolv.conf`; the daemon answers all queries."""
     if widest(plan.network, plan.setup_network) == "none":
         return ""
     return f"nameserver {NAME_SERVER}\noptions timeout:3 attempts:2\n"

@@ -1,7 +1,7 @@
 """What of the machine a walled capsule sees: an allow-list, all of it read-only.
 
 Programs and their libraries, the toolchains that the owner has installed, and a small `/etc` of
-which nothing tells about the machine or its users. What is not named here does not exist inside.
+which nothing identifies the machine or its users. Everything else does not exist inside.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from atoll.drivers.isolation.toolchains import Shown
+from atoll.drivers.isolation.toolchains import VisibleToolchain
 from atoll.host.programs import is_below
-
-Entry = dict[str, object]
+from atoll.model.enclosure import Copy, Link, RootEntry, Shown, TextFile
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu")
 _ETC = (
@@ -24,7 +23,7 @@ _ETC = (
     "gitattributes", "magic", "magic.mime", "rpc", "ethertypes", "shells", "xattr.conf",
     "request-key.d", "php", "texmf", "skel", "chromium.d",
 )  # fmt: skip
-"""What programs look for in `/etc` and nobody has to keep to himself. Of the browsers' settings
+"""What programs look for in `/etc` and is not private. Of the browsers' settings
 only what Debian's launcher reads: their policies may hold a token that enrolls a machine."""
 _ETC_VERSIONS = re.compile(r"python3\.\d+|ImageMagick-\d+")
 _LARGE = ("ssl/certs", "pki", "fonts", "java", "texmf", "php", "maven")
@@ -32,7 +31,7 @@ _NAMES = "hosts: files dns\npasswd: files\ngroup: files\nservices: files\nprotoc
 
 
 class Person:
-    """Whom a capsule's processes are to themselves."""
+    """The user that a capsule's processes run as, as they see it."""
 
     def __init__(self, name: str, uid: int, gid: int, home: str) -> None:
         self.name = name
@@ -41,7 +40,7 @@ class Person:
         self.home = home
 
 
-def system(hidden: str, private: Sequence[str] = ()) -> Iterator[Entry]:
+def system(hidden: str, private: Sequence[str] = ()) -> Iterator[RootEntry]:
     """Programs and libraries; links are the same links inside. Not what is below `hidden`, and
     nothing of the `private` places.
     """
@@ -50,29 +49,29 @@ def system(hidden: str, private: Sequence[str] = ()) -> Iterator[Entry]:
             yield from _without(place, private)
 
 
-def _without(place: str, private: Sequence[str]) -> Iterator[Entry]:
+def _without(place: str, private: Sequence[str]) -> Iterator[RootEntry]:
     """A directory, or what of it is neither private nor holds anything that is."""
     if is_below(place, private):
         return
     if os.path.islink(place):
-        yield {"at": place, "link": os.readlink(place)}
+        yield Link(place, os.readlink(place))
     elif not any(is_below(other, [place]) for other in private):
-        yield {"at": place, "bind": place, "read_only": True}
+        yield Shown(place, place, is_read_only=True)
     else:
         for name in sorted(os.listdir(place)):
             yield from _without(f"{place}/{name}", private)
 
 
-def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
+def settings(person: Person, host: str, resolver: str) -> Iterator[RootEntry]:
     """The `/etc`; `resolver` is its `resolv.conf`."""
     for name in (*_ETC, *sorted(filter(_ETC_VERSIONS.fullmatch, os.listdir("/etc")))):
         place = f"/etc/{name}"
         if os.path.islink(place) and not os.path.isabs(os.readlink(place)):
-            yield {"at": place, "link": os.readlink(place)}
+            yield Link(place, os.readlink(place))
         elif name in _LARGE and os.path.exists(place):
-            yield {"at": place, "bind": os.path.realpath(place), "read_only": True}
+            yield Shown(place, os.path.realpath(place), is_read_only=True)
         elif os.path.exists(place):
-            yield {"at": place, "copy": os.path.realpath(place)}
+            yield Copy(place, os.path.realpath(place))
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     users = [
         f"root:x:0:0:root:/nonexistent:{shell}",
@@ -90,17 +89,17 @@ def settings(person: Person, host: str, resolver: str) -> Iterator[Entry]:
         ("nsswitch.conf", _NAMES),
         ("machine-id", ""),
     ):
-        yield {"at": f"/etc/{name}", "file": text}
+        yield TextFile(f"/etc/{name}", text)
 
 
-def programs(found: Iterable[Shown]) -> list[Shown]:
-    """Of toolchains, those that are not there with the system, without those that lie in others."""
+def programs(found: Iterable[VisibleToolchain]) -> list[VisibleToolchain]:
+    """The toolchains outside of the system directories, without those inside others."""
     sources = {place.at: place for place in found if not is_below(place.at, _SYSTEM)}
     return [sources[at] for at in topmost(sources)]
 
 
 def topmost(places: Iterable[str]) -> list[str]:
-    """Without those that lie in others of them; in order."""
+    """Sorted, without those inside others."""
     chosen: list[str] = []
     for place in sorted(set(places)):
         if not is_below(place, chosen):

@@ -1,9 +1,9 @@
-"""What of the owner's checkout travels into capsules besides the commit. Nothing is copied here.
+"""Selects what a capsule gets from the owner's checkout besides the commit. Copies nothing.
 
-Git says what is ignored, changed and untracked; the project file chooses among it. Dependency
-directories travel like ignored entries also where no rule ignores them. What looks like a secret
-stays out unless `project.carry` names it, and what `project.never` names stays out in any case.
-Whatever stays out is reported with a reason.
+Candidates are the entries that git reports as ignored, changed or untracked, and dependency
+directories even where no rule ignores them. `project.carry` selects among the ignored ones. Files
+that look like secrets are left out unless `project.carry` names them; `project.never` always wins.
+Every entry left out is reported with a reason.
 """
 
 from __future__ import annotations
@@ -11,25 +11,121 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers.carrylist import CarryList, topmost
-from atoll.drivers.layers.dependencies import find_dependency_directories
+from atoll.drivers.layers.dependency_detection import find_dependency_directories
 from atoll.host import git
 from atoll.host.files import read_regular
-from atoll.host.trees import LeftOut, Skip, is_gone
+from atoll.host.tree.manifests import LeftOut, Skip, is_gone
 from atoll.model import secretfiles
-from atoll.model.errors import StateError
+from atoll.model.errors import SpecError, StateError
+from atoll.model.names import printable
+from atoll.model.rules import require_inner_path
+from atoll.model.secretfiles import find_directory_rule, fits, names_secret, stands_for
+
+_BEYOND_A_LINK = 128
+
+
+class CarryList:
+    """The paths and patterns of `project.carry`; without that key everything is selected."""
+
+    def __init__(self, checkout: str, carry: Sequence[str] | None) -> None:
+        self._root = checkout
+        self._all = carry is None
+        self._patterns = tuple(_parse_wish(text) for text in carry or ())
+        self._met: set[tuple[str, ...]] = set()
+
+    def chosen(self, entries: Iterable[str]) -> list[str]:
+        """The selected ones of these ignored entries, or what is listed inside them."""
+        if self._all:
+            return list(topmost(entries))
+        found: set[str] = set()
+        for entry in entries:
+            parts = entry.split("/")
+            above = [parts[:count] for count in range(1, len(parts) + 1)]
+            for wish in self._patterns:
+                inner = [entry] if any(fits(at, wish) for at in above) else self._inner(parts, wish)
+                if inner:
+                    found.update(inner)
+                    self._met.add(wish)
+        return list(topmost(found))
+
+    def _inner(self, parts: Sequence[str], wish: tuple[str, ...]) -> list[str]:
+        """Matches of a pattern below an ignored directory; `**` is not searched there."""
+        if "**" in wish or len(wish) <= len(parts) or not fits(parts, wish[: len(parts)]):
+            return []
+        found = ["/".join(parts)]
+        for piece in wish[len(parts) :]:
+            found = [
+                f"{place}/{name}"
+                for place in found
+                for name in _names_in(f"{self._root}/{place}")
+                if stands_for(piece, name) and name.lower() != ".git"
+            ]
+        return found
+
+    def unmet(self) -> Iterator[str]:
+        """Listed paths that git does not ignore: untracked files, which only `--dirty` copies."""
+        paths = ["/".join(wish) for wish in self._patterns if wish not in self._met]
+        there = [path for path in paths if os.path.lexists(f"{self._root}/{path}")]
+        if there:
+            listed = git.git(
+                "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory",
+                "-z", "--", *there, cwd=self._root, allowed=(0, _BEYOND_A_LINK),
+            )  # fmt: skip
+            yield from (path.removesuffix("/") for path in listed.text.split("\0") if path)
+
+    def names(self, parts: Sequence[str]) -> bool:
+        """Whether a secret is listed, by itself or by its secret directory."""
+        return any(
+            fits(parts[:count], wish) and names_secret(wish[-1])
+            for wish in self._patterns
+            for count in range(1, len(parts) + 1)
+            if count == len(parts) or find_directory_rule(parts[count - 1])
+        )
+
+
+def _parse_wish(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(require_inner_path(text).split("/"))
+    except ValueError as error:
+        raise SpecError(f"`project.carry`: `{printable(text)}` {error}") from error
+
+
+def _names_in(place: str) -> list[str]:
+    """The names in a directory; empty for a link and for one that cannot be listed."""
+    try:
+        return sorted(os.listdir(place)) if stat.S_ISDIR(os.lstat(place).st_mode) else []
+    except OSError:
+        return []
+
+
+def topmost(paths: Iterable[str]) -> Iterator[str]:
+    """The paths in order, without those that are below another."""
+    above = "/"
+    for path in sorted(paths, key=lambda path: f"{path}/"):
+        if not path.startswith(above):
+            above = f"{path}/"
+            yield path
+
+
+def above(path: str) -> Iterator[str]:
+    """The parent directories of a path, nearest first, without the root."""
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]
+
 
 UNREADABLE = "it cannot be read"
 SUBMODULE = "a submodule"
 _UNLISTED = "not listed in `project.carry`"
-_UNTRACKED = "not ignored by git, so only `--dirty` brings it"
-_REPOSITORY = "a repository of its own"
+_UNTRACKED = "not ignored by git, so only `--dirty` copies it"
+_REPOSITORY = "a nested repository"
 
 _HEAD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNOPENED = re.compile(rb"^warning: could not open directory '(.+)/': ", re.MULTILINE)
@@ -37,21 +133,21 @@ _LOOKED_AT = 256
 _SUBMODULE_MODE = "160000"
 
 
-class Carried(NamedTuple):
-    """Paths from the checkout's root; none lies below another."""
+class CarrySelection(NamedTuple):
+    """Paths from the checkout's root; none is below another."""
 
     directories: tuple[str, ...]
     """Ignored directories directly in the root: each becomes a layer."""
     rest: tuple[str, ...]
     """All other ignored entries, directories or files: together one layer."""
     left_out: tuple[LeftOut, ...]
-    """Of these entries only: what stays out inside of them is for the `skipper` to say."""
+    """Of these entries only: `skipper` gives the reasons for what is inside them."""
     unignored: tuple[str, ...] = ()
-    """Those of the directories and of the rest that no rule ignores: dependency directories."""
+    """Selected dependency directories that no rule ignores."""
 
 
 class Dirty(NamedTuple):
-    """What `--dirty` brings. Removals come first; a changed path replaces whatever is there."""
+    """What `--dirty` copies. Removals are applied first; a changed path replaces what exists."""
 
     changed: tuple[str, ...]
     """Files and symbolic links."""
@@ -61,11 +157,11 @@ class Dirty(NamedTuple):
 
 def find_carried(
     checkout: str, *, carry: Sequence[str] | None, never: Sequence[str], home: str | None = None
-) -> Carried:
-    """What is ignored, or a dependency directory, and travels: all of it, or what `carry` lists.
+) -> CarrySelection:
+    """Selects ignored entries and dependency directories: all of them, or those in `carry`.
 
-    `home` is Atoll's own, which may lie inside. Raises SpecError for an entry of `carry` that
-    leaves the root or is git's own.
+    `home` is Atoll's home, which may be inside. Raises SpecError for an entry of `carry` that
+    leaves the root or is below `.git`.
     """
     judge = _Judge(checkout, carry=carry, never=never, home=home)
     dependencies = _unignored_dependencies(checkout)
@@ -85,15 +181,15 @@ def find_carried(
             rest.append(path)
     left_out.update(dict.fromkeys(judge.listed.unmet(), _UNTRACKED))
     unignored = sorted({*directories, *rest}.intersection(dependencies))
-    return Carried(tuple(directories), tuple(rest), _told(left_out), tuple(unignored))
+    return CarrySelection(tuple(directories), tuple(rest), _listed(left_out), tuple(unignored))
 
 
 def skipper(
     checkout: str, *, carry: Sequence[str] | None, never: Sequence[str], home: str | None = None
 ) -> Skip:
-    """For a scan of what `find_carried` found: why an entry inside of it stays out, or None.
+    """A filter for scans of what `find_carried` selected: returns why an entry is left out.
 
-    It takes the path from the checkout's root and the entry. Special files are the scan's matter.
+    It takes the path from the checkout's root and the entry. Special files are left to the scan.
     """
     judge = _Judge(checkout, carry=carry, never=never, home=home)
 
@@ -115,10 +211,10 @@ def dirty_paths(
     never: Sequence[str],
     home: str | None = None,
 ) -> Dirty:
-    """What in the owner's checkout differs from `commit`, staged or not, and what is untracked.
+    """What in the owner's checkout differs from `commit`, staged or not, and untracked files.
 
-    A changed file that looks like a secret stays as it was committed. What the index tells git to
-    overlook (`--skip-worktree`, `--assume-unchanged`) is overlooked here, too.
+    A changed file that looks like a secret keeps its committed content. Paths flagged
+    `--skip-worktree` or `--assume-unchanged` in the index are skipped here as well.
     """
     judge = _Judge(checkout, carry=carry, never=never, home=home)
     untracked, left_out = _untracked(checkout, judge)
@@ -138,11 +234,11 @@ def dirty_paths(
             changed.append(path)
         else:
             left_out[place] = reason
-    return Dirty(tuple(changed), tuple(sorted(removed - candidates)), _told(left_out))
+    return Dirty(tuple(changed), tuple(sorted(removed - candidates)), _listed(left_out))
 
 
 def tracked_secrets(checkout: str) -> list[LeftOut]:
-    """Tracked files that look like secrets. They are not left out: the commit contains them."""
+    """Tracked files that look like secrets. They are not left out: they are in the commit."""
     judge = _Judge(checkout)
     found = ((path, judge.find_secret(path)) for path in git.tracked(cwd=checkout))
     return [
@@ -150,7 +246,7 @@ def tracked_secrets(checkout: str) -> list[LeftOut]:
     ]
 
 
-def _told(left_out: dict[str, str]) -> tuple[LeftOut, ...]:
+def _listed(left_out: dict[str, str]) -> tuple[LeftOut, ...]:
     return tuple(LeftOut(path, reason) for path, reason in sorted(left_out.items()))
 
 
@@ -161,10 +257,10 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def _ignored(checkout: str) -> dict[str, bool]:
-    """The ignored entries, each with whether it is a directory; some lie below others.
+    """The ignored entries, each with whether it is a directory; some are below others.
 
-    `ls-files` and not `status`: it need not look at tracked files, and it takes a directory for
-    ignored also when only its own `.gitignore` says so, as virtual environments have it.
+    `ls-files` instead of `status`: it does not stat tracked files, and it reports a directory
+    as ignored when only its own `.gitignore` does so, as in virtual environments.
     """
     listed = git.git(
         "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z",
@@ -184,18 +280,18 @@ def _unignored_dependencies(checkout: str) -> list[str]:
 
 
 def _untracked(checkout: str, judge: _Judge) -> tuple[list[str], dict[str, str]]:
-    """Files that git neither tracks nor ignores, and what there cannot be had."""
+    """Files that git neither tracks nor ignores, and those that cannot be copied."""
     listed = git.git("ls-files", "--others", "--exclude-standard", "-z", cwd=checkout)
     left_out = {os.fsdecode(name): UNREADABLE for name in _UNOPENED.findall(listed.stderr)}
     files: list[str] = []
-    # What travels with the layers of dependencies is no change.
+    # Entries of dependency layers are not changes.
     dependencies = judge.listed.chosen(_unignored_dependencies(checkout))
     carried = tuple(f"{path}/" for path in dependencies)
     for path in filter(None, listed.text.split("\0")):
         if path.startswith(carried):
             continue
         if path.endswith("/"):
-            # Git lists files; only a repository of its own is shown as a directory.
+            # Git lists files; it lists a directory only if it is a nested repository.
             place, reason = judge.find_path_reason(path[:-1])
             left_out[place] = reason or _REPOSITORY
         else:
@@ -217,7 +313,7 @@ def _differences(checkout: str, commit: str) -> Iterator[tuple[str, str, str]]:
 
 
 class _Judge:
-    """What stays out of the capsules of one checkout, and why."""
+    """Decides what is left out of the capsules of one checkout, and why."""
 
     def __init__(
         self,
@@ -234,13 +330,13 @@ class _Judge:
         self.listed = CarryList(checkout, carry)
 
     def find_reason(self, path: str, name: str, mode: int) -> str | None:
-        """Why one entry stays out; its parents are not asked. Runs for every file of a tree."""
+        """Why one entry is left out, regardless of its parents. Called for every file of a tree."""
         is_directory = mode & 0o170000 == 0o040000
         if reason := self._find_barred(path, is_directory=is_directory):
             return reason
         if reason := self._find_secret(path, name, mode):
             return reason
-        # What everybody may read needs no question.
+        # A world-readable file needs no further check.
         needed = 0o555 if is_directory else 0o444
         if mode & needed == needed or stat.S_ISLNK(mode):
             return None
@@ -248,7 +344,7 @@ class _Judge:
         return None if os.access(f"{self._root}/{path}", how) else UNREADABLE
 
     def find_path_reason(self, path: str) -> tuple[str, str | None]:
-        """Why a path that git has listed stays out, and whether it or a parent is the cause."""
+        """Why a path listed by git is left out, and which path (itself or a parent) causes it."""
         *parents, name = path.split("/")
         is_named = self.listed.names([*parents, name])
         parent = ""
@@ -266,7 +362,7 @@ class _Judge:
         return path, self.find_reason(path, name, mode)
 
     def find_secret(self, path: str) -> str | None:
-        """Why a file is a secret, by itself or by a directory that holds it."""
+        """Why a file is a secret, by its own name or that of a parent directory."""
         *parents, name = path.split("/")
         if any(map(secretfiles.find_directory_rule, parents)) or secretfiles.find_rule(name):
             for count, part in enumerate(parents, 1):
@@ -276,7 +372,7 @@ class _Judge:
         return None
 
     def is_there(self, path: str) -> bool:
-        """Whether something that is no directory is at a path that leads through no link."""
+        """Whether a non-directory exists at a path that crosses no symbolic link."""
         place, *below = path.split("/")
         try:
             for part in below:
@@ -302,7 +398,7 @@ class _Judge:
                 return None
             reason = directory.reason
         elif name == ".git":
-            return "a link to a repository that is kept elsewhere"
+            return "a link to a repository elsewhere"
         else:
             rule = secretfiles.find_rule(name)
             if rule is None:
@@ -311,12 +407,14 @@ class _Judge:
         return None if reason is None or self.listed.names(path.split("/")) else reason
 
     def _find_parent_secret(self, path: str, name: str) -> str | None:
-        """The same for a directory that many paths have in common."""
+        """Checks a parent directory; cached, since many paths share it."""
         if path not in self._parents:
             self._parents[path] = self._find_secret(path, name, stat.S_IFDIR)
         return self._parents[path]
 
-    def _find_file_reason(self, rule: secretfiles.Rule, path: str, mode: int) -> str | None:
+    def _find_file_reason(
+        self, rule: secretfiles.SecretFileRule, path: str, mode: int
+    ) -> str | None:
         parent = path.lower().rpartition("/")[0].rpartition("/")[2]
         if rule.within and parent not in rule.within:
             return None
@@ -340,7 +438,7 @@ def _names_below(place: str) -> Iterator[str]:
 
 
 def _head(place: str) -> bytes | None:
-    """The beginning of a regular file; nothing of anything else; None when it is forbidden."""
+    """The beginning of a regular file; empty for other types; None without permission."""
     try:
         handle = os.open(place, _HEAD)
     except OSError as error:
@@ -353,7 +451,7 @@ def _head(place: str) -> bytes | None:
 
 
 def _blocked(checkout: str, home: str | None) -> dict[str, str]:
-    """What is no part of the project though it lies in its directory."""
+    """Paths in the project's directory that are not part of the project."""
     root = os.path.realpath(checkout).rstrip("/")
     places: list[tuple[str, str]] = []
     listed = git.git("worktree", "list", "--porcelain", "-z", cwd=checkout).text
@@ -363,12 +461,12 @@ def _blocked(checkout: str, home: str | None) -> dict[str, str]:
             places.append((place, "a worktree of this repository"))
     places.append((f"{root}/.git", "git's own directory"))
     with suppress(StateError):
-        # A file here is a link to git's directory, which may have been put inside.
+        # A `.git` file refers to the git directory, which may be inside the checkout.
         link = read_regular(Path(root, ".git"), limit_bytes=1 << 16) or b""
         target = os.fsdecode(link.removeprefix(b"gitdir: ").rstrip(b"\n"))
         places.append((os.path.join(root, target), "git's own directory"))
     if home is not None:
-        places.append((home, "Atoll's own home"))
+        places.append((home, "Atoll's home directory"))
     real = ((os.path.realpath(place), reason) for place, reason in places)
     return {
         place[len(root) + 1 :]: reason for place, reason in real if place.startswith(f"{root}/")

@@ -1,9 +1,8 @@
-"""What the owner has staged, for a capsule that begins with the owner's uncommitted changes.
+"""The owner's staged changes, for capsules created with `--dirty`.
 
-The index of a `--dirty` capsule is that of the commit with the owner's staged changes on top: new,
-changed, renamed and removed files, files that are only intended to be added, and the sides of a
-conflict. The staged contents travel as loose objects. What `--dirty` leaves out because it looks
-like a secret is not staged in the capsule either.
+The index of such a capsule is that of the commit plus the owner's staged changes: added, modified,
+renamed and deleted files, files with intent to add, and the sides of a conflict. Staged contents
+are copied as loose objects. Files that `--dirty` leaves out as secrets are not staged either.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers.layers.carry import Dirty
-from atoll.drivers.layers.carrylist import CarryList
+from atoll.drivers.layers.carry_selection import CarryList, Dirty
 from atoll.drivers.layers.packs import CONSTANT, quoted_path
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.host import files, git
@@ -25,14 +23,14 @@ from atoll.model.plan import Ground
 _GITLINK = "160000"
 _NO_MODE = "000000"
 _EMPTY = {hashlib.new(name, b"blob 0\0").hexdigest() for name in ("sha1", "sha256")}
-"""The id that git gives to a file which is only intended to be added: that of an empty one."""
+"""The object id of a file with intent to add: that of an empty file."""
 _INDEX_BYTES = 1 << 30
 _LOOSE_BYTES = 64 << 20
-"""How large a pack may be to be taken apart into loose objects."""
+"""The largest pack that is unpacked into loose objects."""
 
 
 class StagedEntry(NamedTuple):
-    """One entry of the owner's index that the commit does not have like this."""
+    """One entry of the owner's index that differs from the commit."""
 
     path: str
     mode: str
@@ -44,19 +42,19 @@ class StagedEntry(NamedTuple):
         return self.mode == _NO_MODE
 
     def line(self) -> bytes:
-        """As `git update-index --index-info` reads it."""
+        """In the input format of `git update-index --index-info`."""
         return os.fsencode(f"{self.mode} {self.object_id} {self.stage}\t{self.path}\0")
 
 
-class Staged(NamedTuple):
-    """How the owner's index differs from a commit."""
+class StagedChanges(NamedTuple):
+    """The differences between the owner's index and a commit."""
 
     entries: tuple[StagedEntry, ...] = ()
     intended: tuple[str, ...] = ()
-    """Files that are to be added, of which nothing is staged yet (`git add --intent-to-add`)."""
+    """Files with intent to add (`git add --intent-to-add`)."""
 
     def digest(self) -> str:
-        """Part of the layer's name; empty when nothing is staged."""
+        """Part of the layer's id; empty when nothing is staged."""
         if not self.entries and not self.intended:
             return ""
         lines = [entry.line() for entry in self.entries]
@@ -64,9 +62,9 @@ class Staged(NamedTuple):
         return hashlib.blake2b(b"".join(lines), digest_size=8).hexdigest()
 
 
-def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> Staged:
-    """What in the owner's index differs from `commit` and may travel. One git, two with conflicts
-    or with empty new files.
+def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> StagedChanges:
+    """What in the owner's index differs from `commit` and may be copied. Runs git once, or twice
+    with conflicts or with empty new files.
     """
     found = _differences(checkout, commit, "--ita-visible-in-index")
     conflicts = {path for path, _, status in found if status == "U"}
@@ -81,7 +79,7 @@ def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> Sta
     judge = _StagedJudge(checkout, dirty, ground)
     kept = [entry for entry in entries if entry.path not in intended and judge.lets_out(entry)]
     present = {path for path in dirty.changed if path in intended}
-    return Staged(tuple(kept), tuple(sorted(present)))
+    return StagedChanges(tuple(kept), tuple(sorted(present)))
 
 
 def _differences(
@@ -113,12 +111,12 @@ def _conflicting(checkout: str) -> list[StagedEntry]:
         StagedEntry(path, _NO_MODE, "0" * len(sides[0].object_id))
         for path, sides in entries.items()
     ]
-    # First the entry that the commit has goes, then the sides come.
+    # The commit's entry is removed before the sides of the conflict are added.
     return [*removed, *(side for sides in entries.values() for side in sides)]
 
 
 class _StagedJudge:
-    """Decides which staged contents stay out, as `carry` does for the files themselves."""
+    """Decides which staged contents are left out, as `carry_selection` does for files."""
 
     def __init__(self, checkout: str, dirty: Dirty, ground: Ground) -> None:
         self._checkout = checkout
@@ -146,7 +144,7 @@ class _StagedJudge:
         return not self._is_secret(entry, name, parents)
 
     def _is_secret(self, entry: StagedEntry, name: str, parents: Sequence[str]) -> bool:
-        """By the name, or by what is staged, which may be another content than the file's."""
+        """Judges by name and by the staged content, which may differ from the file's."""
         rule = secretfiles.find_rule(name)
         parent = parents[-1].lower() if parents else ""
         if rule is None or (rule.within and parent not in rule.within):
@@ -158,12 +156,12 @@ class _StagedJudge:
 
 
 def write_staged(
-    place: Path, staged: Staged, *, repository: str, git_dir: Path, index: Path
+    place: Path, staged: StagedChanges, *, repository: str, git_dir: Path, index: Path
 ) -> None:
-    """Writes the index, and the objects that it needs, into a layer that is being built.
+    """Writes the index and the objects that it needs into a layer under construction.
 
-    `index` is that of the commit, whose stat data stays as far as entries stay; `git_dir` is the
-    capsules' repository as the git layer has it.
+    `index` is that of the commit, whose stat data is kept for unchanged entries; `git_dir` is the
+    capsules' repository in the git layer.
     """
     private = place / "tree" / WORKSPACE / ".git"
     private.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -193,10 +191,8 @@ def write_staged(
         )  # fmt: skip
 
 
-def _copy_objects(target: Path, staged: Staged, repository: str) -> None:
-    """The staged contents: as loose objects, which is how they come back out, or as a pack when
-    they are large.
-    """
+def _copy_objects(target: Path, staged: StagedChanges, repository: str) -> None:
+    """Copies the staged contents as loose objects, or as a pack when they are large."""
     wanted = dict.fromkeys(e.object_id for e in staged.entries if not e.is_removal)
     if not wanted:
         return
@@ -211,7 +207,7 @@ def _copy_objects(target: Path, staged: Staged, repository: str) -> None:
     )  # fmt: skip
     for pack in [path for path in (target / "pack").glob("*.pack") if _is_small(path)]:
         content = pack.read_bytes()
-        # Git would not unpack what it finds in a pack already.
+        # Git does not unpack objects that it already has in a pack.
         for path in (target / "pack").glob(f"{pack.stem}.*"):
             path.unlink()
         git.git("unpack-objects", "-q", cwd=repository, env=env, stdin=content)

@@ -1,7 +1,7 @@
 """The first message of TLS: which name a client asks for in the clear.
 
 A ClientHello may come in any number of records and pieces. Nothing here does I/O; everything
-raises ValueError and nothing else. What a server could read differently is refused: a name told
+raises ValueError and nothing else. What a server could read differently is refused: a name given
 twice, a list of several, bytes that belong nowhere.
 
 A client that encrypts its hello (ECH) shows an outer name only. Browsers always send something
