@@ -1,51 +1,53 @@
-"""What can be asked of a capsule."""
+"""Everything that can be done with one capsule: the API that every interface calls."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from atoll.drivers import registry
-from atoll.engine import (
-    browsers,
-    chores,
-    exports,
-    freezer,
-    networks,
-    places,
-    ports,
-    refusals,
-    removal,
-    runs,
-    snapshots,
-    timeline,
-    views,
-)
-from atoll.engine.attempts import Attempt
-from atoll.engine.browsers import Browser
-from atoll.engine.captured import Captured, Result
-from atoll.engine.channels import Channel
-from atoll.engine.leases import isolation_plan, workspace_plan
-from atoll.engine.session import Session
-from atoll.engine.timeline import Moment
-from atoll.host import locks
+from atoll.engine.browser import browsers
+from atoll.engine.browser.browsers import Browser
+from atoll.engine.capsule import exports, foreground_runs, parts, removal
+from atoll.engine.enclosure import views
+from atoll.engine.history import snapshots, upkeep
+from atoll.engine.history.snapshots import TimelineEntry
+from atoll.engine.history.workspace import require_layers
+from atoll.engine.network import refusals, rules
+from atoll.engine.network.egress_log import EgressAttempt
+from atoll.engine.run import freezer, runs
+from atoll.engine.run.captured_output import TEXT_LIMIT_BYTES, Captured, Result
+from atoll.engine.run.channels import Channel
+from atoll.engine.run.runs import RunSpec
+from atoll.engine.state.leases import isolation_plan, workspace_plan
+from atoll.engine.state.session import Session
+from atoll.host import locks, programs
+from atoll.host.beneath import open_by_parts
 from atoll.host.process import wait_until
-from atoll.keeper.log import Entry
+from atoll.keeper.log import LogEntry
 from atoll.model import state
-from atoll.model.errors import IsolationError, StateError
+from atoll.model.enclosure import Enclosure
+from atoll.model.errors import StateError
 from atoll.model.names import printable
-from atoll.model.plan import Enclosure
 from atoll.model.state import (
     CapsuleState,
+    Event,
+    Patch,
     Process,
     RecoveryPoint,
     Run,
     Snapshot,
+    SnapshotKind,
     Work,
-    require_outcome,
 )
+
+if TYPE_CHECKING:
+    from atoll.engine.capsule.disk_use import DiskUse
+
+__all__ = ["TEXT_LIMIT_BYTES", "Capsule", "Captured", "RunSpec"]
 
 
 class Capsule:
@@ -53,7 +55,7 @@ class Capsule:
     it holds work: then the capsule stays, with its processes stopped.
     """
 
-    def __init__(self, *, session: Session, record: state.Capsule) -> None:
+    def __init__(self, *, session: Session, record: state.CapsuleRecord) -> None:
         self.session = session
         self.record = record
 
@@ -66,69 +68,87 @@ class Capsule:
 
     @property
     def path(self) -> Path:
-        """Where the workspace can be opened on the host. One in a view is held from now on."""
+        """Where the workspace can be opened on the host. A view stays mounted from now on."""
         return views.host_path(self.session, self.record)
 
     def has_directory(self, relative: str) -> bool:
-        """Whether its workspace holds this directory, which is no link."""
-        return places.has_directory(self.session, self.record, relative)
+        """Whether the workspace holds this directory, reached without following a link."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            top = os.open(views.host_path(self.session, self.record, pin=False), flags)
+        except (OSError, StateError):
+            return False
+        try:
+            os.close(open_by_parts(top, os.fsencode(relative), flags))
+        except OSError:
+            return False
+        finally:
+            os.close(top)
+        return True
 
     @property
     def is_view(self) -> bool:
-        """Whether its workspace lies at the project's own path, where only it can see it."""
-        return bool(workspace_plan(self.session, self.record).pool)
+        """Whether the workspace is mounted at the project's path, in a namespace of the capsule."""
+        return workspace_plan(self.session, self.record).is_layered
 
     @property
     def workspace_driver(self) -> str:
         return workspace_plan(self.session, self.record).driver
 
     def visible(self) -> list[str] | None:
-        """What of the host's own files its processes see, read-only; None: all of them."""
+        """The host paths that its processes can read; None: all of them."""
         plan = isolation_plan(self.session, self.record)
         return registry.isolation_driver(plan.driver).visible(plan, self.session.owner)
 
     def limits(self) -> dict[str, tuple[float, str]]:
-        """By name: the value, and how it is held: `enforced`, `watched` or `not held`."""
-        from atoll.engine import confines  # noqa: PLC0415 - looks at the host
-        from atoll.host import views  # noqa: PLC0415 - likewise
+        """By name: the value, and whether it is `enforced`, `watched` or `not enforced`."""
+        from atoll.engine.enclosure import cgroup_limits  # noqa: PLC0415 - looks at the host
+        from atoll.host import view_client  # noqa: PLC0415 - likewise
 
         limits = isolation_plan(self.session, self.record).limits
-        answer = views.ask(self.record.directory, {"ping": True}) if limits else None
-        return confines.tell(self.session, limits, None if answer is None else answer[0])
+        answer = view_client.ask(self.record.directory, {"ping": True}) if limits else None
+        return cgroup_limits.describe(self.session, limits, None if answer is None else answer[0])
 
     @staticmethod
     def uncounted(limit: str, how: str) -> tuple[str, ...]:
-        """What a limit of this name does not include when it is held like this."""
-        from atoll.engine import confines  # noqa: PLC0415 - likewise
+        """What a limit of this name does not count when it is enforced like this."""
+        from atoll.engine.enclosure import cgroup_limits  # noqa: PLC0415 - likewise
 
-        return confines.uncounted(limit, how)
+        return cgroup_limits.uncounted(limit, how)
 
     @property
     def network(self) -> str:
         return isolation_plan(self.session, self.record).network
 
     def allow(self, rule: str) -> None:
-        """Lets its processes reach one more destination, at once."""
-        networks.grant(self.session, self.record, rule)
+        """Allows one more network destination, effective at once."""
+        rules.grant(self.session, self.record, rule)
 
     def revoke(self, rule: str) -> None:
-        networks.revoke(self.session, self.record, rule)
+        rules.revoke(self.session, self.record, rule)
 
-    def allowed(self) -> list[networks.Allowed]:
-        """Each rule with where it comes from and what it stands for."""
-        return networks.allowed(self.session, self.record)
+    def allowed(self) -> list[rules.Allowed]:
+        """Each rule with its source and what it expands to."""
+        return rules.allowed(self.session, self.record)
 
-    def attempts(self, *, count: int | None = None, follow: bool = False) -> Iterator[Attempt]:
-        """What its processes wanted to reach, the oldest first."""
-        return networks.attempts(self.record, count=count, follow=follow)
+    def attempts(
+        self, *, count: int | None = None, follow: bool = False
+    ) -> Iterator[EgressAttempt]:
+        """The connection attempts of its processes, the oldest first."""
+        return rules.attempts(self.record, count=count, follow=follow)
 
     def mark_refusals(self) -> refusals.Mark:
-        """From now on, for `refusals`."""
+        """A mark for `refusals`: the present."""
         return refusals.mark(self.record)
 
-    def refusals(self, start: refusals.Mark) -> list[Attempt]:
-        """What its processes have wanted to reach since then, and were not allowed to."""
-        return refusals.since(self.session, self.record, start)
+    def refusals(self, start: refusals.Mark | Run) -> list[EgressAttempt]:
+        """The connections that were refused since a mark, or since a run was started."""
+        mark = refusals.of_run(start) if isinstance(start, Run) else start
+        return refusals.since(self.session, self.record, mark)
+
+    def describe_refusals(self, found: list[EgressAttempt]) -> str | None:
+        """One line, with the commands that show and allow them; None without refusals."""
+        return refusals.describe(self.record, found)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -144,15 +164,7 @@ class Capsule:
 
     def enclosure(self, *, is_open: bool = False) -> Enclosure:
         """How a process is started inside, with the capsule's own variables."""
-        project = self.session.store.project_name(self.record.project_id)
-        inside = removal.enclosure(self.session, self.record, is_open=is_open)
-        own = {
-            "ATOLL_CAPSULE": self.name,
-            "ATOLL_PROJECT_NAME": project,
-            **ports.variables_of(self.session, self.record),
-            **browsers.variables(self.session, self.record, inside),
-        }
-        return inside.adding(own)
+        return foreground_runs.enclosure(self.session, self.record, is_open=is_open)
 
     def run(
         self,
@@ -162,82 +174,81 @@ class Capsule:
         timeout_s: float | None = None,
     ) -> Result:
         """Runs a command inside to its end. A command that fails is a result, not an error."""
-        run = self.start(runs.RunSpec(argv=tuple(argv), timeout_s=timeout_s))
+        run = self.start(RunSpec(argv=tuple(argv), timeout_s=timeout_s))
         return self.follow(run, stdin=stdin)
 
-    def start(self, spec: runs.RunSpec, *, owner: bool = False) -> Run:
+    def start(self, spec: RunSpec, *, owner: bool = False) -> Run:
         """Starts a run; with `owner` as the owner's own program, with all of their environment."""
         freezer.require_running(self.record)
         if spec.network is not None:
-            networks.require_mode(self.session, self.record, spec.network)
+            rules.require_mode(self.session, self.record, spec.network)
         if self.record.automatic:
             self._snapshot_before(spec)
-        # A start opens the view by itself when it must.
+        # `runs.start` opens the view if necessary.
         inside = self.enclosure(is_open=True)
         if owner:
-            from atoll.engine import edits  # noqa: PLC0415 - only for `edit`
+            from atoll.engine.run import owner_programs  # noqa: PLC0415 - only for `edit`
 
-            inside, spec = edits.for_the_owner(self.session, self.record, inside, spec)
+            inside, spec = owner_programs.for_the_owner(self.session, self.record, inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
-        if spec.background and inside.holder:
+        if spec.background and inside.has_view:
             exports.export_when_over(self.session, self.record, run)
         return run
 
-    def _snapshot_before(self, spec: runs.RunSpec) -> None:
+    def _snapshot_before(self, spec: RunSpec) -> None:
         if snapshots.has_changed(self.session, self.record):
             command = " ".join(spec.argv)[:60]
-            self._snapshot(f"before `{printable(command)}`", automatic=True)
+            self._snapshot(f"before `{printable(command)}`", SnapshotKind.AUTOMATIC)
 
     def set_automatic(self, *, automatic: bool) -> None:
         """Whether a snapshot is taken before every run."""
-        snapshots.require_layers(self.session, self.record)
+        require_layers(self.session, self.record)
         self.session.store.set_automatic(self.record, automatic=automatic)
         self.record = self.record._replace(automatic=automatic)
 
+    def shell(self) -> str:
+        """The program that `atoll shell` starts."""
+        return programs.find_shell(self.session.owner)
+
+    @property
+    def editor_needs_walls(self) -> bool:
+        """Whether an editor must run inside, as the capsule's user."""
+        from atoll.engine.run import editors  # noqa: PLC0415 - for few verbs
+
+        return editors.needs_walls(self.session, self.record)
+
+    def terminal_editor(self) -> tuple[str, ...]:
+        """The command line of the owner's terminal editor."""
+        from atoll.engine.run import editors  # noqa: PLC0415 - for few verbs
+
+        return editors.find_terminal_editor(self.session, self.record)
+
+    def window_editor(self, paths: Sequence[str], *, program: str | None = None) -> tuple[str, ...]:
+        """The command line of an editor with windows, which opens these paths."""
+        from atoll.engine.run import editors  # noqa: PLC0415 - for few verbs
+
+        return editors.find_window_editor(self.session, self.record, paths, program)
+
     def follow(self, run: Run, *, stdin: bytes = b"") -> Result:
         """Feeds and reads a foreground run to its end."""
-        captured = Captured()
-        channel = runs.find_channel(self.session, run, role="foreground")
-        if channel is not None:
-            with channel:
-                channel.write(stdin)
-                channel.close_input()
-                for stream, data in channel.exchange():
-                    captured.add(stream, data)
-        ended = self.conclude(run)
-        return Result(
-            run=ended,
-            outcome=require_outcome(ended),
-            stdout=captured.content("out"),
-            stderr=captured.content("err"),
-            dropped_bytes=captured.dropped_bytes("out") + captured.dropped_bytes("err"),
-        )
+        return foreground_runs.follow(self.session, self.record, run, stdin=stdin)
 
     def conclude(self, run: Run) -> Run:
         """Waits for the end of a run and records it.
 
         Raises IsolationError when a wall could not be built: then nothing was run.
         """
-        self.session.reach("run.ended", run.label)
-        ended = runs.wait(self.session, run)
-        if (outcome := require_outcome(ended)).reason is state.Reason.NO_WALLS:
-            raise IsolationError(
-                f"the walls around `{run.label}` cannot be built: {outcome.message}",
-                hint="atoll doctor",
-            )
-        self.session.reach("run.recorded", run.label)
-        exports.export_after_run(self.session, self.record)
-        return ended
+        return foreground_runs.conclude(self.session, self.record, run)
 
     def channel(self, run: Run, *, role: str, rows: int, cols: int) -> Channel | None:
         return runs.find_channel(self.session, run, role=role, rows=rows, cols=cols)
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first, as they are now."""
-        return [runs.settle(self.session, run) for run in self.session.store.runs(self.record)]
+        return runs.settled(self.session, self.record)
 
     def living(self) -> list[Run]:
-        return [run for run in self.runs() if run.state is not state.RunState.ENDED]
+        return runs.living(self.session, self.record)
 
     def find_run(self, number: int | None) -> Run | None:
         """The run with a number, or the latest."""
@@ -255,7 +266,7 @@ class Capsule:
         return runs.wait(self.session, run, timeout_s=timeout_s)
 
     def stop(self, run: Run | None = None, *, grace_s: float | None = None) -> list[Run]:
-        """Ends one run, or all of them, with everything that they started."""
+        """Stops one run, or all runs, with every process that they started."""
         targets = [run] if run is not None else self.living()
         browser = browsers.find_inside(self.session, self.record)
         if browser is not None and browser.number in [target.number for target in targets]:
@@ -270,7 +281,7 @@ class Capsule:
         return freezer.is_paused(self.record)
 
     def pause(self) -> int:
-        """Holds every process still until `resume`; returns how many there are."""
+        """Freezes every process until `resume`; returns their number."""
         return freezer.pause(self.session, self.record)
 
     def resume(self) -> int:
@@ -281,79 +292,99 @@ class Capsule:
             (run, process) for run in self.living() for process in runs.processes(self.session, run)
         ]
 
-    def log(self, run: Run, *, follow: bool = False) -> Iterator[Entry]:
+    def log(self, run: Run, *, follow: bool = False) -> Iterator[LogEntry]:
         return runs.entries(self.session, run, follow=follow)
+
+    def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
+        """Changes of this capsule's state; as `Project.events`."""
+        from atoll.engine.state.events import read_events  # noqa: PLC0415 - not for most verbs
+
+        mine = self.record.id
+        return read_events(
+            self.session.store, after, follow=follow, matches=lambda e: e.capsule_id == mine
+        )
 
     @property
     def browser(self) -> Browser:
         """Its browsers: one inside for its agents, one on the host for its owner."""
-        return Browser(self.session, self.record, self.start, self._alone)
+        return Browser(self.session, self.record, self.start, self.alone)
+
+    def disk(self) -> DiskUse:
+        """The disk space that the capsule takes, without the base that it shares."""
+        from atoll.engine.capsule import disk_use  # noqa: PLC0415 - for few verbs
+
+        return disk_use.of_capsule(self.session, self.record)
 
     def work(self, *, keep_branch: bool = False) -> Work:
         """What exists only in this capsule; with `keep_branch`, what its branch does not hold."""
         return removal.find_work(self.session, self.record, keep_branch=keep_branch)
 
-    def remove(
-        self, *, force: bool = False, keep_branch: bool = False, is_last: bool = True
-    ) -> RecoveryPoint | None:
-        """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
-        work as a recovery point first, which is returned. Upkeep follows the last of several.
+    def diff(self, *, since: Snapshot | None = None, stat: bool = False) -> Patch:
+        """Everything that differs from the base commit, or from a snapshot: committed or not,
+        tracked or not.
         """
-        with self._alone():
-            if not force:
-                self._require_expendable(keep_branch=keep_branch)
-            removal.announce(self.session, self.record, keep_branch=keep_branch)
-            # Nothing runs and the lock is ours: what was just looked at needs no second look.
-            point = removal.remove(self.session, self.record, is_expendable=not force)
-        if is_last:
-            chores.start(self.session)
+        from atoll.engine.capsule import work  # noqa: PLC0415 - for few verbs
+
+        if since is not None:
+            return work.diff_since(self.session, self.record, since, stat=stat)
+        return work.diff(self.session, self.record, stat=stat)
+
+    def commit(self, message: str, *, verify: bool = True) -> str:
+        """Commits everything in the workspace on the capsule's branch; `verify` runs the hooks."""
+        from atoll.engine.capsule import work  # noqa: PLC0415 - for few verbs
+
+        return work.commit(self.session, self.record, message, verify=verify)
+
+    def remove(self, *, force: bool = False, keep_branch: bool = False) -> RecoveryPoint | None:
+        """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
+        work as a recovery point first, which is returned.
+        """
+        [(_, point)] = remove_all([self], force=force, keep_branch=keep_branch)
         return point
 
     def export(self, *, everything: bool = False) -> exports.Exported:
-        """Brings the capsule's commits into the owner's repository, as its branch."""
-        with self._alone():
+        """Exports the capsule's commits to its branch in the owner's repository."""
+        with self.alone():
             return exports.export(self.session, self.record, everything=everything)
 
     def snapshot(self, message: str = "", *, automatic: bool = False) -> Snapshot:
-        """Makes a point to which the whole capsule can return."""
-        browsers.tell_of_open(self.session, self.record)
-        return self._snapshot(message, automatic=automatic)
+        """Takes a snapshot of the whole capsule."""
+        browsers.warn_of_open(self.session, self.record)
+        kind = SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL
+        return self._snapshot(message, kind)
 
-    def _snapshot(self, message: str, *, automatic: bool) -> Snapshot:
+    def _snapshot(self, message: str, kind: SnapshotKind) -> Snapshot:
         # Before, since a fork starts from the layers of the point and not from the capsule's own.
-        chores.relieve(self.session, self.record)
-        with self._alone():
-            made = snapshots.take(self.session, self.record, message=message, automatic=automatic)
-        chores.start(self.session)
+        upkeep.flatten_too_deep(self.session, self.record)
+        with self.alone():
+            made = snapshots.take(
+                self.session, self.record, parts.registered(), message=message, kind=kind
+            )
+        upkeep.start(self.session)
         return made
 
     def snapshots(self) -> list[Snapshot]:
         """The oldest first."""
         return self.session.store.snapshots(self.record)
 
-    def timeline(self, *, count: int | None = None) -> list[Moment]:
-        """The latest points, the oldest first, with what changed up to each."""
-        return timeline.moments(self.session, self.record, count=count)
+    def timeline(self, *, count: int | None = None) -> list[TimelineEntry]:
+        """The latest snapshots, the oldest first, with the changes since the one before."""
+        return snapshots.timeline(self.session, self.record, count=count)
 
     def require_snapshot(self, text: str | None = None) -> Snapshot:
         return snapshots.require_snapshot(self.session, self.record, text)
 
     def rollback(self, target: Snapshot | None = None) -> Snapshot:
-        """Returns to a point, or to the latest; what there was is a point afterwards."""
+        """Returns to a snapshot, or to the latest; the state before becomes a snapshot."""
         chosen = target or self.require_snapshot()
-        browsers.tell_of_open(self.session, self.record)
-        with self._alone():
-            made = snapshots.roll_back(self.session, self.record, chosen)
-        chores.start(self.session)
+        browsers.warn_of_open(self.session, self.record)
+        with self.alone():
+            made = snapshots.roll_back(self.session, self.record, chosen, parts.registered())
+        upkeep.start(self.session)
         return made
 
-    def require_expendable(self, *, keep_branch: bool = False) -> None:
-        """Raises StateError when removal would need `force`, saying why."""
-        with self._alone():
-            self._require_expendable(keep_branch=keep_branch)
-
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         """No other command works on this capsule meanwhile. Raises StateError when one does, or
         when one has removed it.
         """
@@ -370,7 +401,8 @@ class Capsule:
             self.record = now
             yield
 
-    def _require_expendable(self, *, keep_branch: bool) -> None:
+    def require_expendable(self, *, keep_branch: bool = False) -> None:
+        """Raises StateError when removal would need `force`, saying why."""
         if living := self.living():
             raise StateError(
                 f"`{self.name}` is still running " + ", ".join(f"`{run.label}`" for run in living),
@@ -379,6 +411,27 @@ class Capsule:
         work = self.work(keep_branch=keep_branch)
         if work.any:
             raise StateError(
-                f"`{self.name}` holds work that exists nowhere else: " + "; ".join(work.render()),
-                hint=removal.render_way_out(self.record, work, is_layered=self.is_view),
+                f"`{self.name}` has work that exists nowhere else: " + "; ".join(work.render()),
+                hint=removal.render_hint(self.record, work, is_layered=self.is_view),
             )
+
+
+def remove_all(
+    capsules: Sequence[Capsule], *, force: bool = False, keep_branch: bool = False
+) -> Iterator[tuple[Capsule, RecoveryPoint | None]]:
+    """Removes capsules one by one and yields each with the recovery point that was made of it.
+
+    Without `force` every capsule is checked before the first is removed. The locks are held from
+    there on, so that no capsule has to be checked again.
+    """
+    with ExitStack() as locked:
+        for capsule in capsules:
+            locked.enter_context(capsule.alone())
+            if not force:
+                capsule.require_expendable(keep_branch=keep_branch)
+        for capsule in capsules:
+            session, record = capsule.session, capsule.record
+            removal.announce(session, record, keep_branch=keep_branch)
+            yield capsule, removal.remove(session, record, is_expendable=not force)
+    if capsules:
+        upkeep.start(capsules[0].session)

@@ -2,14 +2,85 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from atoll.engine.capsules import Capsule
+from atoll.engine.projects import Project, open_project
 from atoll.host import files, git
 
+TEST = ("python3", "-m", "unittest", "discover", "-q", "-s", "tests")
 _SAMPLES = Path(__file__).parents[1] / "samples"
 
 
-def make_sample(place: Path) -> Path:
+class DemoAttempt(NamedTuple):
+    """What one stand-in for an agent did, as it was observed."""
+
+    capsule: Capsule
+    changed: str
+    passed: bool
+    took_s: float
+
+
+class Demo:
+    """The sample project in a directory, with an Atoll home of its own beside it."""
+
+    def __init__(self, place: Path) -> None:
+        self.root = _make_sample(place)
+        self.project = open_project(self.root, home=place / "home", background=False)
+        self._before = self._checkout_state()
+
+    def make_capsules(self) -> list[Capsule]:
+        """One for each attempt."""
+        return self.project.new_many(sorted(_attempts()))
+
+    def attempt(self, capsules: Sequence[Capsule]) -> list[DemoAttempt]:
+        """A different attempt in each capsule, all at the same time."""
+        return Project.on_all(capsules, _attempt)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the owner's checkout is as it was."""
+        return self._checkout_state() == self._before
+
+    def bring_back(self, attempt: DemoAttempt) -> tuple[str, str]:
+        """Commits an attempt; returns its branch and the log of that branch."""
+        capsule = attempt.capsule
+        capsule.commit(f"shop: the {capsule.name} fix")
+        branch = str(capsule.record.branch)
+        log = git.git("log", "--oneline", f"main..{branch}", "--", cwd=str(self.root))
+        return branch, log.text.strip()
+
+    @staticmethod
+    def remove(capsules: Sequence[Capsule]) -> None:
+        """Keeps the branches of committed attempts, and the others' work as recovery points."""
+        for capsule in capsules:
+            keep_branch = not capsule.work().uncommitted
+            capsule.remove(force=not keep_branch, keep_branch=keep_branch)
+
+    def _checkout_state(self) -> str:
+        head = git.find_commit("HEAD", cwd=str(self.root))
+        status = git.git("status", "--porcelain", "--ignored", cwd=str(self.root))
+        return f"{head} {status.text}"
+
+
+def _attempt(capsule: Capsule) -> DemoAttempt:
+    started = time.monotonic()
+    # By its input: behind walls no file of Atoll's can be seen.
+    capsule.run(["python3", "-"], stdin=_attempts()[capsule.name].read_bytes())
+    tests = capsule.run(TEST)
+    summary = capsule.diff(stat=True).text.decode().strip().splitlines()
+    return DemoAttempt(
+        capsule=capsule,
+        changed=summary[-1].strip() if summary else "nothing",
+        passed=tests.outcome.good,
+        took_s=time.monotonic() - started,
+    )
+
+
+def _make_sample(place: Path) -> Path:
     """Lays the sample out below `place` as a git repository with one commit."""
     root = place / "shop"
     for source in sorted((_SAMPLES / "shop").rglob("*")):
@@ -18,7 +89,7 @@ def make_sample(place: Path) -> Path:
             files.make_private_directory(target.parent)
             files.write_new(target, source.read_bytes())
     git.git("init", "--quiet", "--initial-branch=main", ".", cwd=str(root))
-    # Whoever tries the demo may not have told git a name yet.
+    # The user may not have configured a name for git.
     git.git("config", "user.name", "Atoll demo", cwd=str(root))
     git.git("config", "user.email", "demo@localhost", cwd=str(root))
     git.git("add", "--all", cwd=str(root))
@@ -26,16 +97,6 @@ def make_sample(place: Path) -> Path:
     return root
 
 
-def attempts() -> dict[str, Path]:
+def _attempts() -> dict[str, Path]:
     """Three programs that stand in for agents, by name."""
     return {path.stem: path for path in sorted((_SAMPLES / "attempts").glob("*.py"))}
-
-
-def owner_state(root: Path) -> str:
-    """What the owner's checkout looks like: it must not change."""
-    head = git.find_commit("HEAD", cwd=str(root))
-    return f"{head} {git.git('status', '--porcelain', '--ignored', cwd=str(root)).text}"
-
-
-def branch_log(root: Path, branch: str) -> str:
-    return git.git("log", "--oneline", f"main..{branch}", "--", cwd=str(root)).text.strip()

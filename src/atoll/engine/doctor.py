@@ -1,4 +1,4 @@
-"""Measures what this host can do: each thing is tried once, nothing is guessed from a name."""
+"""Tests what this host supports. Each feature is tried; none is inferred from a name or version."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine import disk_use, levels, ports, runs
-from atoll.engine.runs import RunSpec
-from atoll.engine.session import home_path, open_session
+from atoll.engine.capsule import disk_use
+from atoll.engine.network import ports
+from atoll.engine.project import levels
+from atoll.engine.run import runs
+from atoll.engine.run.runs import RunSpec
+from atoll.engine.state.session import home_path, open_session
 from atoll.host import files, git, kernel, locks, procfs, programs, sockets
 from atoll.host.process import run, wait_until
+from atoll.model.enclosure import LIMITS, Enclosure
 from atoll.model.errors import AtollError
 from atoll.model.names import printable
-from atoll.model.plan import Enclosure
 from atoll.model.state import Finding
 from atoll.model.units import render_size
 
 _LOW_SPACE_BYTES = 1 << 30
 _INSTALL = "apt-get install"
 VISIBLE = "visible"
-"""The check that fails when something of the owner's can be reached, not when something lacks."""
+"""The check that fails if files of the owner are visible inside, not if a feature is missing."""
 
 Probe = Callable[[], str]
 """Tries something and returns what it found; raises AtollError or OSError when it does not work."""
@@ -42,10 +45,10 @@ def examine() -> list[Finding]:
         _try("bubblewrap", _bubblewrap, cure=f"{_INSTALL} bubblewrap"),
         _try("user namespaces", _user_namespaces, needed=False,
              cure="sysctl -w kernel.unprivileged_userns_clone=1"),
-        _try("walls", _walls, cure="atoll new NAME --level clone has none, and says so"),
-        _try(VISIBLE, _visible, cure="atoll verify NAME --all shows each attempt"),
+        _try("walls", _walls, cure="use atoll new NAME --level clone, which does not isolate"),
+        _try(VISIBLE, _visible, cure="atoll verify NAME --all shows each attack"),
         _try("toolchains", _toolchains, needed=False),
-        _try("egress", _egress, cure="atoll new NAME --network none works without"),
+        _try("egress", _egress, cure="use atoll new NAME --network none"),
         _try("limits", _limits, needed=False),
         _try("browser", _browser, needed=False, cure=f"{_INSTALL} chromium"),
     ]  # fmt: skip
@@ -61,8 +64,9 @@ def _try(name: str, probe: Probe, *, cure: str | None = None, needed: bool = Tru
         detail, good = str(error), False
     took = time.monotonic() - started
     return Finding(
-        name=name, good=good, detail=detail, cure=None if good else cure, needed=needed, took_s=took
-    )
+        name=name, good=good, detail=detail, cure=None if good else cure, needed=needed,
+        took_s=took, is_exposure=name == VISIBLE,
+    )  # fmt: skip
 
 
 def _git() -> str:
@@ -84,7 +88,7 @@ def _state() -> str:
         damage = session.store.damage()
         if damage:
             raise OSError("the database is damaged: " + "; ".join(damage[:3]))
-        return f"{session.store.path.name} is sound, capsules: {len(session.store.capsules())}"
+        return f"{session.store.path.name} is intact, capsules: {len(session.store.capsules())}"
     finally:
         session.store.close()
 
@@ -117,7 +121,7 @@ def _worktree() -> str:
             "commit", "--quiet", "--allow-empty", "-m", "probe", cwd=str(repository), env=identity
         )
         git.git("worktree", "add", "--quiet", "-b", "probe", str(tree), cwd=str(repository))
-        return "made and removed one"
+        return "created and removed one"
 
 
 def _workspace(name: str) -> Finding:
@@ -125,11 +129,11 @@ def _workspace(name: str) -> Finding:
 
     def probe() -> str:
         home = home_path(os.environ)
-        way, reason = registry.layered_driver(name).probe(home)
-        if way is None:
+        mode, reason = registry.layered_driver(name).probe(home)
+        if mode is None:
             raise OSError(reason)
         level = next(level for level in levels.LEVELS if level.workspace == levels.LAYERS)
-        is_chosen = levels.choose_driver(level, home, "auto") == name
+        is_chosen = levels.require_drivers(level, home).workspace == name
         return f"{reason}; chosen" if is_chosen else reason
 
     # One of them is enough, and `copy` needs nothing but a mount namespace.
@@ -162,7 +166,7 @@ def _daemon() -> str:
     session.store.close()
     if left or not started:
         raise OSError(f"{len(left)} of {started} processes outlived their run")
-    return f"a daemon that ignores SIGTERM was ended ({started} processes)"
+    return f"a daemon that ignores SIGTERM was killed ({started} processes)"
 
 
 def _ports() -> str:
@@ -195,21 +199,21 @@ def _user_namespaces() -> str:
     said = kernel.can_unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET)
     if said is not None:
         raise OSError(f"the kernel refused: {said}")
-    return "user, mount and network namespaces can be made"
+    return "user, mount and network namespaces can be created"
 
 
 def _walls() -> str:
-    """Builds the walls of level `sandbox` for nobody, afresh."""
+    """Builds a test sandbox, without cached results."""
     driver = registry.isolation_driver("sandbox")
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=home_path(os.environ)) as place:
-        way, reason = driver.probe(Path(place))
-    if way is None:
+        mode, reason = driver.probe(Path(place))
+    if mode is None:
         raise OSError(reason)
     return reason
 
 
 def _visible() -> str:
-    """Makes the attempts of `atoll verify` on what is visible, in a throw-away capsule."""
+    """Runs the attacks of `atoll verify` on visible files, in a temporary capsule."""
     from atoll.engine.verify import short  # noqa: PLC0415 - only here
 
     home = home_path(os.environ)
@@ -217,52 +221,52 @@ def _visible() -> str:
     findings = short.check_visible(home)
     through = [f for f in findings if f.verdict == "gave way"]
     if through:
-        told = "; ".join(f"{f.id} {f.title}: {printable(f.detail)}" for f in through)
-        raise OSError(told)
+        failed = "; ".join(f"{f.id} {f.title}: {printable(f.detail)}" for f in through)
+        raise OSError(failed)
     tried = [f for f in findings if f.verdict == "held"]
     if not tried:
         raise OSError(f"no attempt could be made: {printable(findings[0].detail)}")
-    return f"{len(tried)} attempts to see the owner's files, keys and sockets failed"
+    return f"{len(tried)} attacks on the owner's files, keys and sockets were blocked"
 
 
 def _toolchains() -> str:
-    """Which of the owner's programs capsules see, and what of PATH and variables they do not."""
+    """Which program directories capsules see, and which directories of PATH they do not."""
     shown, refused = registry.survey_toolchains(os.environ, [str(home_path(os.environ))])
-    told = f"capsules see {len(shown)} places of yours with programs"
-    return told + "".join(f"; not {refusal}" for refusal in refused)
+    found = f"capsules see {len(shown)} of your program directories"
+    return found + "".join(f"; not {refusal}" for refusal in refused)
 
 
 def _egress() -> str:
-    """Has the kernel catch a connection that leaves a capsule's network."""
-    said = kernel.can_let_out()
+    """Tests that the kernel redirects connections that leave a capsule's network."""
+    said = kernel.can_intercept()
     if said is not None:
-        raise OSError(f"what leaves a capsule's network cannot be caught: {said}")
-    return "what leaves a capsule's network is caught"
+        raise OSError(f"outgoing connections of a capsule cannot be redirected: {said}")
+    return "outgoing connections of a capsule are redirected"
 
 
 def _limits() -> str:
-    """What the kernel holds for us, what can only be watched, and what nobody holds here."""
-    from atoll.engine import confines  # noqa: PLC0415 - only here
+    """Reports which limits are enforced by the kernel, only watched, or not enforced."""
+    from atoll.engine.enclosure import cgroup_limits  # noqa: PLC0415 - only here
     from atoll.host import cgroups, scopes  # noqa: PLC0415 - likewise
 
-    direct, manager = cgroups.find_places(), scopes.find_manager()
-    scoped = None if manager is None else confines.try_scopes(manager)
-    places = confines.choose(direct, scoped)
-    told: dict[str, list[str]] = {"enforced": [], "watched": [], "not held": []}
-    for limit, use in (("memory_bytes", "memory"), ("pids", "pids"), ("cpus", "cpu")):
-        name = limit.partition("_")[0]
-        how = confines.holding(limit, places.parents)
-        why = f" ({places.missing[use]})" if use in places.missing else ""
-        left = ", ".join(confines.uncounted(limit, how))
-        told[how].append(name + why + (f", not counting {left}" if left else ""))
-    said = "; ".join(f"{how}: {', '.join(names)}" for how, names in told.items() if names)
-    is_scoped = confines.prefers_scope(direct.parents, scoped)
+    direct, manager = cgroups.find_cgroup_parents(), scopes.find_manager()
+    scoped = None if manager is None else cgroup_limits.try_scopes(manager)
+    places = cgroup_limits.choose(direct, scoped)
+    by_state: dict[str, list[str]] = {"enforced": [], "watched": [], "not enforced": []}
+    for kind in (kind for kind in LIMITS if kind.controller):
+        how = cgroup_limits.holding(kind.field, places.parents)
+        missing = places.missing.get(kind.controller)
+        why = f" ({missing})" if missing is not None else ""
+        left = ", ".join(cgroup_limits.uncounted(kind.field, how))
+        by_state[how].append(kind.name + why + (f", not counting {left}" if left else ""))
+    said = "; ".join(f"{how}: {', '.join(names)}" for how, names in by_state.items() if names)
+    is_scoped = cgroup_limits.prefers_scope(direct.parents, scoped)
     return said + ("; by a scope of the systemd user manager" if is_scoped else "")
 
 
 def _browser() -> str:
     """Which one `atoll open` would start."""
-    from atoll.engine import windows  # noqa: PLC0415 - only here
+    from atoll.engine.browser import windows  # noqa: PLC0415 - only here
 
     session = open_session()
     try:

@@ -1,32 +1,44 @@
-"""Projects: which repository a command is about, and what can be asked of it."""
+"""Everything that can be done with one project: the API that every interface calls."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from atoll.drivers.layers.pool import WORKSPACE, Pool
-from atoll.engine import gone, networks, reaper, trust
+from atoll.engine.capsule import reaper
 from atoll.engine.capsules import Capsule
-from atoll.engine.project_places import nearest_checkout, require_owners, require_text
-from atoll.engine.session import Listener, Session, Warn, open_session
-from atoll.host import files, git, points, programs
+from atoll.engine.network import rules
+from atoll.engine.project import missing_repository, trust
+from atoll.engine.project.levels import NAMES as LEVEL_NAMES
+from atoll.engine.project.project_paths import nearest_checkout, require_owners, require_text
+from atoll.engine.state.session import Listener, Session, Warn, open_session
+from atoll.host import files, git, programs
+from atoll.host.recovery import recovery_points
+from atoll.host.recovery.recovery_points import Shelf
 from atoll.model import state
 from atoll.model.errors import StateError
 from atoll.model.names import parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
-from atoll.model.state import CapsuleState, RecoveryPoint, Snapshot
+from atoll.model.state import RECOVERED, CapsuleState, Event, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
-    from atoll.engine import bases, excluded, layers
-    from atoll.engine.config import Config
-    from atoll.engine.disk_use import DiskUse
+    from atoll.engine.capsule.disk_use import DiskUse
+    from atoll.engine.capsule.overview import Summary
+    from atoll.engine.history import bases, layers
+    from atoll.engine.project import excluded
+    from atoll.engine.project.settings import Config
+    from atoll.model.shapes import PortReport
+
+T = TypeVar("T")
+
+__all__ = ["LEVEL_NAMES", "CapsuleSpec", "Project", "open_project", "project_at"]
 
 
 class CapsuleSpec(NamedTuple):
-    """What was asked for on top of the project's settings; None means: as the settings say."""
+    """Options of a new capsule that override the project's settings; None: no override."""
 
     level: str | None = None
     base: str | None = None
@@ -36,8 +48,8 @@ class CapsuleSpec(NamedTuple):
     workspace: str | None = None
 
     def given(self) -> dict[str, str]:
-        """By setting key, for the last layer of the merge."""
-        from atoll.engine.config import parse_limits  # noqa: PLC0415 - not for those who run
+        """The overrides by setting key."""
+        from atoll.engine.project.settings import parse_limits  # noqa: PLC0415 - not for `run`
 
         words = {
             "capsule.level": self.level,
@@ -50,9 +62,9 @@ class CapsuleSpec(NamedTuple):
 
 
 class Project:
-    """A handle on one project of the owner's."""
+    """A handle on one project."""
 
-    def __init__(self, *, session: Session, record: state.Project) -> None:
+    def __init__(self, *, session: Session, record: state.ProjectRecord) -> None:
         self.session = session
         self.record = record
 
@@ -68,7 +80,7 @@ class Project:
         return Path(self.record.root)
 
     def config(self, spec: CapsuleSpec | None = None) -> Config:
-        from atoll.engine.config import load_config  # noqa: PLC0415 - not for those who run
+        from atoll.engine.project.settings import load_config  # noqa: PLC0415 - not for `run`
 
         given: Mapping[str, str] = spec.given() if spec is not None else {}
         return load_config(self.root, self.session.owner, given=given)
@@ -78,13 +90,13 @@ class Project:
         return self.plan_many([name], spec)[0]
 
     def plan_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[CapsulePlan]:
-        """What making several at once would do; what they share is looked up once."""
-        from atoll.engine import making, planning  # noqa: PLC0415 - only for who makes something
+        """The plans of several capsules; what they share is looked up once."""
+        from atoll.engine.capsule import creation, planning  # noqa: PLC0415 - only to create
 
         dirty = spec is not None and spec.dirty
         config = self.config(spec)
         plans = planning.plan_capsules(self.session, self.record, names, config, dirty=dirty)
-        making.require_free(self.session, self.record, plans)
+        creation.require_free(self.session, self.record, plans)
         return plans
 
     def new(
@@ -101,6 +113,18 @@ class Project:
         spec = CapsuleSpec(level=level, base=base, network=network, limits=limits, dirty=dirty)
         return self.make([self.plan(name, spec)])[0]
 
+    def new_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[Capsule]:
+        """Makes several capsules at once: all of them, or none."""
+        return self.make(self.plan_many(names, spec))
+
+    @staticmethod
+    def on_all(capsules: Sequence[Capsule], act: Callable[[Capsule], T]) -> list[T]:
+        """Does the same with several capsules at once; results are in the order of the capsules."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only for several
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(act, capsules))
+
     def make(
         self,
         plans: Sequence[CapsulePlan],
@@ -108,33 +132,83 @@ class Project:
         point: RecoveryPoint | None = None,
         tell: bases.Tell | None = None,
     ) -> list[Capsule]:
-        """Carries plans out; `tell` hears how far a first copy of the project is."""
-        from atoll.engine import making  # noqa: PLC0415 - only for those who make something
+        """Creates the planned capsules; `tell` reports the progress of a first copy."""
+        from atoll.engine.capsule import creation  # noqa: PLC0415 - only to create
 
         if plans[0].project != self.name:
             self.session.store.remember_project(self.record._replace(name=plans[0].project))
-        records = making.make_capsules(self.session, self.record, plans, point=point, tell=tell)
+        records = creation.make_capsules(self.session, self.record, plans, point=point, tell=tell)
         return [Capsule(session=self.session, record=record) for record in records]
 
-    def ask_excluded(self, plan: CapsulePlan) -> excluded.Question:
-        """Begins to find out what the plan's capsule will not contain of the checkout."""
-        from atoll.engine import excluded  # noqa: PLC0415 - only for those who make something
+    def ask_excluded(self, plan: CapsulePlan) -> excluded.ExcludedQuery:
+        """Starts to list the files of the checkout that the capsule will not contain."""
+        from atoll.engine.project import excluded  # noqa: PLC0415 - only to create
 
-        return excluded.Question(self.session, self.record, plan)
+        return excluded.ExcludedQuery(self.session, self.record, plan)
 
     def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
-        """A new capsule from a point of another, or from how that is now. They share layers."""
-        from atoll.engine import making  # noqa: PLC0415 - only for those who make something
+        """Creates a capsule from a snapshot of another, or from its current state."""
+        from atoll.engine.capsule import creation  # noqa: PLC0415 - only to create
 
         plan = self.plan(name, CapsuleSpec(level=origin.record.level))
-        making.require_free(self.session, self.record, [plan])
+        creation.require_free(self.session, self.record, [plan])
         chosen = at or origin.snapshot(f"before fork to {name}", automatic=True)
-        record = making.fork_capsule(self.session, self.record, origin.record, plan, chosen)
+        record = creation.fork_capsule(self.session, self.record, origin.record, plan, chosen)
         return Capsule(session=self.session, record=record)
 
+    def relative_path(self, directory: str) -> str:
+        """Where a directory is in the project, below its root; empty when it is the root or
+        elsewhere.
+        """
+        place = Path(os.path.realpath(directory))
+        top = Path(os.path.realpath(self.root))
+        return str(place.relative_to(top)) if place != top and place.is_relative_to(top) else ""
+
+    def summaries(self) -> list[Summary]:
+        """What `ls` shows of each capsule, in the order in which they were made."""
+        from atoll.engine.capsule import overview  # noqa: PLC0415 - for one verb
+
+        return overview.summaries(self.session, self.record)
+
+    def ports(self, capsule: Capsule | None = None) -> PortReport:
+        """Every port of the project's capsules, or of one, as the daemon sees them now."""
+        from atoll.engine.network import ports  # noqa: PLC0415 - for few verbs
+
+        return ports.look(self.session, self.record, capsule.record if capsule else None)
+
+    @staticmethod
+    def router_cure(report: PortReport) -> str:
+        """The command that gives the router another port, when it cannot have its own."""
+        from atoll.engine.network import urls  # noqa: PLC0415 - for few verbs
+
+        free = urls.find_free(report["router"]["port"])
+        return f"export {urls.VARIABLE}={free or 'PORT'}"
+
+    def checkout(self, capsule: Capsule | None, *, ports: Collection[int] = ()) -> PortReport:
+        """Gives a capsule the project's declared ports, and those in `ports`, on the host's
+        loopback; None takes them from the capsule that has them.
+        """
+        from atoll.engine.network import ports as ports_of  # noqa: PLC0415 - for few verbs
+
+        record = capsule.record if capsule else None
+        return ports_of.checkout(self.session, self.record, record, ports)
+
+    def describe_layers(self, base: bases.Base) -> list[layers.Layer]:
+        """The layers of a base, as they can be shown."""
+        from atoll.engine.history import layers  # noqa: PLC0415 - for one verb
+
+        return layers.describe(self.session, self.record, base.layers)
+
+    def check_layers(self) -> list[layers.Checked]:
+        """Reads every frozen layer; damaged ones that no capsule uses are removed."""
+        from atoll.engine.history import layers  # noqa: PLC0415 - for one verb
+
+        return layers.check(self.session, self.record)
+
     def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:
-        """Freezes, ahead of time, what the next capsule starts from."""
-        from atoll.engine import bases, planning  # noqa: PLC0415 - as above
+        """Freezes the base of new capsules ahead of time."""
+        from atoll.engine.capsule import planning  # noqa: PLC0415 - only to create
+        from atoll.engine.history import bases  # noqa: PLC0415 - only to create
 
         config = self.config()
         trust.require_trust(self.session, config)
@@ -147,23 +221,24 @@ class Project:
             )  # fmt: skip
 
     def check_base(self) -> layers.Gaps:
-        """In which files a new capsule would differ from what it is made of."""
-        from atoll.engine import layers, planning  # noqa: PLC0415 - as above
+        """The files in which a new capsule would differ from the project."""
+        from atoll.engine.capsule import planning  # noqa: PLC0415 - only to create
+        from atoll.engine.history import layers  # noqa: PLC0415 - only to create
 
         config = self.config()
         found = planning.survey(self.session, self.record, config)
         ground = planning.ground_of(config)
         return layers.check_base(self.session, self.record, ground, found.commit)
 
-    def base(self) -> layers.Frozen | None:
-        """What was frozen last of this project; None when nothing was."""
-        from atoll.engine import layers  # noqa: PLC0415 - for one verb
+    def base(self) -> layers.LayerSummary | None:
+        """The current base; None when nothing is frozen yet."""
+        from atoll.engine.history import layers  # noqa: PLC0415 - for one verb
 
         return layers.find_frozen(self.session, self.record)
 
     def base_disk(self) -> DiskUse:
-        """What the layers that all capsules share take, as allocated blocks."""
-        from atoll.engine import disk_use  # noqa: PLC0415 - for few verbs
+        """The disk space of the layers that all capsules share."""
+        from atoll.engine.capsule import disk_use  # noqa: PLC0415 - for few verbs
 
         return disk_use.of_base(self.session, self.record)
 
@@ -181,30 +256,49 @@ class Project:
             )
         return Capsule(session=self.session, record=record)
 
+    def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
+        """Changes of state after a cursor (the id of an event), the oldest first; with `follow`
+        also those to come. Raises StateError when events after the cursor are no longer kept.
+        """
+        from atoll.engine.state.events import read_events  # noqa: PLC0415 - not for most verbs
+
+        mine = self.record.id
+        return read_events(
+            self.session.store, after, follow=follow, matches=lambda e: e.project_id == mine
+        )
+
+    def newest_event(self) -> int:
+        """The cursor after which only events to come are read."""
+        return self.session.store.newest_event()
+
     def allow(self, rule: str) -> None:
-        """Lets every capsule reach one more destination, also those that are made later."""
-        networks.grant_project(self.session, self.record, rule)
+        """Allows one more network destination to every capsule, present and future."""
+        rules.grant_project(self.session, self.record, rule)
 
     def revoke(self, rule: str) -> None:
-        networks.revoke_project(self.session, self.record, rule)
+        rules.revoke_project(self.session, self.record, rule)
 
-    def allowed(self) -> list[networks.Allowed]:
-        return networks.allowed_to_project(self.session, self.record)
+    def allowed(self) -> list[rules.Allowed]:
+        return rules.allowed_to_project(self.session, self.record)
 
     def recovery_points(self) -> list[RecoveryPoint]:
         """The newest first."""
-        return points.points(self._shelf, warn=self.session.warn)
+        return recovery_points.points(self._shelf, warn=self.session.warn)
+
+    def lost_points(self) -> list[RecoveryPoint]:
+        """Recovery points of repositories that are gone, the newest first."""
+        return missing_repository.list_points(self.session)
 
     @property
-    def _shelf(self) -> points.Shelf:
-        return points.Shelf(self.record.git_dir, self.session.home)
+    def _shelf(self) -> Shelf:
+        return Shelf(self.record.git_dir, self.session.home)
 
     def require_point(self, text: str) -> RecoveryPoint:
         """The point with this id, or the newest of the capsule with this name."""
         found = [p for p in self.recovery_points() if text in (p.id, p.capsule)]
         # Also of a repository that is gone: this one may have taken its place.
         found = found or [
-            p for p in gone.recovery_points(self.session) if text in (p.id, p.capsule)
+            p for p in missing_repository.list_points(self.session) if text in (p.id, p.capsule)
         ]
         if not found:
             raise StateError(
@@ -213,52 +307,57 @@ class Project:
         return found[0]
 
     def recover(self, point: RecoveryPoint, name: str) -> Capsule:
-        """A new capsule that holds what the point holds; the point stays."""
+        """Creates a capsule from a recovery point, which stays."""
         if point.repository:
-            gone.warn_if_unrelated(self.session, self.record, point)
-            point = gone.adopt(self.session, self.record, point)
+            missing_repository.warn_if_unrelated(self.session, self.record, point)
+            point = missing_repository.adopt(self.session, self.record, point)
         else:
             self._put_objects_back(point)
         plan = self.plan(name, CapsuleSpec(base=point.head_commit))
-        # It starts at the HEAD of that moment, but its work began at the base of that moment.
-        began = plan._replace(base_ref="recovered", base_commit=point.base_commit)
+        # It starts at the HEAD of the point, but its work is based on the base of the point.
+        began = plan._replace(base_ref=RECOVERED, base_commit=point.base_commit)
         return self.make([began], point=point)[0]
 
     def _put_objects_back(self, point: RecoveryPoint) -> None:
-        from atoll.host import kept_objects  # noqa: PLC0415 - for one verb
+        from atoll.host.recovery import kept_lfs_objects  # noqa: PLC0415 - for one verb
 
         pool = Pool(self.session.pool(self.record.id))
         # A collection would take the store there for a dead builder's.
         with pool.turn(shared=True):
-            missing = kept_objects.put_back(self._shelf, point, scratch=pool.root)
+            missing = kept_lfs_objects.put_back(self._shelf, point, scratch=pool.root)
         if missing:
-            gone.warn_of_missing(self.session, missing)
+            missing_repository.warn_of_missing(self.session, missing)
 
     @staticmethod
     def has_restorable_files(point: RecoveryPoint) -> bool:
         """Whether `recover` puts back what is kept beside a point: not if its layers could not be
         merged.
         """
-        from atoll.host import restored  # noqa: PLC0415 - copies: for one verb
+        from atoll.host.recovery import restored_files  # noqa: PLC0415 - copies: for one verb
 
         files_at = point.files
-        return files_at is not None and restored.find_kept(Path(files_at), WORKSPACE) is not None
+        return (
+            files_at is not None
+            and restored_files.find_saved(Path(files_at), WORKSPACE) is not None
+        )
 
     def drop(self, point: RecoveryPoint) -> None:
         if point.repository:
-            gone.drop(self.session, point)
+            missing_repository.drop(self.session, point)
         else:
-            points.drop(self._shelf, point)
+            recovery_points.drop(self._shelf, point)
 
     def draft(self) -> str:
         """What `init` would write."""
-        from atoll.engine import detect  # noqa: PLC0415 - heavy, and for one verb
+        from atoll.engine.project import detection  # noqa: PLC0415 - heavy, and for one verb
 
-        return detect.render_project_file(detect.look(self.root, git.tracked(cwd=str(self.root))))
+        return detection.render_project_file(
+            detection.look(self.root, git.tracked(cwd=str(self.root)))
+        )
 
     @property
     def _file(self) -> Path:
-        from atoll.engine.config import FILE_NAME  # noqa: PLC0415 - not for those who run
+        from atoll.engine.project.settings import FILE_NAME  # noqa: PLC0415 - not for `run`
 
         return self.root / FILE_NAME
 
@@ -269,10 +368,10 @@ class Project:
             raise StateError(f"`{path}` exists already", hint="edit it, then: atoll trust")
         files.write_new(path, text.encode())
         config = self.trust()
-        from atoll.engine import watches  # noqa: PLC0415 - for one verb
+        from atoll.engine.history import checkout_watch  # noqa: PLC0415 - for one verb
 
-        watches.note_use(self.session, self.record)
-        watches.start_daemon(self.session)
+        checkout_watch.note_use(self.session, self.record)
+        checkout_watch.start_daemon(self.session)
         return config
 
     def trust(self) -> Config:
@@ -314,20 +413,20 @@ def open_project(
 
 
 def _report_lost(session: Session) -> None:
-    """Capsules that only their directories show were in a database that is no longer there."""
-    from atoll.engine import restore  # noqa: PLC0415 - the rest of it is for `gc`
+    """Warns of capsules whose directories exist and whose database records are lost."""
+    from atoll.engine.state import restore  # noqa: PLC0415 - the rest of it is for `gc`
 
     if found := [path.name for path in restore.lost(session)]:
         names = ", ".join(f"`{name}`" for name in found[:5]) + (", …" if found[5:] else "")
         session.warn(
-            f"the database does not know {names}, whose files are in `{session.home}/projects`\n"
+            f"the database has no record of {names}, whose files are in `{session.home}/projects`\n"
             "hint: atoll gc"
         )
 
 
 def project_at(session: Session, path: str) -> Project:
     require_owners(session, path)
-    # Before git is looked for, by a guess, and then by what git says.
+    # First by a guess, before git is looked up, then as git reports it.
     programs.distrust(nearest_checkout(path))
     try:
         checkout = git.find_checkout(path)
@@ -346,22 +445,24 @@ def project_at(session: Session, path: str) -> Project:
     # The project file is not read here: a mistake in it must not keep anyone from `ls` and `rm`.
     name = known.name if known is not None else slug(Path(root).name) or "project"
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
-    record = state.Project(id=identity, name=name, root=root, git_dir=checkout.repository)
+    record = state.ProjectRecord(id=identity, name=name, root=root, git_dir=checkout.repository)
     if session.read_only:
         return Project(session=session, record=record)
     return Project(session=session, record=session.store.remember_project(record))
 
 
 def _explained(session: Session, path: str, error: StateError) -> StateError:
-    """Says so when there was a repository, and capsules of it still are."""
+    """Adds the capsules that are left of a repository that was deleted."""
     real = os.path.realpath(path)
-    lost = [p for p in gone.gone_projects(session) if programs.is_below(real, [p.root])]
+    lost = [
+        p for p in missing_repository.gone_projects(session) if programs.is_below(real, [p.root])
+    ]
     names = [c.name for project in lost for c in session.store.capsules(project.id)]
     if not names:
         return error
     shown = ", ".join(f"`{name}`" for name in names)
     return StateError(
-        f"the repository `{printable(lost[0].git_dir)}` is gone; its capsules are still there: "
+        f"the repository `{printable(lost[0].git_dir)}` was deleted; its capsules still exist: "
         f"{shown}",
         hint="atoll gc --gone stores their work and removes them",
     )

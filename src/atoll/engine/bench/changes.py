@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.drivers.layers.carried import load_carried
-from atoll.engine import daemons, watches
+from atoll.drivers.layers.dependency_layers import load_carried
 from atoll.engine.bench.measures import Subject
 from atoll.engine.bench.peers import measured
 from atoll.engine.bench.table import Row, at_most_times
+from atoll.engine.history import checkout_watch
+from atoll.engine.network import daemon_client
 from atoll.host.process import wait_until
+from atoll.model.daemon_messages import StatusReply, StatusRequest
 from atoll.model.errors import AtollError
 
 _WATCHED_S = 120.0
@@ -37,7 +39,7 @@ def change(subject: Subject) -> Iterator[Row]:
             changed.append(_new(subject))
     finally:
         place.write_bytes(before)
-        daemons.stop(subject.project.session)
+        daemon_client.stop(subject.project.session)
     same = "new, nothing changed, watched"
     yield Row(subject.size, same, tuple(unchanged))
     yield Row(subject.size, "new after one changed file, watched", tuple(changed), same,
@@ -53,17 +55,17 @@ def _new(subject: Subject) -> float:
 def _start_watch(subject: Subject) -> str | None:
     """Waits until the daemon watches and has looked at everything; else says why it does not."""
     session, record = subject.project.session, subject.project.record
-    if not watches.is_wanted(session):
-        return f"`{daemons.OFF}` or `{watches.OFF}` is `off`"
-    watches.note_use(session, record)
+    if not checkout_watch.is_wanted(session):
+        return f"`{daemon_client.OFF}` or `{checkout_watch.OFF}` is `off`"
+    checkout_watch.note_use(session, record)
     try:
-        daemons.ask(session, {"do": "status"})
+        daemon_client.ask(session, StatusRequest(), StatusReply)
     except AtollError as error:
         return str(error)
 
     def is_watched() -> bool:
-        answer = watches.ask_changes(session, record, load_carried(subject.pool))
-        return answer.is_continued and not daemons.status(session).get("freezing")
+        answer = checkout_watch.ask_changes(session, record, load_carried(subject.pool))
+        return answer.is_continued and not daemon_client.status(session)["freezing"]
 
     if wait_until(is_watched, timeout_s=_WATCHED_S, interval_s=0.2):
         return None

@@ -3,7 +3,7 @@
 A program of its own, so that what is forked is small: a bare interpreter with the keeper's calls
 and nothing of the engine. One sample is: a fresh upper layer, fork, unshare, one overlay, exec,
 exit. Anybody who clones by overlay needs at least these. What an interpreter's fork costs more
-than that of a small program is told beside it, by samples that start the command without one.
+than that of a small program is reported beside it, by samples that start the command without one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import sys
 import time
 
 from atoll.keeper import mounts
+from atoll.model.enclosure import Overlay, View, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-View = dict[str, object]
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     The view's only mount gets a new `upper` and `work` below `scratch` in every round.
     """
     told = json.load(sys.stdin)
-    view, program, scratch = told["view"], told["program"], told["scratch"]
+    view, program, scratch = parse(View, told["view"]), told["program"], told["scratch"]
     forked, spawned = [], []
     for number in range(told["count"]):
         forked.append(_forked(_fresh(view, f"{scratch}/{number}-f"), program))
@@ -38,14 +37,20 @@ def main() -> None:
 
 
 def _fresh(view: View, place: str) -> View:
-    mount = view["mounts"][0]  # type: ignore[index]
-    return {**view, "mounts": [{**mount, "upper": f"{place}-upper", "work": f"{place}-work"}]}
+    mount = _mount_of(view)._replace(upper=f"{place}-upper", work=f"{place}-work")
+    return view._replace(mounts=(mount,))
+
+
+def _mount_of(view: View) -> Overlay:
+    [mount] = view.mounts
+    if not isinstance(mount, Overlay):
+        raise SystemExit("the view is not an overlay")
+    return mount
 
 
 def _make_upper(view: View) -> None:
-    mount = view["mounts"][0]  # type: ignore[index]
-    os.mkdir(mount["upper"])
-    os.mkdir(mount["work"])
+    os.mkdir(_mount_of(view).upper)
+    os.mkdir(_mount_of(view).work)
 
 
 def _forked(view: View, program: str) -> float:

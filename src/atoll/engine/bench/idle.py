@@ -9,10 +9,10 @@ from pathlib import Path
 
 from atoll.engine.bench.place import open_for, throwaway
 from atoll.engine.bench.projects import SHAPES, generate
-from atoll.engine.bench.table import Report, Row, at_most
-from atoll.engine.bench.workspace import Order, Tell, describe, machine_of, require_parent
+from atoll.engine.bench.table import BenchReport, Row, at_most
+from atoll.engine.bench.workspace import BenchOptions, Tell, describe, machine_of, require_parent
 from atoll.engine.projects import CapsuleSpec, open_project
-from atoll.engine.runs import RunSpec
+from atoll.engine.run.runs import RunSpec
 from atoll.host import procfs
 from atoll.host.process import pause
 
@@ -24,7 +24,7 @@ _MOST_S = 0.02
 """Per second, for a hundred runs."""
 
 
-def measure(order: Order, tell: Tell) -> Report:
+def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     """A hundred runs of `sleep` at level `sandbox`, ten in each capsule; fewer with `--scale`."""
     parent = require_parent(order)
     load_before = os.getloadavg()
@@ -49,7 +49,7 @@ def measure(order: Order, tell: Tell) -> Report:
         samples = tuple(_used_per_s(place) for _ in range(max(2, order.repeat // 4)))
         for capsule in capsules:
             capsule.remove(force=True)
-        return Report(
+        return BenchReport(
             machine=machine_of(parent, plans[0].workspace.driver, load_before),
             projects=(describe(shape),),
             rows=(

@@ -21,9 +21,10 @@ from atoll.engine.bench.projects import Generated
 from atoll.engine.bench.table import Aim, Row, at_most, at_most_times, times_faster
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project
-from atoll.host import git, trees
+from atoll.host import git
 from atoll.host.process import run
 from atoll.host.programs import find_program
+from atoll.host.tree import manifests
 from atoll.model.errors import AtollError, DriverError
 from atoll.model.names import numbered
 from atoll.model.plan import WorkspacePlan
@@ -135,7 +136,7 @@ class Subject:
             return
         base = self.project.warm(thorough=False)
         count = max(1, self.repeat // 2)
-        # The first one finds directories of the base that nobody has looked at yet.
+        # The first one reads directories of the base that are not cached yet.
         forked, spawned = peers.floor(self.pool, base.layers, self.plan.way, self.place, count + 1)
         self.floor += tuple(forked[1:])
         self.lowest += tuple(spawned[1:])
@@ -231,7 +232,7 @@ def _disk_bytes(subject: Subject) -> int:
     own = [pool.layers / name for name in pool.all() if pool.find(name) is None]
     places = [*own, home / "projects", home / "locks"]
     state = sum(path.stat().st_blocks * 512 for path in home.glob("state.db*"))
-    return state + sum(trees.usage(place).bytes for place in places if place.is_dir())
+    return state + sum(manifests.usage(place).bytes for place in places if place.is_dir())
 
 
 def snapshot(subject: Subject) -> Iterator[Row]:

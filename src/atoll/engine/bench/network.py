@@ -8,8 +8,8 @@ import statistics
 import sys
 
 from atoll.engine.bench.peers import PACKAGE_ROOT
-from atoll.engine.bench.table import Report, Row, at_most, at_most_times
-from atoll.engine.bench.workspace import Order, Tell, machine_of, require_parent
+from atoll.engine.bench.table import BenchReport, Row, at_most, at_most_times
+from atoll.engine.bench.workspace import BenchOptions, Tell, machine_of, require_parent
 from atoll.host.process import run
 
 _BYTES = 1 << 30
@@ -24,22 +24,23 @@ _PROGRAM = (
     "from atoll.engine.bench.traffic import main; main()"
 )
 # By name only: the daemon is a face, which the engine does not know.
-_CARRIER = (
+_FORWARDER = (
     f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
-    "from atoll.daemon.ports.bench_carrier import carry_all; carry_all(map(int, sys.argv[1:]))"
+    "from atoll.daemon.ports.bench_forwarder import forward_all; "
+    "forward_all(map(int, sys.argv[1:]))"
 )
 
 
-def measure(order: Order, tell: Tell) -> Report:
+def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     """Every sample of one way stands between two of the other."""
     parent = require_parent(order)
     load_before = os.getloadavg()
     count, size = max(2, order.repeat // 2), max(1 << 20, int(_BYTES * order.scale))
     tell(f"carrying {count} x {size >> 20} MiB and {count * _REQUESTS:,} requests, both ways")
-    words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": _CARRIER}
+    words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": _FORWARDER}
     said = run((sys.executable, "-I", "-S", "-c", _PROGRAM), stdin=json.dumps(words).encode())
     found = json.loads(said.stdout)
-    return Report(
+    return BenchReport(
         machine=machine_of(parent, "none", load_before),
         projects=(),
         rows=(

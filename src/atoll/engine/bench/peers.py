@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from atoll.drivers.layers import probes
+from atoll.drivers.layers.build_view import overlay
 from atoll.drivers.layers.pool import Pool
-from atoll.drivers.layers.workbench import overlay
 from atoll.engine.bench.projects import Generated
 from atoll.host import files, git
 from atoll.host.process import run
 from atoll.host.programs import find_program
-from atoll.model.plan import Enclosure
+from atoll.model.enclosure import Enclosure, View, encode
 
 PACKAGE_ROOT = str(Path(__file__).parents[3])
 _ROW = b"x" * 512
@@ -60,20 +60,18 @@ def floor(
     """The bare system calls over a frozen base; see `atoll.engine.bench.floor`."""
     scratch = place / "floor"
     scratch.mkdir()
-    chosen = probes.overlay_way(way)
+    chosen = probes.overlay_mode(way)
     program = (
         f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
         "from atoll.engine.bench.floor import main; main()"
     )
+    mount = overlay(chosen, layers, "", pool.state)
+    view = View(user=chosen.user, pool=str(pool.layers), mounts=(mount,))
     told = {
         "count": count,
         "scratch": str(scratch),
         "program": find_program("true"),
-        "view": {
-            "user": chosen.user,
-            "pool": str(pool.layers),
-            "mounts": [overlay(chosen, layers, "", pool.state)],
-        },
+        "view": encode(view),
     }
     try:
         answer = run((sys.executable, "-I", "-S", "-c", program), stdin=json.dumps(told).encode())

@@ -14,9 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from atoll.drivers.layers.repository import PIN_PREFIX
-from atoll.engine import daemons, runs, views
+from atoll.engine.enclosure import views
+from atoll.engine.network import daemon_client
 from atoll.engine.projects import Project
-from atoll.engine.session import Session
+from atoll.engine.run import runs
+from atoll.engine.state.session import Session
 from atoll.host import files, git, kernel, locks, procfs
 from atoll.host.process import wait_until
 from atoll.model.errors import PrerequisiteError, StateError
@@ -38,7 +40,7 @@ def throwaway(parent: Path) -> Iterator[Path]:
     place = parent / f"{_PREFIX}{os.urandom(6).hex()}"
     lock = locks.Lock(place.with_suffix(_LOCK))
     if not lock.acquire():
-        raise StateError(f"`{lock.path}` is somebody else's")
+        raise StateError(f"`{lock.path}` belongs to another process")
     try:
         place.mkdir(mode=0o700)
         yield place
@@ -50,7 +52,7 @@ def throwaway(parent: Path) -> Iterator[Path]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """What a killed bench left: nobody holds its lock any more."""
+    """Directories that a killed bench left: their locks are free."""
     for path in parent.glob(f"{_PREFIX}*{_LOCK}"):
         lock = locks.Lock(path)
         if path.stat().st_uid == os.geteuid() and lock.acquire():
@@ -94,8 +96,8 @@ def open_for(project: Project) -> Iterator[None]:
         with _undisturbed():
             _end_views(project.session)
             with suppress(StateError):
-                daemons.stop(project.session)
-            project.session.nursery.close()
+                daemon_client.stop(project.session)
+            project.session.forkserver.close()
             await_rest(project.session)
             project.session.store.close()
             _forget_refs(project.record.git_dir)

@@ -124,7 +124,7 @@ def reuse(shape: Shape, root: Path) -> Generated | None:
         return None
     if git.setting("atoll.bench", cwd=str(root)) != _signature(shape):
         raise StateError(
-            f"`{root}` is no project that this bench would make",
+            f"`{root}` is not a project that this benchmark generated",
             hint="remove it, or choose another directory with --keep",
         )
     return Generated(shape, root)
@@ -162,7 +162,7 @@ def _commit(root: Path, shape: Shape) -> None:
         parts.append(b"M 100644 :%d %s\n" % (mark, path.encode()))
     cwd = str(root)
     git.git("init", "--quiet", "--initial-branch=main", ".", cwd=cwd)
-    # Whoever measures may not have told git a name yet.
+    # The user may not have configured a name for git.
     git.git("config", "user.name", "Atoll bench", cwd=cwd)
     git.git("config", "user.email", "bench@localhost", cwd=cwd)
     git.git("fast-import", "--quiet", cwd=cwd, stdin=b"".join(parts))

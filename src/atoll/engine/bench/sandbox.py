@@ -12,13 +12,13 @@ from atoll.engine.bench import peers
 from atoll.engine.bench.peers import timed
 from atoll.engine.bench.place import open_for, throwaway
 from atoll.engine.bench.projects import SHAPES, generate
-from atoll.engine.bench.table import Report, Row, at_most_times, times_faster
-from atoll.engine.bench.workspace import Order, Tell, describe, machine_of, require_parent
+from atoll.engine.bench.table import BenchReport, Row, at_most_times, times_faster
+from atoll.engine.bench.workspace import BenchOptions, Tell, describe, machine_of, require_parent
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.host.process import run
 from atoll.host.programs import find_program
-from atoll.keeper.walls import Walls
+from atoll.keeper.launchers import launcher_of
 from atoll.model.errors import DriverError
 
 _READER = (
@@ -38,7 +38,7 @@ _PEERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def measure(order: Order, tell: Tell) -> Report:
+def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     """A small project, one capsule at level `sandbox`, and as many samples as ordered."""
     parent = require_parent(order)
     load_before = os.getloadavg()
@@ -56,7 +56,7 @@ def measure(order: Order, tell: Tell) -> Report:
         tell("measuring from the shell, with peers where they are installed")
         rows += _from_the_shell(project, capsule, place, order, skipped)
         capsule.remove(force=True)
-        return Report(
+        return BenchReport(
             machine=machine_of(parent, plan.workspace.driver, load_before),
             projects=(describe(shape),),
             rows=tuple(rows),
@@ -64,7 +64,7 @@ def measure(order: Order, tell: Tell) -> Report:
         )
 
 
-def _commands(capsule: Capsule, order: Order) -> Iterator[Row]:
+def _commands(capsule: Capsule, order: BenchOptions) -> Iterator[Row]:
     first = timed(_true, capsule)
     ours, bare, plain = [], [], []
     start_bare = _bare(capsule)
@@ -91,8 +91,9 @@ def _bare(capsule: Capsule) -> Callable[[], None]:
     """bwrap by itself, around the host's own root, with the flags and the filter of a run."""
     walls = capsule.enclosure().walls
     if walls is None:
-        raise DriverError("this capsule has no walls")
-    bare = Walls({**walls, "options": _on_the_host(walls)})
+        raise DriverError("this capsule is not sandboxed")
+    options = tuple("/" if option == walls.root else option for option in walls.options)
+    bare = launcher_of(walls._replace(options=options))
 
     def start() -> None:
         words, fds = bare.words(["true"], {}, "/")
@@ -105,14 +106,7 @@ def _bare(capsule: Capsule) -> Callable[[], None]:
     return start
 
 
-def _on_the_host(walls: dict[str, object]) -> list[str]:
-    options = walls["options"]
-    if not isinstance(options, list):
-        raise DriverError("`options` is not a list")
-    return ["/" if option == walls["room"] else option for option in options]
-
-
-def _files(capsule: Capsule, root: Path, order: Order) -> Iterator[Row]:
+def _files(capsule: Capsule, root: Path, order: BenchOptions) -> Iterator[Row]:
     inside, outside = [], []
     reader = (sys.executable, "-I", "-S", "-c", _READER)
     for _ in range(max(1, order.repeat // 4)):
@@ -123,7 +117,7 @@ def _files(capsule: Capsule, root: Path, order: Order) -> Iterator[Row]:
 
 
 def _from_the_shell(
-    project: Project, capsule: Capsule, place: Path, order: Order, skipped: list[str]
+    project: Project, capsule: Capsule, place: Path, order: BenchOptions, skipped: list[str]
 ) -> Iterator[Row]:
     count = max(1, order.repeat // 4)
     words = ("run", capsule.name, "--", "true")
@@ -140,7 +134,7 @@ def _from_the_shell(
 
 
 def _find_peer(name: str, argv: tuple[str, ...], skipped: list[str]) -> tuple[str, ...] | None:
-    """The command, if it works here; else the reason is told."""
+    """The command if it works here; otherwise the reason is noted."""
     if find_program(argv[0]) is None:
         skipped.append(f"{name}: not installed")
         return None

@@ -96,22 +96,47 @@ class Machine(NamedTuple):
     load_after: tuple[float, ...]
 
 
-class Report(NamedTuple):
+class BenchReport(NamedTuple):
     machine: Machine
     projects: tuple[str, ...]
     rows: tuple[Row, ...]
     skipped: tuple[str, ...]
     """What was not measured, each with the reason."""
 
+    def shape(self) -> dict[str, object]:
+        """The report as JSON: with all samples."""
+        return {
+            "machine": self.machine._asdict(),
+            "projects": list(self.projects),
+            "rows": [_row_shape(row) for row in self.rows],
+            "skipped": list(self.skipped),
+        }
 
-def shape(report: Report) -> dict[str, object]:
-    """The report as JSON has it: with all samples."""
-    return {
-        "machine": report.machine._asdict(),
-        "projects": list(report.projects),
-        "rows": [_row_shape(row) for row in report.rows],
-        "skipped": list(report.skipped),
-    }
+    @staticmethod
+    def columns() -> tuple[str, ...]:
+        return COLUMNS
+
+    def cells(self) -> list[Sequence[str]]:
+        return cells(self.rows)
+
+    def head(self) -> list[str]:
+        """The lines above the table."""
+        machine = self.machine
+        before, after = (
+            " ".join(f"{load:.2f}" for load in loads)
+            for loads in (machine.load_before, machine.load_after)
+        )
+        memory = render_value(machine.memory_bytes, "B")
+        lines = [
+            f"machine     {machine.processor}, {machine.cores} cores, {memory}, {machine.kernel}",
+            f"filesystem  {machine.filesystem}",
+            f"driver      {machine.driver}, as {machine.user}",
+            f"tools       git {machine.git}, Python {machine.python}",
+            f"load        {before} before, {after} after",
+        ]
+        if max(machine.load_before[0], machine.load_after[0]) > machine.cores:
+            lines.append("            others are busy here: trust ratios and best times only")
+        return [*lines, *(f"project {project}" for project in self.projects)]
 
 
 def _row_shape(row: Row) -> dict[str, object]:
@@ -130,26 +155,6 @@ def _row_shape(row: Row) -> dict[str, object]:
         "aim": row.aim.text if row.aim is not None else None,
         "met": row.is_met,
     }
-
-
-def head(report: Report) -> list[str]:
-    """The lines above the table."""
-    machine = report.machine
-    before, after = (
-        " ".join(f"{load:.2f}" for load in loads)
-        for loads in (machine.load_before, machine.load_after)
-    )
-    memory = render_value(machine.memory_bytes, "B")
-    lines = [
-        f"machine     {machine.processor}, {machine.cores} cores, {memory}, {machine.kernel}",
-        f"filesystem  {machine.filesystem}",
-        f"driver      {machine.driver}, as {machine.user}",
-        f"tools       git {machine.git}, Python {machine.python}",
-        f"load        {before} before, {after} after",
-    ]
-    if max(machine.load_before[0], machine.load_after[0]) > machine.cores:
-        lines.append("            others are busy here: trust ratios and best times only")
-    return [*lines, *(f"project {project}" for project in report.projects)]
 
 
 def cells(rows: Iterable[Row]) -> list[Sequence[str]]:

@@ -39,7 +39,7 @@ def _measure_ways(order: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Carried and direct."""
     server = socket.create_server((_LOOPBACK, 0), backlog=1024)
     direct = server.getsockname()[1]
-    # Several, so that nobody waits for one that is still seeing the former client off.
+    # Several, so that no client waits for one that is still closing a connection.
     children = [_fork(lambda: _serve(server)) for _ in range(_SERVERS)]
     try:
         (carried,), carrier = _start_carrier(order["carrier"], direct)

@@ -15,9 +15,9 @@ from atoll.engine.bench.groups import GROUPS
 from atoll.engine.bench.measures import FIRST, SPEC, Subject
 from atoll.engine.bench.place import open_for, require_room, settle_disk, throwaway
 from atoll.engine.bench.projects import SHAPES, Generated, Shape, generate, reuse
-from atoll.engine.bench.table import Machine, Report, Row, at_most_times, render_value
+from atoll.engine.bench.table import BenchReport, Machine, Row, at_most_times, render_value
 from atoll.engine.projects import open_project
-from atoll.engine.session import home_path
+from atoll.engine.state.session import home_path
 from atoll.host import files, git
 from atoll.model.errors import StateError
 
@@ -30,7 +30,7 @@ _COPIES = 2
 Tell = Callable[[str], None]
 
 
-class Order(NamedTuple):
+class BenchOptions(NamedTuple):
     """What was asked for."""
 
     sizes: tuple[str, ...]
@@ -56,7 +56,7 @@ class _Measured(NamedTuple):
     skipped: list[str]
 
 
-def measure(order: Order, tell: Tell) -> Report:
+def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     """Carries the whole order out. Raises PrerequisiteError when there is no room for it."""
     parent = require_parent(order)
     load_before = os.getloadavg()
@@ -65,7 +65,7 @@ def measure(order: Order, tell: Tell) -> Report:
     if "clone" in order.only:
         rows += _growth(found)
     machine = machine_of(parent, found[0].driver, load_before)
-    return Report(
+    return BenchReport(
         machine=machine,
         projects=tuple(one.project for one in found),
         rows=tuple(rows),
@@ -73,7 +73,7 @@ def measure(order: Order, tell: Tell) -> Report:
     )
 
 
-def require_parent(order: Order) -> Path:
+def require_parent(order: BenchOptions) -> Path:
     parent = order.place.absolute() if order.place is not None else home_path(os.environ)
     if order.place is None:
         files.require_own_directory(parent)
@@ -87,7 +87,7 @@ def require_parent(order: Order) -> Path:
     return parent
 
 
-def _measure_size(order: Order, shape: Shape, parent: Path, tell: Tell) -> _Measured:
+def _measure_size(order: BenchOptions, shape: Shape, parent: Path, tell: Tell) -> _Measured:
     with ExitStack() as stack:
         place = stack.enter_context(throwaway(parent))
         tell(f"{shape.name}: making a project of {shape.files:,} files")
@@ -117,7 +117,7 @@ def _measure_size(order: Order, shape: Shape, parent: Path, tell: Tell) -> _Meas
         )
 
 
-def _generated(order: Order, shape: Shape, place: Path) -> Generated:
+def _generated(order: BenchOptions, shape: Shape, place: Path) -> Generated:
     if order.keep is None:
         return generate(shape, place / "project")
     final = order.keep.absolute() / shape.name

@@ -2,7 +2,7 @@
 
 Each wall is attacked by one run, which goes the way of every run of the capsule, but is not in its
 list afterwards. Nothing is claimed that was not tried: what could not be made, or did not answer,
-is told as that.
+is reported as not tried.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from atoll.engine import runs
 from atoll.engine.capsules import Capsule
-from atoll.engine.leases import workspace_plan
 from atoll.engine.projects import CapsuleSpec, Project
+from atoll.engine.run import runs
+from atoll.engine.state.leases import workspace_plan
 from atoll.engine.verify import (
     files,
     inside,
@@ -30,7 +30,6 @@ from atoll.engine.verify import (
     secrets,
     witness,
 )
-from atoll.engine.verify.attempt import Finding, Report, Verdict, Wall
 from atoll.engine.verify.canaries import (
     Facts,
     Planted,
@@ -42,6 +41,7 @@ from atoll.engine.verify.canaries import (
     plant,
     stray_object,
 )
+from atoll.engine.verify.wall_test import Verdict, Wall, WallFinding, WallReport
 from atoll.model.errors import AtollError
 from atoll.model.state import Run, RunState
 
@@ -69,23 +69,24 @@ def verify(
     tell: Callable[[str], None],
     walls: Sequence[Wall] = WALLS,
     homes: Sequence[Path] = (),
-) -> Report:
+) -> WallReport:
     """Attacks the walls of a capsule; `tell` is called with the name of the next one.
 
     `homes` are further Atoll homes that must not be reached. Raises what making a second capsule of
     the level, or starting a run in this one, raises.
     """
     started = time.monotonic()
-    findings: list[Finding] = []
+    findings: list[WallFinding] = []
     with laid_out(project, capsule, tell, homes) as given, _untold(capsule) as own:
         for wall in walls:
             tell(f"attacking: {wall.name}")
             findings += attack(wall, given, lambda task: _run_inside(capsule, task, own))
-    return Report(
+    return WallReport(
         capsule=capsule.name,
         level=capsule.record.level,
         findings=tuple(findings),
         took_s=time.monotonic() - started,
+        walls=tuple(wall.name for wall in walls),
     )
 
 
@@ -113,13 +114,13 @@ def laid_out(
 
 def attack(
     wall: Wall, given: Mapping[str, object], run: Callable[[bytes], tuple[bytes, str]]
-) -> list[Finding]:
+) -> list[WallFinding]:
     """`run` hands a program's input over and returns what it said, and why that is nothing."""
     said, problem = run(inside.render(wall.attempts, given))
     answers = _parse_answers(said)
     missing: tuple[Verdict, str] = ("not tried", problem or "it did not answer")
     return [
-        Finding(wall.name, attempt.id, attempt.title, *answers.get(attempt.id, missing))
+        WallFinding(wall.name, attempt.id, attempt.title, *answers.get(attempt.id, missing))
         for attempt in wall.attempts
     ]
 
@@ -238,7 +239,7 @@ def _living_in(other: Capsule, planted: Planted) -> Iterator[Facts]:
         facts = parse_facts(lambda: next(heard, ("", b""))[1])
         plan = workspace_plan(other.session, other.record)
         upper = Path(plan.pool, "layers", plan.upper, "tree", "workspace", planted.name)
-        outside = [str(upper)] if plan.pool else kept
+        outside = [str(upper)] if plan.is_layered else kept
         try:
             yield {**facts, "outside": outside, "files": kept, "temporary": temporary}
         finally:

@@ -1,4 +1,4 @@
-"""What attempts reach for: secrets planted in throw-away places, and what is the host's.
+"""The targets of the attempts: planted secrets, and facts about the host.
 
 Law: nothing of the owner's is read. Of the well-known places only that they exist is told, and
 which file they are. All that is planted is gone at the end, however that comes.
@@ -56,7 +56,7 @@ _CREDENTIAL = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|_KEY$|CREDENTIAL|_SOCK$|A
 
 
 class Planted(NamedTuple):
-    """A secret, of which whoever attacks is told the digest only."""
+    """A secret; the attacker gets only its digest."""
 
     name: str
     secret: str
@@ -116,12 +116,12 @@ def _started(planted: Planted, place: Path, kept: list[str]) -> Iterator[Facts]:
 
 
 def parse_facts(receive: Callable[[], bytes]) -> Facts:
-    """The line in which a witness tells what it holds."""
+    """The line in which a witness reports its secrets."""
     said = b""
     while not said.endswith(b"\n"):
         piece = receive()
         if not piece:
-            raise DriverError(f"the witness has died: {os.fsdecode(said) or 'it said nothing'}")
+            raise DriverError(f"the test process died: {os.fsdecode(said) or 'no output'}")
         said += piece
     facts: Facts = json.loads(said)
     return facts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from atoll.engine.verify.attempt import Attempt
+from atoll.engine.verify.wall_test import WallTest
 
 LOADER = "import sys; exec(sys.stdin.readline().encode().decode('unicode_escape'))"
 """What stands in the command line; the rest, and all that is given, comes by standard input."""
@@ -262,7 +262,7 @@ print(json.dumps(found))
 '''
 
 
-def render(attempts: Sequence[Attempt], given: Mapping[str, object]) -> bytes:
+def render(attempts: Sequence[WallTest], given: Mapping[str, object]) -> bytes:
     """What the program reads: itself on one line, as the loader wants it, with its task."""
     task = json.dumps({"given": given, "attempts": [(a.id, a.code) for a in attempts]})
     text = f"import json\ntask = json.loads({task!r})\n{PROGRAM}"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 
 WALL = Wall(
     "other capsules",
     (
-        Attempt("F03", "read another capsule's files by their path", """
+        WallTest("F03", "read another capsule's files by their path", """
 search(given["other"]["files"] + given["other"]["outside"], "read")
 """),
-        Attempt("F03b", "read them through directories of processes", """
+        WallTest("F03b", "read them through directories of processes", """
 paths = []
 for pid in pids():
     for link in ("root", "cwd"):
@@ -19,7 +19,7 @@ for pid in pids():
     paths.append("/proc/%d/cwd/%s" % (pid, given["other"]["name"]))
 search(paths, "read")
 """),
-        Attempt("F03c", "write into another capsule", """
+        WallTest("F03c", "write into another capsule", """
 places = [os.path.dirname(path) for path in given["other"]["outside"]]
 if not places:
     not_tried("it has no files of its own")
@@ -27,26 +27,26 @@ for place in places:
     write_into(place)
     gave_way(place)
 """),
-        Attempt("S09", "read what another capsule has in its temporary directory", """
+        WallTest("S09", "read what another capsule has in its temporary directory", """
 search(given["other"]["temporary"], "read")
 """),
-        Attempt("N04", "connect to a port of another capsule", """
+        WallTest("N04", "connect to a port of another capsule", """
 given["other"]["port"] or not_tried("it could not listen")
 connect(socket.AF_INET, ("127.0.0.1", given["other"]["port"]))
 """),
-        Attempt("N04b", "connect to a local socket of another capsule", """
+        WallTest("N04b", "connect to a local socket of another capsule", """
 given["other"]["abstract"] or not_tried("it could not listen")
 connect(socket.AF_UNIX, given["other"]["abstract"])
 """),
-        Attempt("P28d", "read shared memory of another capsule", """
+        WallTest("P28d", "read shared memory of another capsule", """
 given["other"]["memory"] or not_tried("it has none")
 search([given["other"]["memory"]], "read")
 """),
-        Attempt("P28e", "attach a memory segment of another capsule", """
+        WallTest("P28e", "attach a memory segment of another capsule", """
 given["other"]["segment"] or not_tried("it has none")
 call("shmget", given["other"]["segment"], 0, 0)
 """),
-        Attempt("P01d", "see processes of another capsule", """
+        WallTest("P01d", "see processes of another capsule", """
 name = given["other"]["name"].encode()
 for pid in pids():
     with contextlib.suppress(OSError):
@@ -54,10 +54,10 @@ for pid in pids():
             gave_way("process %d" % pid)
 held("they are not there")
 """),
-        Attempt("Z06", "reach Atoll's own state: its database, the holders' sockets", """
+        WallTest("Z06", "reach Atoll's own state: its database, the holders' sockets", """
 reach(given["state"], lambda path: None)
 """),
-        Attempt("Z06b", "give orders to the keeper of a capsule", """
+        WallTest("Z06b", "give orders to the keeper of a capsule", """
 if not given["keepers"]:
     not_tried("no capsule has one")
 for directory in given["keepers"]:
@@ -73,7 +73,7 @@ for directory in given["keepers"]:
         refusal = error
 raise refusal
 """),
-        Attempt("Z06c", "connect to any socket of Atoll's own", """
+        WallTest("Z06c", "connect to any socket of Atoll's own", """
 given["atoll_sockets"] or not_tried("there is none")
 for path in given["atoll_sockets"]:
     for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
@@ -87,7 +87,7 @@ for path in given["atoll_sockets"]:
             refusal = error
 raise refusal
 """),
-        Attempt("F11", "change the frozen layers that all capsules share", """
+        WallTest("F11", "change the frozen layers that all capsules share", """
 reach(given["layers"], write_into)
 """),
     ),

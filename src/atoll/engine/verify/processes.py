@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 
 WALL = Wall(
     "processes",
     (
-        Attempt("P01", "see processes of the host", """
+        WallTest("P01", "see processes of the host", """
 name = given["host"]["name"].encode()
 for pid in pids():
     with contextlib.suppress(OSError):
@@ -15,26 +15,26 @@ for pid in pids():
             gave_way("process %d" % pid)
 held("they are not there")
 """),
-        Attempt("P01b", "signal a process of the host", """
+        WallTest("P01b", "signal a process of the host", """
 pid = given["host"]["pid"]
 os.kill(pid, 0)
 if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
     held("that is another one here")
 gave_way("process %d" % pid)
 """),
-        Attempt("P01c", "hold a process of the host by a descriptor", """
+        WallTest("P01c", "hold a process of the host by a descriptor", """
 pid = given["host"]["pid"]
 call("pidfd_open", pid, 0)
 if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
     held("that is another one here")
 gave_way("process %d" % pid)
 """),
-        Attempt("P02", "trace a process of the host", """
+        WallTest("P02", "trace a process of the host", """
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 call("ptrace", PTRACE_SEIZE, given["host"]["pid"], 0, 0)
 gave_way("process %d" % given["host"]["pid"])
 """),
-        Attempt("P02b", "trace a process of one's own", """
+        WallTest("P02b", "trace a process of one's own", """
 child = os.fork()
 if child == 0:
     signal.pause()
@@ -44,7 +44,7 @@ finally:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 """),
-        Attempt("P03", "copy memory of a process of the host", """
+        WallTest("P03", "copy memory of a process of the host", """
 seen = buffer(bytes(64))
 place = 0x400000
 with contextlib.suppress(OSError), open("/proc/%d/maps" % given["host"]["pid"]) as file:
@@ -54,35 +54,35 @@ answer = allowed("process_vm_readv", given["host"]["pid"], ours, 1, theirs, 1, 0
                  refusals=(errno.EPERM, errno.ESRCH, errno.ENOSYS))
 gave_way(answer)
 """),
-        Attempt("P04", "open the memory of a process of the host", """
+        WallTest("P04", "open the memory of a process of the host", """
 os.close(os.open("/proc/%d/mem" % given["host"]["pid"], os.O_RDONLY))
 gave_way("process %d" % given["host"]["pid"])
 """),
-        Attempt("P04b", "take a descriptor from a process of the host", """
+        WallTest("P04b", "take a descriptor from a process of the host", """
 handle = call("pidfd_open", given["host"]["pid"], 0)
 call("pidfd_getfd", handle, 0, 0)
 """),
-        Attempt("P05", "write to the memory of the first process of the sandbox", """
+        WallTest("P05", "write to the memory of the first process of the sandbox", """
 os.close(os.open("/proc/1/mem", os.O_RDWR))
 gave_way("process 1")
 """, "lax"),
-        Attempt("P06", "make a user namespace", """
+        WallTest("P06", "make a user namespace", """
 call("unshare", 0x10000000)
 """),
-        Attempt("P06b", "start a process in a user namespace of its own", """
+        WallTest("P06b", "start a process in a user namespace of its own", """
 child = call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """),
-        Attempt("P06c", "do that by the call whose flags no filter sees", """
+        WallTest("P06c", "do that by the call whose flags no filter sees", """
 arguments = buffer(struct.pack("=11Q", 0x10000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0))
 child = call("clone3", arguments, 88)
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """),
-        Attempt("P06d", "make namespaces for mounts, network, names and time", """
+        WallTest("P06d", "make namespaces for mounts, network, names and time", """
 made = []
 for name, flag in (("mounts", 0x20000), ("network", 0x40000000), ("names", 0x4000000),
                    ("time", 0x80), ("cgroup", 0x2000000), ("ipc", 0x8000000)):
@@ -95,7 +95,7 @@ if made:
     gave_way(", ".join(made))
 raise refusal
 """, "lax"),
-        Attempt("P06e", "enter the namespaces of another process", """
+        WallTest("P06e", "enter the namespaces of another process", """
 entered = []
 refusal = Held("there is none to enter")
 for pid in (1, os.getppid(), given["host"]["pid"]):
@@ -109,7 +109,7 @@ if entered:
     gave_way(", ".join(entered))
 raise refusal
 """, "lax"),
-        Attempt("P07", "have a capability, or the way to one", """
+        WallTest("P07", "have a capability, or the way to one", """
 with open("/proc/self/status") as file:
     text = file.read()
 sets = dict(re.findall(r"Cap(\\w+):\\s*([0-9a-f]+)", text))
@@ -118,11 +118,11 @@ if not full:
     held("all sets are empty")
 gave_way(", ".join("%s=%s" % (name, sets[name]) for name in full))
 """),
-        Attempt("P07b", "raise capabilities", """
+        WallTest("P07b", "raise capabilities", """
 header = buffer(struct.pack("Ii", 0x20080522, 0))
 call("capset", header, buffer(struct.pack("6I", *[0xFFFFFFFF, 0xFFFFFFFF, 0, 0x1FF, 0x1FF, 0])))
 """, "lax"),
-        Attempt("P07c", "become another user", """
+        WallTest("P07c", "become another user", """
 for uid in (0, 1, 65534, 2000):
     try:
         os.setresuid(uid, uid, uid)
@@ -132,12 +132,12 @@ for uid in (0, 1, 65534, 2000):
         refusal = error
 raise refusal
 """, "root"),
-        Attempt("P07d", "gain privileges by starting a program", """
+        WallTest("P07d", "gain privileges by starting a program", """
 PR_GET_NO_NEW_PRIVS = 39
 call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0 or held("it never can")
 gave_way("set-uid programs count")
 """),
-        Attempt("P23", "type into a terminal as its user", """
+        WallTest("P23", "type into a terminal as its user", """
 import pty, termios, tty
 pid, master = pty.fork()
 if pid == 0:
@@ -156,19 +156,19 @@ if code == 255:
 if code:
     raise OSError(code, "TIOCSTI")
 """),
-        Attempt("P25", "open a terminal of the host", """
+        WallTest("P25", "open a terminal of the host", """
 given["host"]["terminal"] or not_tried("the host has none")
 reach([given["host"]["terminal"]], lambda path: os.close(os.open(path, os.O_RDWR | os.O_NOCTTY)))
 """),
-        Attempt("P28", "read shared memory of the host", """
+        WallTest("P28", "read shared memory of the host", """
 given["host"]["memory"] or not_tried("the host has none")
 search([given["host"]["memory"]], "read")
 """),
-        Attempt("P28b", "attach a memory segment of the host", """
+        WallTest("P28b", "attach a memory segment of the host", """
 given["host"]["segment"] or not_tried("the host has none")
 call("shmget", given["host"]["segment"], 0, 0)
 """),
-        Attempt("P28c", "open a message queue of the host", """
+        WallTest("P28c", "open a message queue of the host", """
 given["host"]["queue"] or not_tried("the host has none")
 call("mq_open", given["host"]["queue"].encode(), 0, 0, 0)
 """),

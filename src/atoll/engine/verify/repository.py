@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 
 WALL = Wall(
     "git",
     (
-        Attempt("G01", "change the configuration of the owner's repository", """
+        WallTest("G01", "change the configuration of the owner's repository", """
 reach(given["git"]["config"], open_to_write)
 """),
-        Attempt("G02", "plant a hook in the owner's repository", """
+        WallTest("G02", "plant a hook in the owner's repository", """
 reach(given["git"]["hooks"], write_into)
 """),
-        Attempt("G07", "change the owner's own configuration of git", """
+        WallTest("G07", "change the owner's own configuration of git", """
 reach(given["gitconfig"], open_to_write)
 """),
-        Attempt("G18", "move branches and tags of the owner's repository", """
+        WallTest("G18", "move branches and tags of the owner's repository", """
 reach(given["git"]["refs"], write_into)
 """),
-        Attempt("G18b", "move what the owner has checked out", """
+        WallTest("G18b", "move what the owner has checked out", """
 reach(given["git"]["head"], open_to_write)
 """),
-        Attempt("G19", "add to the owner's objects, or damage them", """
+        WallTest("G19", "add to the owner's objects, or damage them", """
 reach(given["git"]["objects"], write_into)
 """),
-        Attempt("G19b", "do that where the capsule's git reads them", """
+        WallTest("G19b", "do that where the capsule's git reads them", """
 import subprocess
 places = [given["git"]["path"] + "/objects"]
 with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ for place in filter(None, places):
         refusal = error
 raise refusal
 """),
-        Attempt("G21", "read an object of the owner's repository that is not in the base", """
+        WallTest("G21", "read an object of the owner's repository that is not in the base", """
 import subprocess, zlib
 name = given["git"]["stray"] or not_tried("none could be written")
 store = os.path.join(given["workspace"], ".git", "objects")
@@ -65,7 +65,7 @@ if is_secret(subprocess.run(words, capture_output=True).stdout):
     gave_way("by git")
 raise refusal
 """),
-        Attempt("G20", "remove worktrees of the owner's repository", """
+        WallTest("G20", "remove worktrees of the owner's repository", """
 reach(given["git"]["worktrees"], write_into)
 """),
     ),

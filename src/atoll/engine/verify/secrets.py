@@ -1,27 +1,27 @@
-"""Attempts on secrets that are in nobody's files."""
+"""Attempts on secrets outside of files: variables, keys, sockets."""
 
 from __future__ import annotations
 
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 
 WALL = Wall(
     "secrets",
     (
-        Attempt("S01", "find a token in the environment", """
+        WallTest("S01", "find a token in the environment", """
 with open("/proc/self/environ", "rb") as file:
     started_with = file.read()
 if is_secret(started_with) or any(map(is_secret, map(os.fsencode, os.environ.values()))):
     gave_way("the planted one")
 held("the planted one is not there")
 """),
-        Attempt("S01b", "find variables of the owner's that are named like credentials", """
+        WallTest("S01b", "find variables of the owner's that are named like credentials", """
 found = [name for name in given["variables"] if name in os.environ]
 gave_way(", ".join(found)) if found else held("none of %d" % len(given["variables"]))
 """),
-        Attempt("S01c", "read the environment of other processes", """
+        WallTest("S01c", "read the environment of other processes", """
 search(["/proc/%d/environ" % pid for pid in pids()], "read")
 """),
-        Attempt("S01d", "find a secret in the command lines of other processes", """
+        WallTest("S01d", "find a secret in the command lines of other processes", """
 shown = [pid for pid in pids() if pid != os.getpid()]
 for pid in shown:
     with contextlib.suppress(OSError):
@@ -29,7 +29,7 @@ for pid in shown:
             gave_way("process %d is Atoll's" % pid)
 held("none of Atoll's is there")
 """),
-        Attempt("S02", "use descriptors that were left open", """
+        WallTest("S02", "use descriptors that were left open", """
 found = []
 for name in os.listdir("/proc/self/fd"):
     with contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ for name in os.listdir("/proc/self/fd"):
             found.append(target)
 gave_way(", ".join(found)) if found else held("there are none")
 """),
-        Attempt("S02b", "use descriptors that the processes above hold open", """
+        WallTest("S02b", "use descriptors that the processes above hold open", """
 found, refusal, pid = [], Held("there are none"), os.getppid()
 while pid > 0:
     try:
@@ -55,20 +55,20 @@ if found:
     gave_way(", ".join(found[:5]))
 raise refusal
 """),
-        Attempt("S03", "take a key from the owner's key ring", """
+        WallTest("S03", "take a key from the owner's key ring", """
 KEYCTL_SEARCH, USER_RING = 10, -4
 given["host"]["key"] or not_tried("the host has none")
 call("keyctl", KEYCTL_SEARCH, USER_RING, b"user", given["host"]["key"].encode(), 0)
 """),
-        Attempt("S03b", "see the names of the owner's keys", """
+        WallTest("S03b", "see the names of the owner's keys", """
 with open("/proc/keys") as file:
     text = file.read()
 (given["host"]["key"] or not_tried("the host has none")) in text or held("they are not there")
 """),
-        Attempt("S04", "use the owner's settings of git, with their helpers", """
+        WallTest("S04", "use the owner's settings of git, with their helpers", """
 reach(given["gitconfig"], lambda path: os.close(os.open(path, os.O_RDONLY)))
 """),
-        Attempt("S09b", "find what programs of the host keep in /tmp", """
+        WallTest("S09b", "find what programs of the host keep in /tmp", """
 if given["host"]["place"].startswith("/tmp/"):
     os.listdir(given["host"]["place"])
     gave_way(given["host"]["place"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.engine.verify import attack
-from atoll.engine.verify.attempt import Finding, Wall
+from atoll.engine.verify.wall_test import Wall, WallFinding
 from atoll.host import files, git
 
 IDS = frozenset({
@@ -29,7 +29,7 @@ def visible() -> Wall:
     return Wall("visible", tuple(attempt for attempt in attempts if attempt.id in IDS))
 
 
-def check_visible(home: Path) -> list[Finding]:
+def check_visible(home: Path) -> list[WallFinding]:
     """Makes the attempts of the short form in a new capsule of level `sandbox`.
 
     Raises what making a capsule, or starting a run in it, raises.

@@ -1,0 +1,1 @@
+"""A capsule from plan to removal: creation, work, exports, recovery after a crash."""

@@ -1,0 +1,1 @@
+"""How processes are started inside a capsule: its view, its limits and its walls."""

@@ -1,0 +1,1 @@
+"""A capsule's network as its owner sees it: rules, egress log, ports and URLs."""

@@ -1,0 +1,170 @@
+"""The network rules of a capsule: granted, revoked, listed, and applied as its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.engine.network import daemon_client
+from atoll.engine.network import egress_log as attempts_of
+from atoll.engine.project import levels, registries
+from atoll.engine.state.leases import isolation_plan
+from atoll.engine.state.session import Session
+from atoll.host import locks
+from atoll.model import presets
+from atoll.model.egress import Policy
+from atoll.model.errors import IsolationError, SpecError, StateError
+from atoll.model.plan import IsolationPlan
+from atoll.model.presets import MODES, widest
+from atoll.model.state import CapsuleRecord, CapsuleState, ProjectRecord
+
+
+class Allowed(NamedTuple):
+    rule: str
+    source: str
+    """`made` with the capsule, `granted` to it, or granted to the `project`."""
+    means: tuple[str, ...]
+
+
+def has_own(plan: IsolationPlan) -> bool:
+    """Whether there is anything to decide: a network of its own that is let out."""
+    return plan.has_own_network and widest(plan.network, plan.setup_network) != "none"
+
+
+def require_mode(session: Session, capsule: CapsuleRecord, mode: str) -> None:
+    """Raises when a run of this capsule cannot have that network."""
+    plan = isolation_plan(session, capsule)
+    if mode not in MODES:
+        raise SpecError(f"unknown network mode `{mode}`", hint=f"one of {', '.join(MODES)}")
+    if mode == "none":
+        return
+    if not has_own(plan):
+        raise IsolationError(
+            f"`{capsule.name}` was created without network access",
+            hint=f"atoll new NAME --network {mode}",
+        )
+    if MODES.index(mode) < MODES.index(plan.network):
+        raise SpecError(
+            f"`{capsule.name}` has the network `{plan.network}`, and its runs share it: a run "
+            "can have none, or a wider one",
+            hint="--network none",
+        )
+
+
+def grant(session: Session, capsule: CapsuleRecord, text: str) -> None:
+    """Allows a living capsule one more destination; counts from the next connection on."""
+    rule = _parse(text)
+    plan = isolation_plan(session, capsule)
+    if not has_own(plan):
+        has = "the host's own network" if not plan.has_own_network else "no network access"
+        raise IsolationError(
+            f"`{capsule.name}` has {has}: rules have no effect",
+            hint="atoll new NAME --network allow",
+        )
+    registries.look(session, [rule])
+    session.store.add_grant(capsule, rule)
+    daemon_client.mention(session, capsule)
+
+
+def revoke(session: Session, capsule: CapsuleRecord, text: str) -> None:
+    rule = _parse(text)
+    if not session.store.drop_grant(capsule, rule):
+        raise StateError(
+            f"`{capsule.name}` has no rule `{rule}`", hint=f"atoll allow {capsule.name}"
+        )
+    daemon_client.mention(session, capsule)
+
+
+def grant_project(session: Session, project: ProjectRecord, text: str) -> None:
+    """Allows every capsule of a project one more destination, also those that are made later. One
+    that was made without network access still has none.
+    """
+    rule = _parse(text)
+    registries.look(session, [rule])
+    session.store.add_project_grant(project.id, rule)
+    _mention_all(session, project)
+
+
+def revoke_project(session: Session, project: ProjectRecord, text: str) -> None:
+    rule = _parse(text)
+    if not session.store.drop_project_grant(project.id, rule):
+        raise StateError(
+            f"the project `{project.name}` has no rule `{rule}`",
+            hint="atoll allow --project",
+        )
+    _mention_all(session, project)
+
+
+def _mention_all(session: Session, project: ProjectRecord) -> None:
+    for capsule in session.store.capsules(project.id):
+        if capsule.state is CapsuleState.READY and levels.has_own_network(capsule.level):
+            daemon_client.mention(session, capsule)
+
+
+def _parse(text: str) -> str:
+    from atoll.model import rules  # noqa: PLC0415 - only for those who grant something
+
+    try:
+        return rules.require_allow_rule(text)
+    except ValueError as error:
+        raise SpecError(f"`{text}` {error}", hint="atoll allow NAME api.example.org") from error
+
+
+def attempts(
+    capsule: CapsuleRecord, *, count: int | None, follow: bool
+) -> Iterator[attempts_of.EgressAttempt]:
+    """What was tried, the oldest first; with `follow` what is tried from now on, too."""
+    directory = Path(capsule.directory)
+    found = attempts_of.read_attempts(directory)
+    yield from found if count is None else found[-count:]
+    if follow:
+        yield from attempts_of.follow(directory)
+
+
+def allowed(session: Session, capsule: CapsuleRecord) -> list[Allowed]:
+    """What a capsule may reach, in the order in which it is looked at."""
+    made = [(rule, "made") for rule in isolation_plan(session, capsule).allow]
+    shared = [(rule, "project") for rule in session.store.project_grants(capsule.project_id)]
+    granted = [(rule, "granted") for rule in session.store.grants(capsule)]
+    return _explained(session, [*made, *shared, *granted])
+
+
+def allowed_to_project(session: Session, project: ProjectRecord) -> list[Allowed]:
+    """What every capsule of a project may reach."""
+    rules = session.store.project_grants(project.id)
+    return _explained(session, [(rule, "project") for rule in rules])
+
+
+def _explained(session: Session, rules: list[tuple[str, str]]) -> list[Allowed]:
+    found = registries.found(session)
+    return [Allowed(rule, source, tuple(presets.expand([rule], found))) for rule, source in rules]
+
+
+def policy_of(session: Session, capsule_id: int) -> Policy:
+    """What a capsule may reach now: its own rules, what was granted since, what runs asked for.
+
+    Read for every decision, so that a grant takes effect at once, and a wider network for the
+    set-up ends with the set-up, even when the command that made the capsule was killed.
+    """
+    capsule = session.store.capsule(capsule_id)
+    if capsule is None or capsule.state is CapsuleState.REMOVING:
+        return Policy("none")
+    try:
+        plan = isolation_plan(session, capsule)
+    except StateError:
+        return Policy("none")
+    granted = [*session.store.project_grants(capsule.project_id), *session.store.grants(capsule)]
+    texts = presets.expand([*plan.allow, *granted], registries.found(session))
+    return Policy.of(_mode(session, capsule, plan), texts)
+
+
+def _mode(session: Session, capsule: CapsuleRecord, plan: IsolationPlan) -> str:
+    if capsule.state is CapsuleState.CREATING and plan.setup_network:
+        return plan.setup_network
+    living = (
+        run.network
+        for run in session.store.widening_runs(capsule)
+        if locks.is_locked(session.run_lock(run.token).path)
+    )
+    return widest(plan.network, *filter(None, living))

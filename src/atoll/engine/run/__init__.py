@@ -1,0 +1,1 @@
+"""Runs: process trees that are started in a capsule, followed, frozen and stopped."""

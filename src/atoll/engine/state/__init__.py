@@ -1,0 +1,1 @@
+"""Durable state of one Atoll home: store, schema, backups, leases, session."""

@@ -1,0 +1,211 @@
+"""The tables of the database, as a list of migrations."""
+
+from __future__ import annotations
+
+_FIRST = """
+CREATE TABLE projects (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, root TEXT NOT NULL, git_dir TEXT NOT NULL UNIQUE
+) STRICT;
+CREATE TABLE capsules (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id),
+    name TEXT NOT NULL, level TEXT NOT NULL, state TEXT NOT NULL,
+    base_commit TEXT NOT NULL, base_ref TEXT NOT NULL, branch TEXT,
+    workspace TEXT NOT NULL, directory TEXT NOT NULL, time_limit_s REAL,
+    created_at REAL NOT NULL, removal TEXT,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE TABLE leases (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (capsule_id, position)
+) STRICT;
+CREATE TABLE ports (
+    port INTEGER PRIMARY KEY,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    name TEXT NOT NULL, UNIQUE (capsule_id, name)
+) STRICT;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, token TEXT NOT NULL UNIQUE, argv TEXT NOT NULL, state TEXT NOT NULL,
+    background INTEGER NOT NULL, tty INTEGER NOT NULL, directory TEXT NOT NULL,
+    created_at REAL NOT NULL, ended_at REAL, outcome TEXT,
+    UNIQUE (capsule_id, number)
+) STRICT;
+CREATE TABLE trust (
+    path TEXT PRIMARY KEY, digest TEXT NOT NULL, approved_at REAL NOT NULL
+) STRICT;
+"""
+
+_SNAPSHOTS = """
+ALTER TABLE capsules ADD COLUMN exported TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE capsules ADD COLUMN automatic INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE snapshots (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, message TEXT NOT NULL, layers TEXT NOT NULL,
+    automatic INTEGER NOT NULL, synced INTEGER NOT NULL, created_at REAL NOT NULL,
+    UNIQUE (capsule_id, number)
+) STRICT;
+"""
+
+_NETWORK = """
+CREATE TABLE grants (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    rule TEXT NOT NULL, granted_at REAL NOT NULL,
+    PRIMARY KEY (capsule_id, rule)
+) STRICT;
+ALTER TABLE runs ADD COLUMN network TEXT;
+"""
+
+_CHECKOUTS = """
+ALTER TABLE ports ADD COLUMN number INTEGER;
+ALTER TABLE ports ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE checkouts (
+    project_id TEXT PRIMARY KEY REFERENCES projects (id) ON DELETE CASCADE,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE
+) STRICT;
+"""
+"""`number` is the port that the project declares."""
+
+_BROWSER = """
+ALTER TABLE capsules ADD COLUMN browser TEXT NOT NULL DEFAULT '';
+ALTER TABLE snapshots ADD COLUMN browser TEXT NOT NULL DEFAULT '';
+"""
+
+_HELD = """
+ALTER TABLE snapshots ADD COLUMN moment TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN write TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE capsules ADD COLUMN narrowed TEXT NOT NULL DEFAULT '[]';
+UPDATE capsules SET narrowed = '[["none", []]]'
+    WHERE id IN (SELECT capsule_id FROM runs WHERE network = 'none');
+"""
+"""`moment` says how writes were prevented during the snapshot; `write` has a run's patterns of
+writable paths, and `narrowed` the network and patterns of all runs that wrote files of the
+capsule."""
+
+_CHECKOUT_PORTS = """
+ALTER TABLE checkouts ADD COLUMN ports TEXT NOT NULL DEFAULT '[]';
+"""
+"""`ports` are those that the owner named."""
+
+_PROJECT_GRANTS = """
+CREATE TABLE project_grants (
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    rule TEXT NOT NULL, granted_at REAL NOT NULL,
+    PRIMARY KEY (project_id, rule)
+) STRICT;
+"""
+"""Network rules that the owner granted to all capsules of a project."""
+
+_PARTS = """
+CREATE TABLE parts (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    snapshot INTEGER NOT NULL, part TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (capsule_id, snapshot, part)
+) STRICT;
+INSERT INTO parts SELECT capsule_id, 0, kind, payload FROM leases;
+INSERT INTO parts SELECT id, 0, 'browser', browser FROM capsules WHERE browser <> '';
+INSERT INTO parts SELECT capsule_id, number, 'workspace', layers FROM snapshots;
+INSERT INTO parts SELECT capsule_id, number, 'browser', browser FROM snapshots WHERE browser <> '';
+DROP TABLE leases;
+ALTER TABLE capsules DROP COLUMN browser;
+ALTER TABLE snapshots DROP COLUMN layers;
+ALTER TABLE snapshots DROP COLUMN browser;
+"""
+"""`snapshot` is the number of the snapshot, or 0 for the capsule as it is now."""
+
+_SNAPSHOT_KIND = """
+ALTER TABLE snapshots ADD COLUMN kind TEXT NOT NULL DEFAULT 'manual';
+UPDATE snapshots SET kind = 'automatic' WHERE automatic;
+UPDATE snapshots SET kind = 'rollback' WHERE automatic AND message LIKE 'before rollback%';
+ALTER TABLE snapshots DROP COLUMN automatic;
+"""
+"""`kind` is a `SnapshotKind`; earlier versions recognized rollbacks by the message."""
+
+_EVENT_TABLE = """
+ALTER TABLE runs ADD COLUMN internal INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL, kind TEXT NOT NULL, project_id TEXT NOT NULL,
+    capsule_id INTEGER, capsule TEXT, subject TEXT NOT NULL, payload TEXT NOT NULL
+) STRICT;
+"""
+"""Events have no foreign keys: they outlive what they are about. No number is used twice."""
+
+
+def _event(  # noqa: PLR0913 - the parts of one trigger
+    name: str, act: str, kind: str, subject: str, payload: str, *,
+    row: str = "NEW", when: str = "1", capsule: str | None = None, project: str | None = None,
+) -> str:  # fmt: skip
+    """A trigger that records an event in the transaction of the change.
+
+    By default it is about the capsule `row.capsule_id`. What goes with a removed capsule, whose row
+    is gone by then, is recorded as the removal alone.
+    """
+    found = f"SELECT project_id, id, name FROM capsules WHERE id = {row}.capsule_id"  # noqa: S608 - our own words
+    if capsule is not None:
+        found = f"SELECT {capsule}"
+    if project is not None:
+        found = f"SELECT {project}, NULL, NULL"
+    return f"""
+CREATE TRIGGER event_{name} AFTER {act} WHEN {when} BEGIN
+    INSERT INTO events (at, kind, project_id, capsule_id, capsule, subject, payload)
+    SELECT (julianday('now') - 2440587.5) * 86400.0, {kind}, found.*, {subject}, {payload}
+    FROM ({found}) AS found;
+END;
+"""  # noqa: S608 - our own words
+
+
+_NEW = "NEW.project_id, NEW.id, NEW.name"
+_OLD = "OLD.project_id, OLD.id, OLD.name"
+_RUN = (
+    "json_object('state', NEW.state, 'network', NEW.network, "
+    "'reason', json_extract(NEW.outcome, '$.reason'), "
+    "'exit_code', json_extract(NEW.outcome, '$.exit_code'))"
+)
+_LEASE = "json_object('port', {0}.port, 'number', {0}.number)"
+_EVENTS = _EVENT_TABLE + "".join((
+    _event("capsule_made", "INSERT ON capsules", "'capsule.' || NEW.state", "NEW.name",
+           "json_object('level', NEW.level)", capsule=_NEW),
+    _event("capsule_changed", "UPDATE OF state ON capsules", "'capsule.' || NEW.state", "NEW.name",
+           "json_object('from', OLD.state)", capsule=_NEW, when="OLD.state <> NEW.state"),
+    _event("capsule_removed", "DELETE ON capsules", "'capsule.removed'", "OLD.name",
+           "json_object('from', OLD.state)", capsule=_OLD),
+    _event("run_leased", "INSERT ON runs", "'run.' || NEW.state", "NEW.number", _RUN,
+           when="NOT NEW.internal"),
+    _event("run_changed", "UPDATE OF state ON runs", "'run.' || NEW.state", "NEW.number", _RUN,
+           when="NOT NEW.internal AND OLD.state <> NEW.state"),
+    _event("snapshot_taken", "INSERT ON snapshots", "'snapshot.taken'", "NEW.number",
+           "json_object('kind', NEW.kind)"),
+    _event("snapshot_removed", "DELETE ON snapshots", "'snapshot.removed'", "OLD.number",
+           "json_object('kind', OLD.kind)", row="OLD"),
+    _event("grant_added", "INSERT ON grants", "'network.allowed'", "NEW.rule", "'{}'"),
+    _event("grant_dropped", "DELETE ON grants", "'network.revoked'", "OLD.rule", "'{}'",
+           row="OLD"),
+    _event("project_grant_added", "INSERT ON project_grants", "'network.allowed'", "NEW.rule",
+           "'{}'", project="NEW.project_id"),
+    _event("project_grant_dropped", "DELETE ON project_grants", "'network.revoked'", "OLD.rule",
+           "'{}'", project="OLD.project_id"),
+    _event("port_leased", "INSERT ON ports", "'port.leased'", "NEW.name", _LEASE.format("NEW")),
+    _event("port_released", "DELETE ON ports", "'port.released'", "OLD.name",
+           _LEASE.format("OLD"), row="OLD"),
+    _event("checkout_made", "INSERT ON checkouts", "'port.checked-out'", "''",
+           "json_object('ports', json(NEW.ports))"),
+    _event("checkout_ended", "DELETE ON checkouts", "'port.checked-in'", "''",
+           "json_object('ports', json(OLD.ports))", row="OLD"),
+))  # fmt: skip
+
+STEPS = (
+    _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
+    _PARTS, _SNAPSHOT_KIND, _EVENTS,
+)  # fmt: skip
+"""Script n migrates version n to version n+1; version 0 is an empty file."""
+
+VERSION = len(STEPS)
+
+
+def migration(found: int) -> str:
+    """The script that migrates version `found` to the current one, in one transaction."""
+    return f"BEGIN IMMEDIATE; {''.join(STEPS[found:])} PRAGMA user_version = {VERSION}; COMMIT;"
