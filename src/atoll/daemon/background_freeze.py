@@ -17,7 +17,7 @@ _SPARE_BYTES = 2 << 30
 
 
 def main() -> None:
-    """`HOME ROOT PARENT`, as `atoll.daemon.watching` starts it."""
+    """`HOME ROOT PARENT`, as `atoll.daemon.checkout_watcher` starts it."""
     home, root, parent = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if not calls.die_with_parent(signal.SIGKILL, parent):
         return

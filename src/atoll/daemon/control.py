@@ -1,4 +1,4 @@
-"""What the daemon is asked over its socket: one JSON object in, one out."""
+"""The daemon's control socket: one request in, one reply out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
-from atoll.daemon.setbacks import SCARCE, SETBACKS
-from atoll.keeper import asking, wire
-from atoll.keeper.peers import Origin
+from atoll.daemon.resource_errors import SCARCE, SETBACKS
+from atoll.keeper import requests, wire
+from atoll.keeper.peer_check import Origin
+from atoll.model.daemon_messages import DaemonReply, DaemonRequest, encode_reply, parse_request
 from atoll.model.errors import AtollError
 from atoll.version import DAEMON_REVISION, __version__
 
@@ -20,16 +21,16 @@ _RETRY_S = 0.1
 _BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP)
 """Of the listener itself; everything else concerns one client, or passes."""
 
-Handler = Callable[[dict[str, object]], Awaitable[dict[str, object]]]
+Answer = Callable[[DaemonRequest], Awaitable[DaemonReply]]
 
 
 class Control:
-    """Serves whoever may: the owner of the home, and root. Each request is one task."""
+    """Serves the owner of the home, and root. Each client is one task."""
 
-    def __init__(self, listener: socket.socket, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, listener: socket.socket, answer: Answer) -> None:
         self._listener = listener
-        self._handlers = handlers
-        # What is behind walls lives in a pid namespace of its own, and is not answered.
+        self._respond = answer
+        # Processes in a sandbox are in another pid namespace, and get no answer.
         self._origin = Origin(is_strict=False)
         self._reserve: list[int] = []
         """Descriptors that are closed to accept a client when no others are left."""
@@ -81,25 +82,22 @@ class Control:
             client.setblocking(False)  # noqa: FBT003
             while True:
                 try:
-                    payload = await loop.sock_recv(client, asking.MAX_BYTES)
+                    payload = await loop.sock_recv(client, requests.MAX_BYTES)
                     if not payload:
                         return
                     answer = await self._answer(wire.parse_json(payload))
-                    # So that who asks need not ask first who answers.
-                    asking.send(client, {**answer, **_BUILD})
+                    # Every reply names the version, so that clients need no second request.
+                    requests.send(client, {**answer, **_BUILD})
                 except (OSError, wire.WireError, MemoryError):
                     return
 
-    async def _answer(self, request: dict[str, object]) -> dict[str, object]:
-        handler = self._handlers.get(str(request.get("do")))
-        if handler is None:
-            return {"error": f"the daemon cannot `{request.get('do')}`", "kind": "spec"}
+    async def _answer(self, value: dict[str, object]) -> dict[str, object]:
         try:
-            return await handler(request)
+            return encode_reply(await self._respond(parse_request(value)))
         except AtollError as error:
             return {"error": error.message, "kind": error.kind, "hint": error.hint}
         except (*SETBACKS, LookupError, TypeError, ValueError) as error:
-            told = {"message": f"the request `{request.get('do')}` failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)
-            text = f"the daemon failed over `{request.get('do')}`: {error}"
+            context = {"message": f"the request `{value.get('do')}` failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            text = f"the daemon failed over `{value.get('do')}`: {error}"
             return {"error": text, "kind": "driver", "hint": "atoll daemon logs"}

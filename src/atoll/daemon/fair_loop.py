@@ -57,11 +57,6 @@ def enter_share(share: LoopShare) -> None:
     _SHARE.set(share)
 
 
-def current_share() -> LoopShare | None:
-    """The share that the running callback belongs to."""
-    return _SHARE.get(None)
-
-
 class FairQueue:
     """Takes the place of the loop's queue of ready callbacks, a `collections.deque`.
 

@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
-from atoll.engine import daemons
+from atoll.engine.network import daemon_client
 from atoll.host.procfs import is_stopped
 from atoll.keeper import calls, wire
 from atoll.model.errors import StateError
 
 LOG_LIMIT_BYTES = 4 << 20
 _GIVEN_UP = 3
-"""How a worker ends that shall not be born anew: it was told to, or nothing needs it."""
+"""The exit code of a worker that is not to be restarted: it was stopped, or nothing needs it."""
 _STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PAUSE_S = 0.3
 _REST_S = 10.0
@@ -38,14 +38,14 @@ _DUMP_S = 2.0
 
 
 def main() -> None:
-    """`HOME LOCK_FD`, as `atoll.engine.daemons` starts it."""
+    """`HOME LOCK_FD`, as `atoll.engine.network.daemon_client` starts it."""
     home, lock_fd = Path(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(lock_fd, False)  # noqa: FBT003
-    directory = daemons.directory_of(home)
+    directory = daemon_client.directory_of(home)
     _take_log(directory)
     calls.name_process("atoll-daemon")
     _raise_limits()
-    listener = wire.listen(directory, daemons.SOCKET, socket.SOCK_SEQPACKET)
+    listener = wire.listen(directory, daemon_client.SOCKET, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
     failures, is_short = 0, False
     while failures < _MOST_FAILURES:
@@ -71,16 +71,16 @@ def main() -> None:
         failures = failures + 1 if lived_s < _REST_S else 0
         if signal.sigtimedwait(_STOP, _PAUSE_S * failures):
             break
-    # Whoever needs a daemon next starts a new one, of the version that is there by then.
-    wire.remove(directory, daemons.SOCKET)
-    daemons.lock_of(home).path.unlink(missing_ok=True)
+    # The next command that needs a daemon starts one, of the version installed by then.
+    wire.remove(directory, daemon_client.SOCKET)
+    daemon_client.lock_of(home).path.unlink(missing_ok=True)
 
 
 def _take_log(directory: Path) -> None:
-    path = directory / daemons.LOG
+    path = directory / daemon_client.LOG
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-        os.replace(path, path.with_name(f"{daemons.LOG}.old"))
+        os.replace(path, path.with_name(f"{daemon_client.LOG}.old"))
     handle = os.open(path, flags, 0o600)
     for number in (1, 2):
         os.dup2(handle, number)
@@ -111,7 +111,7 @@ def _fork_worker(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> i
             # Another version has taken the home over: the next command starts its own daemon.
             _say(str(error))
             code = _GIVEN_UP
-        except BaseException as error:  # noqa: BLE001 - a crash is told, and then is one
+        except BaseException as error:  # noqa: BLE001 - a crash is logged, then raised
             import traceback  # noqa: PLC0415
 
             _say("".join(traceback.format_exception(error)))

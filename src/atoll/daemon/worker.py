@@ -1,4 +1,4 @@
-"""The worker: finds the capsules that live, and looks after them until nothing needs it."""
+"""The worker process: serves all active capsules until nothing needs it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from atoll.daemon.capsules import Capsules
+from atoll.daemon.checkout_watcher import CheckoutWatcher
 from atoll.daemon.control import Control
 from atoll.daemon.fair_loop import FairLoop
 from atoll.daemon.heartbeat import Heartbeat
+from atoll.daemon.holder_network import HolderNetwork
 from atoll.daemon.memory import MemoryTrimmer
-from atoll.daemon.ports.admission import ADMISSION
-from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.ports.checkout_ports import parse_named
+from atoll.daemon.ports.host_listeners import ADMISSION
+from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
-from atoll.daemon.watching import Watching
-from atoll.engine.session import open_session
+from atoll.daemon.served_capsules import ServedCapsules
+from atoll.engine.state.session import open_session
+from atoll.model import daemon_messages as messages
+
+if TYPE_CHECKING:
+    from atoll.model.shapes import DaemonStatusShape
 
 IDLE_S = 300.0
 """How long a daemon stays that looks after nothing."""
@@ -27,7 +34,7 @@ _LOOK_S = 5.0
 
 
 def work(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> None:
-    """Until it is told to end, or nothing has needed it for a while.
+    """Runs until it is stopped, or until nothing has needed it for a while.
 
     Raises StateError when another version of Atoll has taken the home over.
     """
@@ -41,22 +48,14 @@ class Worker:
         ADMISSION.configure(home)
         self._publisher = Publisher(self._session)
         self._router = Router(self._publisher)
-        self._capsules = Capsules(self._session, self._publisher)
-        self._watching = Watching(self._session)
+        self._capsules = ServedCapsules(
+            self._session, self._publisher, lambda capsule: HolderNetwork(capsule.directory)
+        )
+        self._watching = CheckoutWatcher(self._session)
         self._home = _identify(home)
         self._ending = asyncio.Event()
         self._began_at = time.time()
-        self._control = Control(
-            listener,
-            {
-                "status": self._status,
-                "stop": self._stop,
-                **self._capsules.handlers(),
-                **self._publisher.handlers(),
-                **self._router.handlers(),
-                **self._watching.handlers(),
-            },
-        )
+        self._control = Control(listener, self._answer)
 
     async def serve(self, heartbeat: Heartbeat) -> None:
         loop = asyncio.get_running_loop()
@@ -107,19 +106,39 @@ class Worker:
             # It could not be looked at, which says nothing about it.
             return True
 
-    async def _status(self, request: dict[str, object]) -> dict[str, object]:
-        del request
+    async def _answer(  # noqa: PLR0911 - one per request
+        self, request: messages.DaemonRequest
+    ) -> messages.DaemonReply:
+        match request:
+            case messages.StatusRequest():
+                return messages.StatusReply(self._status())
+            case messages.StopRequest():
+                self._ending.set()
+                return messages.DoneReply()
+            case messages.AttachRequest(capsule):
+                return await self._capsules.serve_capsule(capsule)
+            case messages.JournalRequest(capsule):
+                self._capsules.flush_journal(capsule)
+                return messages.DoneReply()
+            case messages.RouterRequest():
+                return await self._router.report()
+            case messages.PortsRequest(project, capsule_id):
+                return messages.PortsReply(await self._publisher.status(project, capsule_id))
+            case messages.CheckoutRequest(project, capsule_id, ports):
+                named = parse_named([*ports])
+                report = await self._publisher.checkout(project, capsule_id, named)
+                return messages.PortsReply(report)
+            case messages.ChangesRequest():
+                return await self._watching.changes(request)
+
+    def _status(self) -> DaemonStatusShape:
         return {
             "pid": os.getpid(),
             "since": self._began_at,
-            **self._capsules.status(),
-            **self._watching.status(),
+            "capsules": self._capsules.status(),
+            "watched": self._watching.watched(),
+            "freezing": self._watching.is_freezing,
         }
-
-    async def _stop(self, request: dict[str, object]) -> dict[str, object]:
-        del request
-        self._ending.set()
-        return {}
 
 
 def _identify(place: Path) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""A capsule's way out: who asks for what, by which name, and what comes of it."""
+"""Egress of capsules: proxy, transparent proxy, DNS, limits and the log of connections."""

@@ -1,4 +1,4 @@
-"""Connections to one place, as CONNECT, SOCKS5 and programs that know no proxy make them.
+"""Tunnels to one destination, from CONNECT, SOCKS5 and the transparent proxy.
 
 What is spoken in them must fit the port: on 443 TLS, whose hello names the place that was asked
 for; on 80 HTTP, each of whose requests does. On all other ports bytes are bytes.
@@ -9,56 +9,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from atoll.daemon.carrying import carry
-from atoll.daemon.egress import exchanges
-from atoll.daemon.egress.exchanges import HEAD_S, IDLE_S
-from atoll.daemon.egress.reaching import Refusal, Way
-from atoll.daemon.egress.streams import Stream
-from atoll.drivers.network import hello
-from atoll.drivers.network.hello import Hello, HelloReader
+from atoll.daemon.egress import http_requests
+from atoll.daemon.egress.dialer import Dialer, Refusal
+from atoll.daemon.egress.http_requests import HEAD_S, IDLE_S
+from atoll.daemon.relay import relay
+from atoll.daemon.streams import Stream
+from atoll.drivers.network import client_hello
+from atoll.drivers.network.client_hello import Hello, HelloReader
 from atoll.model.egress import Destination
 
 _TLS_PORT, _HTTP_PORT = 443, 80
 
 
 async def run_tunnel(
-    way: Way, client: Stream, wanted: Destination, *, via: str, granted: bytes = b""
+    dialer: Dialer, client: Stream, wanted: Destination, *, via: str, established: bytes = b""
 ) -> None:
     """Until it ends. `granted` tells the client that it may begin.
 
     Raises Refusal or UnreachableError only before that.
     """
-    way.require(wanted)
+    dialer.require(wanted)
     if wanted.port == _HTTP_PORT:
-        await client.send(granted)
-        await exchanges.serve_fixed(way, client, wanted, via)
+        await client.send(established)
+        await http_requests.serve_fixed(dialer, client, wanted, via)
         return
-    reached = await way.reach(wanted)
-    server = reached.stream
+    connection = await dialer.connect(wanted)
+    server = connection.stream
     with contextlib.closing(server.sock):
-        await client.send(granted)
-        if wanted.port == _TLS_PORT and not await _greets(way, client, wanted, via):
+        await client.send(established)
+        if wanted.port == _TLS_PORT and not await _greets(dialer, client, wanted, via):
             return
         if server.buffer:
             await client.send(server.take())
-        with way.noted(via, wanted, reached) as counts:
-            await carry(client.sock, server.sock, first=client.take(), idle_s=IDLE_S, counts=counts)
+        with dialer.noted(via, wanted, connection) as counts:
+            await relay(client.sock, server.sock, first=client.take(), idle_s=IDLE_S, counts=counts)
 
 
-async def _greets(way: Way, client: Stream, wanted: Destination, via: str) -> bool:
+async def _greets(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> bool:
     """Whether the client asks for the very place that it was let through to; if not, it was
-    told.
+    refused.
     """
     try:
-        require_agreement(way, await _read_hello(client), wanted)
+        require_agreement(dialer, await _read_hello(client), wanted)
     except ValueError as error:
         refusal = Refusal.because(wanted, f"port 443 is for TLS only: {error}")
     except Refusal as found:
         refusal = found
-        await client.send(hello.ALERT_DENIED)
+        await client.send(client_hello.ALERT_DENIED)
     else:
         return True
-    way.note_refusal(via, refusal)
+    dialer.note_refusal(via, refusal)
     return False
 
 
@@ -78,7 +78,7 @@ async def _read_hello(client: Stream) -> Hello:
         raise ValueError("its hello took too long") from None
 
 
-def require_agreement(way: Way, found: Hello, wanted: Destination) -> None:
+def require_agreement(dialer: Dialer, found: Hello, wanted: Destination) -> None:
     """Raises Refusal when TLS asks for another name than the connection did, or for none.
 
     Behind a bare address, which was allowed as such, any name that is allowed itself may be
@@ -93,4 +93,4 @@ def require_agreement(way: Way, found: Hello, wanted: Destination) -> None:
     if found.has_ech:
         raise Refusal.because(wanted, f"TLS hides whom it asks for behind {wanted.place}")
     if found.name is not None:
-        way.require(Destination(found.name, wanted.port))
+        dialer.require(Destination(found.name, wanted.port))

@@ -13,7 +13,7 @@ _MOST_LINKS = 100
 AGAIN_S = 2
 
 
-class Answer(NamedTuple):
+class Page(NamedTuple):
     """`links` are the URLs that would have been right, each with what is there."""
 
     status: int

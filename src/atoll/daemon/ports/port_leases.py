@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.daemon.ports.attached import Attached
-from atoll.engine import config, ports
-from atoll.engine.session import Session
+from atoll.daemon.ports.published_capsule import PublishedCapsule
+from atoll.engine.network import ports
+from atoll.engine.project import settings
+from atoll.engine.state.session import Session
 from atoll.model.errors import SpecError, StateError
-from atoll.model.state import Capsule, Project
+from atoll.model.state import CapsuleRecord, ProjectRecord
 
 MAX_PORTS = 64
 """Leases of one capsule: one that listens on thousands must not use up those of all others."""
@@ -27,7 +28,7 @@ RECYCLE_AFTER_S = 30.0
 """How long a lease outlives its listener when another port needs the room, so that the URL of a
 server that restarts stays the same."""
 FORGET_AFTER_S = 300.0
-"""How long it is kept while nobody needs the room."""
+"""How long it is kept while no other port needs the room."""
 COALESCE_S = 1.0
 """The least time between two transactions for undeclared ports of one capsule."""
 
@@ -45,7 +46,9 @@ class PortLeases:
         self._clock = clock
         self._files: dict[str, tuple[object, dict[str, int]]] = {}
 
-    async def update(self, one: Attached, capsule: Capsule, project: Project) -> Capsule:
+    async def update(
+        self, one: PublishedCapsule, capsule: CapsuleRecord, project: ProjectRecord
+    ) -> CapsuleRecord:
         """Leases a port for what listens and has none, within the bounds above. Returns the
         capsule as it is then.
 
@@ -71,22 +74,22 @@ class PortLeases:
         one.unpublished = missing - set(fresh.numbers.values())
         return fresh
 
-    def has_forgettable(self, one: Attached) -> bool:
+    def has_forgettable(self, one: PublishedCapsule) -> bool:
         """Whether a lease has been idle for so long that `update` gives it up."""
         return bool(one.leases_idle_for(FORGET_AFTER_S, self._clock()))
 
-    def _apply(self, capsule: Capsule, change: Change) -> Capsule:
+    def _apply(self, capsule: CapsuleRecord, change: Change) -> CapsuleRecord:
         ports.lease_more(self._session, capsule, change.lease, change.release)
         found = self._session.store.capsule(capsule.id)
         if found is None:
             raise StateError(f"the capsule `{capsule.name}` has been removed")
         return found
 
-    def _services(self, project: Project) -> dict[str, int]:
+    def _services(self, project: ProjectRecord) -> dict[str, int]:
         """The ports that the project file declares now; none when it cannot be read."""
         root = Path(project.root)
         try:
-            state = (root / config.FILE_NAME).stat()
+            state = (root / settings.FILE_NAME).stat()
         except OSError:
             return {}
         stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -94,14 +97,14 @@ class PortLeases:
         if known is None or known[0] != stamp:
             services: dict[str, int] = {}
             with suppress(SpecError, StateError):
-                file = config.load_config(root, self._session.owner).file
+                file = settings.load_config(root, self._session.owner).file
                 services = file.services if file is not None else {}
             self._files[project.id] = known = (stamp, services)
         return known[1]
 
 
 def plan_change(
-    capsule: Capsule,
+    capsule: CapsuleRecord,
     missing: Collection[int],
     services: Mapping[str, int],
     idle: Collection[str],

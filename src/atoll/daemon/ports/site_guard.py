@@ -15,10 +15,10 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from atoll.daemon.carrying import CHUNK_BYTES, carry, pour
-from atoll.daemon.ports.pages import Answer
+from atoll.daemon.ports.pages import Page
+from atoll.daemon.relay import CHUNK_BYTES, relay, relay_one_way
+from atoll.drivers.network import http1
 
-HEAD_BYTES = 1 << 16
 _HEAD_S = 15.0
 """How long the head of a request may take from its first byte."""
 _CLIENT_FIRST_S = 0.1
@@ -36,7 +36,7 @@ _TLS = b"\x16\x03"
 _TLS_HEAD_BYTES = 5
 _START_BYTES = 16
 """More than the longest method."""
-_REFUSAL = Answer(421, "this port does not answer to the name of a capsule", "atoll ports")
+_REFUSAL = Page(421, "this port does not answer to the name of a capsule", "atoll ports")
 
 
 class ForeignSiteError(Exception):
@@ -63,7 +63,7 @@ def is_complete(data: bytes | bytearray, seen: int = 0) -> bool:
         if line >= 0 and not _REQUEST.fullmatch(data, 0, line):
             return True
     end = _END.search(data, max(0, seen - 2))
-    if end is None and len(data) > HEAD_BYTES:
+    if end is None and len(data) > http1.MAX_HEAD_BYTES:
         raise ForeignSiteError(is_http=True)
     if end is not None:
         _require_no_site(data[: end.start()])
@@ -111,7 +111,7 @@ def _names_capsule(data: bytes | bytearray) -> bool:
     )
 
 
-async def lead_guarded(client: socket.socket, server: socket.socket) -> None:
+async def forward_guarded(client: socket.socket, server: socket.socket) -> None:
     """Carries a connection both ways unless it begins with the name of a capsule.
 
     Both sockets must be non-blocking. OSError when one side was lost before it could be judged;
@@ -120,7 +120,7 @@ async def lead_guarded(client: socket.socket, server: socket.socket) -> None:
     try:
         if await _client_is_first(client, server):
             first = await _receive_first(client)
-            await carry(client, server, first=first)
+            await relay(client, server, first=first)
         else:
             await _carry_server_first(client, server)
     except ForeignSiteError as error:
@@ -187,15 +187,15 @@ async def _receive_first(client: socket.socket) -> bytes:
 
 async def _carry_server_first(client: socket.socket, server: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    back = loop.create_task(pour(server, client))
-    receiving = loop.create_task(_receive_first(client))
-    tasks: list[asyncio.Task[Any]] = [back, receiving]
+    back = loop.create_task(relay_one_way(server, client))
+    first = loop.create_task(_receive_first(client))
+    tasks: list[asyncio.Task[Any]] = [back, first]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if back.done():
             # Raises when the server was lost: then the client need not say anything.
             back.result()
-        there = loop.create_task(pour(client, server, first=await receiving))
+        there = loop.create_task(relay_one_way(client, server, first=await first))
         tasks.append(there)
         await asyncio.gather(back, there)
     finally:

@@ -1,4 +1,4 @@
-"""Where a connection that arrives on the host is led to."""
+"""The targets that connections to the host's ports are forwarded to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import socket
 from typing import NamedTuple, Protocol
 
 from atoll.host import tcp_diag
-from atoll.host.listening import family_of
-from atoll.model.state import Capsule
+from atoll.host.listening_sockets import family_of
+from atoll.model.state import CapsuleRecord
 
 LOOPBACK = ("127.0.0.1", "::1")
 DIAL_S = 10.0
@@ -41,7 +41,7 @@ class Network(Protocol):
     """A network that can be reached, whosever it is."""
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        """A connected, non-blocking socket. ConnectionError when nobody accepts there."""
+        """A connected, non-blocking socket. ConnectionError when nothing listens there."""
         ...
 
 
@@ -49,7 +49,7 @@ class Inside(Network, Protocol):
     """How a capsule's own network is reached."""
 
     @property
-    def capsule(self) -> Capsule: ...
+    def capsule(self) -> CapsuleRecord: ...
 
 
 class OnHost:
@@ -73,7 +73,7 @@ HOST = OnHost()
 
 
 class Target(NamedTuple):
-    """One port of a capsule; `addresses` are tried in order, none means that nobody listens."""
+    """One port of a capsule; `addresses` are tried in order, none means that nothing listens."""
 
     network: Network | None
     port: int
@@ -82,7 +82,7 @@ class Target(NamedTuple):
     """Whose share of the connections is used; 0 for none."""
 
     async def dial(self) -> socket.socket:
-        """ConnectionError when nobody accepts, TimeoutError when nobody answers."""
+        """ConnectionError when nothing listens, TimeoutError when there is no answer."""
         failure: OSError = ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
         if self.network is None:
             raise failure

@@ -1,19 +1,78 @@
-"""How many names one capsule may have looked up under a wildcard rule.
+"""What one capsule may use of the daemon, and which names it may look up.
 
-A lookup leaves the machine: whoever runs the name server of a zone below `*.example.org` reads the
-names that are asked for, and a name can carry data. An exact rule leaves nothing to choose, and so
-there is no limit under one. Where everything is open there is none either.
+Capsules share one event loop and one set of descriptors, so each has a limit that leaves room for
+the others. The limits outlive the listeners: a changed policy does not reset them.
+
+A lookup leaves the machine: the name servers of a zone below `*.example.org` see the names that are
+asked for, and a name can carry data. So the names under a wildcard rule are limited; an exact rule
+leaves nothing to choose, and where everything is open there is no limit either.
 """
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
-from atoll.daemon.egress.rates import Clock, TokenBucket
-from atoll.daemon.egress.world import KEPT_S
+from atoll.daemon.egress.host_network import KEPT_S
 from atoll.model.egress import Policy
+
+Clock = Callable[[], float]
+
+
+class TokenBucket:
+    """Holds up to `capacity` tokens, and gains `per_s` of them each second. Starts full."""
+
+    def __init__(self, capacity: float, per_s: float, clock: Clock = time.monotonic) -> None:
+        self._capacity = capacity
+        self._per_s = per_s
+        self._clock = clock
+        self._level = capacity
+        self._at = clock()
+
+    @property
+    def level(self) -> float:
+        """The tokens that are left; negative after `reserve` has lent some."""
+        now = self._clock()
+        self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
+        self._at = now
+        return self._level
+
+    def take(self, count: float = 1) -> bool:
+        """Takes `count` tokens, or none and returns False when there are not so many."""
+        if self.level < count:
+            return False
+        self._level -= count
+        return True
+
+    def reserve(self, count: float = 1) -> float:
+        """Takes `count` tokens in any case, and returns how many seconds to wait for them."""
+        self._level = self.level - count
+        return max(0.0, -self._level / self._per_s)
+
+
+class Pace:
+    """Delays work to a steady rate once a burst is used up.
+
+    Nobody is turned away here, so the callers bound how many wait at the same time.
+    """
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._bucket = TokenBucket(burst, per_s)
+
+    def reserve(self) -> float:
+        """Takes the next turn, and returns how many seconds to wait for it."""
+        return self._bucket.reserve()
+
+    async def wait(self) -> None:
+        """Returns when it is the caller's turn."""
+        delay_s = self.reserve()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+
 
 _HOUR_S = 3600.0
 
@@ -118,3 +177,54 @@ def _find_suffix(policy: Policy, name: str) -> str | None:
     if policy.mode != "allow" or any(rule.name == name for rule in policy.rules):
         return None
     return next((r.suffix for r in policy.rules if r.suffix and name.endswith(r.suffix)), None)
+
+
+MOST_CONNECTIONS = 1024
+_DESCRIPTORS_PER_CONNECTION = 2
+_OTHER_DESCRIPTORS = 2048
+"""For listeners, holders, published ports and files."""
+_FULL_CAPSULES = 8
+"""So many capsules can use up their connections at the same time and leave those free."""
+_FEWEST_CONNECTIONS = 32
+TURN_BURST, TURNS_PER_S = 1500, 200.0
+"""Connections, requests in plain HTTP and DNS questions."""
+NAME_BURST, NAMES_PER_S = 2000, 5.0
+"""New synthetic addresses. With 130,000 of them, none is used again within six hours."""
+
+
+def most_connections(descriptors: int) -> int:
+    """Of one capsule, where the daemon may have so many descriptors."""
+    shared = descriptors - _OTHER_DESCRIPTORS
+    fair = shared // (_DESCRIPTORS_PER_CONNECTION * _FULL_CAPSULES)
+    return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, fair))
+
+
+class EgressShare:
+    """Of one capsule."""
+
+    def __init__(
+        self,
+        *,
+        most: int | None = None,
+        turns: Pace | None = None,
+        wildcard_limits: WildcardLimits | None = None,
+    ) -> None:
+        """`most` connections may be alive at the same time."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = most_connections(descriptors) if most is None else most
+        self._alive = 0
+        self.turns = turns or Pace(TURN_BURST, TURNS_PER_S)
+        """Has to be waited for before a connection, a request or a question is looked at."""
+        self.names = NameLimits(wildcard_limits)
+        self.new_names = TokenBucket(NAME_BURST, NAMES_PER_S)
+
+    @property
+    def is_full(self) -> bool:
+        return self._alive >= self._most
+
+    def enter(self) -> None:
+        """Counts a connection until `leave`."""
+        self._alive += 1
+
+    def leave(self) -> None:
+        self._alive -= 1

@@ -2,7 +2,7 @@
 
 Law: what was read is written before more is read, so one connection never holds more than one
 chunk; a side that is full is waited for and never asked again and again. Small chunks are copied;
-a way on which chunks come full is carried by the kernel through a pipe.
+a direction in which chunks come full is spliced by the kernel through a pipe.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
-from atoll.daemon.pipes import SIZE_BYTES, Pipe, Pipes
+from atoll.daemon.splice_pipes import SIZE_BYTES, Pipe, Pipes
 
 CHUNK_BYTES = 1 << 16
 _HEAVY = 2
-"""So many full chunks in a row make a way go over to a pipe."""
+"""So many full chunks in a row make a direction switch to a pipe."""
 _LIGHT = 32
 """So many small ones in a row make it give the pipe back."""
 _TURN_BYTES = 1 << 19
 """After so many bytes other connections have their turn."""
 _SEND_BYTES = 1 << 17
-"""What a target may be ahead of its reader on a heavy way: with more, all of it would have left
-the processor's cache when it is read."""
+"""What a target may be ahead of its reader in a heavy direction: more of it would have left the
+processor's cache when it is read."""
 _RESET = struct.pack("ii", 1, 0)
 _WAIT = (BlockingIOError, InterruptedError)
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
@@ -36,7 +36,7 @@ PIPES = Pipes()
 
 
 class Counts:
-    """How many bytes went to the right, and how many came back."""
+    """Bytes sent to the right side, and received from it."""
 
     __slots__ = ("received", "sent")
 
@@ -45,20 +45,20 @@ class Counts:
         self.received = 0
 
 
-class Glance:
-    """Lets somebody hear what is carried, as long as they want to."""
+class Tap:
+    """Passes copied bytes to a callback, as long as one is set."""
 
-    __slots__ = ("hear",)
+    __slots__ = ("on_data",)
 
     def __init__(self) -> None:
-        self.hear: Callable[[bytes], None] | None = None
+        self.on_data: Callable[[bytes], None] | None = None
 
 
-_NOBODY = Glance()
+_NO_TAP = Tap()
 _NOTHING = memoryview(b"")
 
 
-async def carry(
+async def relay(
     left: socket.socket,
     right: socket.socket,
     *,
@@ -66,22 +66,22 @@ async def carry(
     idle_s: float | None = None,
     counts: Counts | None = None,
 ) -> None:
-    """Bytes both ways until both sides have ended; half-closes are passed on, and so is a reset.
+    """Relays both ways until both sides have ended; half-closes and resets are passed on.
 
     Both sockets must be non-blocking; both are closed, also when this is cancelled. `first` is
     sent to `right` before all else. With `idle_s` a connection on which nothing has moved for so
     long is over.
     """
     _send_at_once(left, right)
-    there, back = _Way(left, right, first), _Way(right, left)
+    there, back = _Direction(left, right, first), _Direction(right, left)
     try:
         with suppress(TimeoutError):
             await _until_over((there, back), idle_s)
     finally:
-        for way in (there, back):
-            way.release()
+        for direction in (there, back):
+            direction.release()
         if there.is_broken or back.is_broken:
-            _reset(left, right)
+            reset(left, right)
         left.close()
         right.close()
         if counts is not None:
@@ -89,60 +89,63 @@ async def carry(
             counts.received += back.count
 
 
-async def pour(
+async def relay_one_way(
     source: socket.socket,
     target: socket.socket,
     *,
     first: bytes = b"",
-    glance: Glance | None = None,
+    tap: Tap | None = None,
     passes_end: bool = True,
 ) -> int:
-    """One way only, `first` before all else, until `source` has ended; then `target` hears so,
-    unless it shall not.
+    """Relays one way, `first` before all else, until `source` has ended; then, with `passes_end`,
+    `target` is half-closed.
 
     Closes nothing. Returns how many bytes went. ConnectionError when either side broke.
     """
-    way = _Way(source, target, first, glance, passes_end=passes_end)
+    direction = _Direction(source, target, first, tap, passes_end=passes_end)
     try:
-        await _until_over((way,), None)
+        await _until_over((direction,), None)
     finally:
-        way.release()
-    if way.is_broken or way.is_deaf:
+        direction.release()
+    if direction.is_broken or direction.is_target_broken:
         raise ConnectionResetError(errno.ECONNRESET, "the connection broke")
-    return way.count
+    return direction.count
 
 
 def _send_at_once(*sockets: socket.socket) -> None:
-    """Nobody waits for more to send: what came in one piece goes on in one piece."""
+    """Disables Nagle's algorithm: what came in one piece is sent in one piece."""
     for sock in sockets:
         # A socket of another kind never waits; one that broke meanwhile says so when it is read.
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _reset(*sockets: socket.socket) -> None:
-    """Whoever lost the other side must not take what came for all that there was."""
+def reset(*sockets: socket.socket) -> None:
+    """Closes with RST, so that the peers do not take it for the end of a message."""
     for sock in sockets:
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        sock.close()
 
 
-async def _until_over(ways: tuple[_Way, ...], idle_s: float | None) -> None:
+async def _until_over(directions: tuple[_Direction, ...], idle_s: float | None) -> None:
     """TimeoutError when nothing moves for `idle_s`."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 
     def tell() -> None:
-        is_over = all(way.is_over for way in ways) or any(way.is_broken for way in ways)
+        is_over = all(direction.is_over for direction in directions) or any(
+            direction.is_broken for direction in directions
+        )
         if is_over and not over.done():
             over.set_result(None)
 
-    for way in ways:
-        way.start(tell)
+    for direction in directions:
+        direction.start(tell)
     if idle_s is None:
         return await over
     moved = -1
-    while moved != (now := sum(way.turns for way in ways)):
+    while moved != (now := sum(direction.turns for direction in directions)):
         moved = now
         # Judged once per period: a clock that is set again at each byte would cost more.
         await asyncio.wait({over}, timeout=idle_s)
@@ -151,13 +154,12 @@ async def _until_over(ways: tuple[_Way, ...], idle_s: float | None) -> None:
     raise TimeoutError
 
 
-class _Way:
+class _Direction:
     """One direction. `is_broken`: its source was lost; `is_deaf`: its target takes no more."""
 
     __slots__ = (
         "_fds",
         "_full",
-        "_glance",
         "_is_waiting",
         "_loop",
         "_passes_end",
@@ -166,13 +168,14 @@ class _Way:
         "_piped",
         "_small",
         "_source",
+        "_tap",
         "_target",
         "_tell",
         "count",
         "is_broken",
-        "is_deaf",
         "is_ended",
         "is_over",
+        "is_target_broken",
         "turns",
     )
 
@@ -181,12 +184,12 @@ class _Way:
         source: socket.socket,
         target: socket.socket,
         first: bytes = b"",
-        glance: Glance | None = None,
+        tap: Tap | None = None,
         *,
         passes_end: bool = True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._glance = glance or _NOBODY
+        self._tap = tap or _NO_TAP
         self._passes_end = passes_end
         self._source, self._target = source, target
         self._fds = (source.fileno(), target.fileno())
@@ -195,7 +198,7 @@ class _Way:
         self._piped = self._full = self._small = 0
         self._is_waiting = False
         self.count, self.turns = len(first), 0
-        self.is_ended = self.is_over = self.is_broken = self.is_deaf = False
+        self.is_ended = self.is_over = self.is_broken = self.is_target_broken = False
 
     def start(self, tell: Callable[[], None]) -> None:
         """`tell` is called when it is over."""
@@ -225,8 +228,8 @@ class _Way:
     def _read(self) -> int | None:
         """How much was read, 0 for the end; None when nothing was."""
         try:
-            # What somebody listens to is not left to the kernel; the pipe is empty here.
-            is_heard = self._pipe is None or self._glance.hear is not None
+            # Tapped bytes have to be copied; the pipe is empty here.
+            is_heard = self._pipe is None or self._tap.on_data is not None
             size = self._copy() if is_heard else self._fill_pipe()
         except _WAIT:
             return None
@@ -243,8 +246,8 @@ class _Way:
         self._pending = memoryview(data)
         size = len(data)
         self._full = self._full + 1 if size == CHUNK_BYTES else 0
-        if self._glance.hear is not None:
-            self._glance.hear(data)
+        if self._tap.on_data is not None:
+            self._tap.on_data(data)
         return size
 
     def _fill_pipe(self) -> int:
@@ -269,7 +272,7 @@ class _Way:
             return False
         except OSError:
             # Nobody takes it any more; what still comes back from there is worth having.
-            self.is_deaf = True
+            self.is_target_broken = True
             self._end()
             return False
         if self.is_ended:

@@ -4,7 +4,7 @@ Names, ports and numbers only; never a header, a path, a query or a body. It is 
 in lines per second, and a flood does not push out what was written before it: the first file is
 kept, equal refusals become one line with a count, and once the lines of a burst are used up,
 attempts of one kind are summed up in one line a minute. A journal that cannot be written is no
-reason to stop: what is missing is counted, and told once it can be written again.
+reason to stop: missing lines are counted, and the count is written once that works again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.daemon.egress.rates import Clock, TokenBucket
-from atoll.engine.attempts import FIRST, JOURNAL, MOST_BYTES, OLDER, Attempt
+from atoll.daemon.egress.limits import Clock, TokenBucket
+from atoll.engine.network.egress_log import FIRST, JOURNAL, MOST_BYTES, OLDER, EgressAttempt
 
 _GATHER_S = 1.0
 _FLOOD_GATHER_S = 60.0
@@ -42,7 +42,7 @@ class _Kind(NamedTuple):
     why: str
     ask: str = ""
 
-    def told(self) -> tuple[str, str, int, bool, str]:
+    def columns(self) -> tuple[str, str, int, bool, str]:
         """As an attempt begins, after its time."""
         return self.via, self.place, self.port, self.allowed, self.why
 
@@ -58,10 +58,10 @@ class _Sum:
         self.sent += sent
         self.received += received
 
-    def render(self, kind: _Kind, at: float) -> Attempt:
-        return Attempt(
+    def render(self, kind: _Kind, at: float) -> EgressAttempt:
+        return EgressAttempt(
             at,
-            *kind.told(),
+            *kind.columns(),
             sent=self.sent,
             received=self.received,
             took_s=0.0 if kind.allowed else None,
@@ -113,7 +113,7 @@ class Journal:
         """
         at, kind = time.time(), _Kind(via, place, port, allowed, why, ask)
         if not allowed:
-            self._refuse(kind, Attempt(at, *kind.told(), address, ask=ask))
+            self._refuse(kind, EgressAttempt(at, *kind.columns(), address, ask=ask))
             return 0
         # The line of its end is paid for with that of its beginning.
         if begun == _SUMMED or (not begun and not self._lines[True].take(2)):
@@ -122,10 +122,10 @@ class Journal:
         self._last_id += not begun
         number = begun or self._last_id
         took = None if took_s is None else round(took_s, 3)
-        self._write(Attempt(at, *kind.told(), address, sent, received, took, 1, number))
+        self._write(EgressAttempt(at, *kind.columns(), address, sent, received, took, 1, number))
         return number
 
-    def _refuse(self, kind: _Kind, attempt: Attempt) -> None:
+    def _refuse(self, kind: _Kind, attempt: EgressAttempt) -> None:
         known = self._sums[False]
         is_new = kind not in known and len(known) < _MOST_KINDS[False]
         if is_new and self._lines[False].take():
@@ -169,11 +169,11 @@ class Journal:
             os.close(self._handle)
             self._handle = None
 
-    def _write(self, attempt: Attempt) -> None:
+    def _write(self, attempt: EgressAttempt) -> None:
         line = attempt.render()
         if self._lost:
             why = "the journal could not be written"
-            lost = Attempt(attempt.at, "", _LOST, 0, allowed=False, why=why, times=self._lost)
+            lost = EgressAttempt(attempt.at, "", _LOST, 0, allowed=False, why=why, times=self._lost)
             # Perhaps only a part of a line found room: it ends here.
             line = b"\n" + lost.render() + line
         try:
@@ -203,5 +203,5 @@ class Journal:
 
 
 def _rest_of(kind: _Kind) -> _Kind:
-    """What all kinds are summed up as that are too many to be told apart."""
+    """What all kinds are summed up as that are too many to be listed."""
     return _Kind(kind.via, _REST, 0, kind.allowed, "too many different ones")

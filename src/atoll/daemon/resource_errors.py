@@ -1,7 +1,7 @@
 """Failures of the host that pass: no descriptors, memory, threads or disk space are left.
 
 A capsule of the same user can bring them about at will, so none of them may end the daemon: what
-failed is tried again, and the log tells of it once.
+failed is tried again and logged once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from atoll.engine.database import DamagedError
+from atoll.engine.state.database import DamagedError
 from atoll.model.errors import PrerequisiteError
 
 SETBACKS = (OSError, PrerequisiteError, DamagedError, MemoryError, RuntimeError)
@@ -32,7 +32,7 @@ SCARCE = frozenset(
 
 
 class Setbacks:
-    """Tells of failures of one activity, each once until it has passed."""
+    """Logs the failures of one activity, each once until it has passed."""
 
     def __init__(self, activity: str) -> None:
         self._activity = activity
@@ -43,8 +43,8 @@ class Setbacks:
         text = f"{type(error).__name__}: {error}"
         if text != self._told:
             self._told = text
-            told = {"message": f"{self._activity} failed; trying again", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)
+            context = {"message": f"{self._activity} failed; trying again", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     def clear(self) -> None:
         """The activity has succeeded."""

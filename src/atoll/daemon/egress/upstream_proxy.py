@@ -1,4 +1,4 @@
-"""The owner's own proxy, where the way out leads through one.
+"""The owner's own proxy, if the host connects through one.
 
 It is taken from the owner's environment. Its credentials are known here and nowhere else: they
 are in no text that this module makes, and never inside a capsule.

@@ -8,17 +8,17 @@ import socket
 from collections.abc import Iterable
 
 from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
-from atoll.daemon.ports.doors import Guests, Reception, lead, listen
+from atoll.daemon.ports.host_listeners import PortConnections, accept, forward_connection, listen
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 
 
-def carry_all(targets: Iterable[int]) -> None:
+def forward_all(targets: Iterable[int]) -> None:
     """Never returns. Prints one port for each target, in order; each has a share of the loop."""
 
     async def serve(sockets: list[socket.socket], port: int) -> None:
         enter_share(LoopShare())
-        guests, target = Guests(), Target(HOST, port, LOOPBACK[:1])
-        Reception(sockets, lambda client: guests.serve(lead(client, target)))
+        connections, target = PortConnections(), Target(HOST, port, LOOPBACK[:1])
+        accept(sockets, lambda client: connections.serve(forward_connection(client, target)))
         await asyncio.Event().wait()
 
     async def serve_all() -> None:

@@ -1,6 +1,6 @@
 """Watches the checkouts of projects in use, and freezes them in the background after changes.
 
-What is frozen ahead of time need not be frozen while somebody waits. It is done by one process at
+What is frozen ahead of time need not be frozen while a command waits. It is done by one process at
 a time, of the lowest priority, when a checkout has been quiet for a moment, and not when the disk
 is nearly full.
 """
@@ -13,14 +13,15 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from atoll.daemon.control import Handler
-from atoll.engine import watches
-from atoll.engine.session import Session
+from atoll.engine.history import checkout_watch
+from atoll.engine.state.session import Session
 from atoll.host.process import Companion, launch, own_environment
-from atoll.host.tree_watch import Changes, TreeWatch, WatchLost, watch_limit
+from atoll.host.tree.tree_watch import TreeWatch, WatchLost, watch_limit
+from atoll.model.daemon_messages import ChangesReply, ChangesRequest
 from atoll.model.errors import AtollError
 
 _LOOK_S = 1.0
@@ -70,7 +71,7 @@ class _Checkout:
         self.watch = None
 
 
-class Watching:
+class CheckoutWatcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._checkouts: dict[str, _Checkout] = {}
@@ -80,16 +81,15 @@ class Watching:
     def is_needed(self) -> bool:
         return bool(self._checkouts)
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"changes": self._on_changes}
+    @property
+    def is_freezing(self) -> bool:
+        return self._is_freezing
 
-    def status(self) -> dict[str, object]:
+    def watched(self) -> dict[str, int]:
+        """How many directories are watched, by project."""
         return {
-            "watched": {
-                one.project: 0 if one.watch is None else len(one.watch)
-                for one in self._checkouts.values()
-            },
-            "freezing": self._is_freezing,
+            one.project: 0 if one.watch is None else len(one.watch)
+            for one in self._checkouts.values()
         }
 
     async def serve(self) -> None:
@@ -113,7 +113,7 @@ class Watching:
 
     def _choose(self) -> None:
         """The projects that were used last, as long as that is not long ago."""
-        noted = watches.noted(self._session.home)
+        noted = checkout_watch.noted(self._session.home)
         if not noted and not self._checkouts:
             return
         since = time.time() - _USED_S
@@ -152,10 +152,10 @@ class Watching:
             home = (str(self._session.home),)
             await asyncio.to_thread(one.start, watch_limit() - used, home)
 
-    async def _on_changes(self, request: dict[str, object]) -> dict[str, object]:
-        one = self._checkouts.get(str(request.get("project")))
-        if one is None or one.root != request.get("root"):
-            return {}
+    async def changes(self, request: ChangesRequest) -> ChangesReply:
+        one = self._checkouts.get(request.project)
+        if one is None or one.root != request.root:
+            return ChangesReply()
         async with one.turn:
             # A watch that is lost is followed by the next one at once: what is walked after this
             # answer is then covered by it.
@@ -169,7 +169,7 @@ class Watching:
                 except WatchLost:
                     one.stop()
                     one.is_stale = True
-            return {}
+            return ChangesReply()
 
     async def _freeze(self, one: _Checkout) -> None:
         self._is_freezing = True
@@ -192,19 +192,16 @@ class Watching:
             one.freeze_at = ended + _REST * (ended - began)
 
 
-def _answer(one: _Checkout, watch: TreeWatch, request: dict[str, object]) -> dict[str, object]:
-    """What has changed since the position of the request, if it is one of this watch's."""
-    since = request.get("position")
-    is_same = request.get("watch") == one.name
-    found = watch.changes(since if is_same and isinstance(since, int) else -1)
-    return {"watch": one.name, **_shape(found)}
+def _answer(one: _Checkout, watch: TreeWatch, request: ChangesRequest) -> ChangesReply:
+    """What has changed since the position of the request, if that is one of this watch."""
+    found = watch.changes(request.position if request.watch == one.name else -1)
+    return ChangesReply(one.name, found.position, _listed(found.paths))
 
 
-def _shape(found: Changes) -> dict[str, object]:
-    paths = found.paths
-    if paths is not None and sum(map(len, paths)) * 6 > _REPLY_BYTES:
-        paths = None
-    return {"position": found.position, "paths": None if paths is None else list(paths)}
+def _listed(paths: Collection[str] | None) -> tuple[str, ...] | None:
+    """None when the list is too long for one message."""
+    is_long = paths is None or sum(map(len, paths)) * 6 > _REPLY_BYTES
+    return None if paths is None or is_long else tuple(paths)
 
 
 def _is_due(one: _Checkout) -> bool:

@@ -1,4 +1,4 @@
-"""The holder of a capsule as the daemon sees it: who gives sockets of the capsule's network."""
+"""The network of a capsule whose view is kept by a holder, which makes sockets in it on request."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import os
 import socket
 import time
 from collections import deque
+from contextlib import ExitStack
 
-from atoll.daemon.setbacks import SCARCE
-from atoll.host.listening import ListenerQuery, Listing, SocketCount, find_listening
-from atoll.keeper import asking, wire
+from atoll.daemon import reserved_sockets
+from atoll.daemon.resource_errors import SCARCE
+from atoll.drivers.contracts import EgressSockets, NetworkGone, NetworkSilent
+from atoll.host.listening_sockets import ListenerQuery, Listing, SocketCount, find_listening
+from atoll.keeper import requests, wire
+from atoll.keeper.networks import (
+    CAUGHT_PORT,
+    IPV6,
+    LOOPBACK_ADDRESSES,
+    NAMES_PORT,
+    PROXY_PORT,
+)
 
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
 STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
+_BACKLOG = 1024
 _FEW, _MANY = 3, 8
 """Sockets in store, so that most connections need not ask for one first."""
 _CONNECT_S = 5.0
@@ -25,16 +36,10 @@ ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""
 
 
-class HolderGone(ConnectionError):  # noqa: N818 - it is a state of affairs
-    """The view has ended, and its network with it."""
-
-
-class HolderSilent(HolderGone):
-    """The holder is there and does not answer."""
-
-
-class Holder:
-    """Two connections to a holder: one to ask, one that only ends when the holder does."""
+class HolderNetwork:
+    """A `CapsuleNetwork` over two connections to the holder: one for requests, and one that stays
+    silent and ends with the holder.
+    """
 
     def __init__(self, directory: str, *, answer_s: float = ANSWER_S) -> None:
         self._directory = directory
@@ -48,10 +53,10 @@ class Holder:
         self._count: SocketCount | None = None
         self._counted: tuple[bytes, ...] = ()
         self._listed_at = -_LISTING_S
+        self._families = (V4, V6) if os.path.exists(IPV6) else (V4,)
         self.pid = 0
 
     async def connect(self) -> None:
-        """Raises HolderGone when nobody holds the view, or the holder does not answer."""
         self._watching = self._connect()
         try:
             reply, _ = await self._ask({"ping": True})
@@ -63,16 +68,15 @@ class Holder:
     def _connect(self) -> socket.socket:
         try:
             # Without waiting: the queue of a holder that was stopped may be full.
-            return asking.connect(self._directory, timeout_s=0)
+            return requests.connect(self._directory, timeout_s=0)
         except BlockingIOError as error:
-            raise HolderSilent("the holder does not answer") from error
+            raise NetworkSilent("the holder does not answer") from error
         except OSError as error:
             if error.errno in SCARCE:
-                raise HolderSilent(str(error)) from error
-            raise HolderGone(str(error)) from error
+                raise NetworkSilent(str(error)) from error
+            raise NetworkGone(str(error)) from error
 
-    async def gone(self) -> None:
-        """Returns when the holder has ended."""
+    async def wait_closed(self) -> None:
         while True:
             try:
                 return await _readable(self._watching)
@@ -89,11 +93,8 @@ class Holder:
             sock.setblocking(False)  # noqa: FBT003
         return made
 
-    def may_listen_anew(self) -> bool:
-        """Whether what listens inside may have changed since the last listing.
-
-        Known by the number of sockets. After a while always: one may have replaced another.
-        """
+    def may_have_changed(self) -> bool:
+        """By the number of sockets; after a while always, since one may have replaced another."""
         if self._count is None:
             self._count = SocketCount(self.pid)
         count = self._count.read()
@@ -102,7 +103,6 @@ class Holder:
         return has_changed or time.monotonic() >= self._listed_at + _LISTING_S
 
     async def listening(self) -> Listing:
-        """What accepts connections inside. Other tasks have their turn between two parts."""
         # Set again at the end of a listing that succeeds.
         listed_at, self._listed_at = time.monotonic(), -_LISTING_S
         if self._diag is None:
@@ -124,8 +124,39 @@ class Holder:
             self._diag.close()
             self._diag = None
 
+    async def open_egress(self, opened: ExitStack) -> EgressSockets:
+        reserved = await reserved_sockets.borrow(self._directory, opened, backlog=_BACKLOG)
+        # A holder of an earlier version keeps none.
+        return reserved or EgressSockets(
+            proxy=(await self._open(opened, PROXY_PORT, (V4,)))[0],
+            transparent=await self._open(opened, CAUGHT_PORT, self._families),
+            dns=await self._open(opened, NAMES_PORT, self._families, DATAGRAM),
+            dns_streams=await self._open(opened, NAMES_PORT, self._families),
+        )
+
+    async def listen(self, opened: ExitStack, port: int) -> tuple[socket.socket, ...]:
+        return await self._open(opened, port, self._families)
+
+    async def _open(
+        self, opened: ExitStack, port: int, families: tuple[int, ...], kind: int = STREAM
+    ) -> tuple[socket.socket, ...]:
+        """Sockets on the capsule's loopback. OSError when a process inside has the port."""
+        made = await self.sockets(*((family, kind) for family in families))
+        for sock in made:
+            opened.enter_context(sock)
+        for family, sock in zip(families, made, strict=True):
+            if kind == STREAM:
+                # For what lingers of a former listener. On datagram sockets it would let a process
+                # inside bind the same port, and receive what is meant for this one.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == V6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((LOOPBACK_ADDRESSES[family], port))
+            if kind == STREAM:
+                sock.listen(_BACKLOG)
+        return tuple(made)
+
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        """A connection to a port inside. Raises ConnectionError or TimeoutError."""
         is_v4 = ":" not in address
         sock = await self._take() if is_v4 else (await self.sockets((V6, STREAM)))[0]
         try:
@@ -147,7 +178,7 @@ class Holder:
     async def _fill(self) -> None:
         try:
             self._store += await self.sockets(*[(V4, STREAM)] * _MANY)
-        except HolderGone:
+        except NetworkGone:
             return
 
     async def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], list[int]]:
@@ -156,10 +187,10 @@ class Holder:
                 self._asking = self._connect()
             sock = self._asking
             try:
-                asking.send(sock, request)
+                requests.send(sock, request)
                 async with asyncio.timeout(self.answer_s):
                     await _readable(sock)
-                return asking.receive(sock)
+                return requests.receive(sock)
             except BaseException as error:
                 # What is still answered belongs to this request and must not be taken for the
                 # answer to another one.
@@ -167,9 +198,9 @@ class Holder:
                 sock.close()
                 is_scarce = isinstance(error, OSError) and error.errno in SCARCE
                 if is_scarce or isinstance(error, TimeoutError):
-                    raise HolderSilent("the holder does not answer") from error
+                    raise NetworkSilent("the holder does not answer") from error
                 if isinstance(error, OSError | EOFError | wire.WireError):
-                    raise HolderGone(str(error)) from error
+                    raise NetworkGone(str(error)) from error
                 raise
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class Pipe(NamedTuple):
 
 
 class Pipes:
-    """At most `most` at a time; whoever gets none copies."""
+    """At most `most` at a time; a connection that gets none copies."""
 
     def __init__(self, most: int = 16) -> None:
         self._most = most

@@ -12,88 +12,104 @@ import asyncio
 import contextlib
 import socket
 
-from atoll.daemon.carrying import Counts, carry
-from atoll.daemon.egress import answers
-from atoll.daemon.egress.reaching import Reached, Refusal, Way
-from atoll.daemon.egress.streams import Stream
-from atoll.daemon.egress.world import UnreachableError
-from atoll.drivers.network import heads
-from atoll.drivers.network.bodies import Endless, body_of
-from atoll.drivers.network.heads import Request, Response
+from atoll.daemon.egress.dialer import Dialer, EgressConnection, Refusal
+from atoll.daemon.egress.host_network import UnreachableError
+from atoll.daemon.relay import Counts, relay
+from atoll.daemon.streams import Stream
+from atoll.drivers.network import http1
+from atoll.drivers.network.http1 import ProxyRequest, Response, UnboundedBody, body_of
 from atoll.model.egress import Destination
 
+_REASONS = {400: b"Bad Request", 403: b"Forbidden", 502: b"Bad Gateway"}
+BAD_REQUEST, FORBIDDEN, BAD_GATEWAY = 400, 403, 502
 HEAD_S = 15.0
 IDLE_S = 3600.0
 _KEPT_S = 120.0
 _TLS_PORT = 443
 
 
-async def find_request(client: Stream, wait_s: float = _KEPT_S) -> Request | None:
+def render_text(status: int, text: str, *, method: str = "") -> bytes:
+    """A whole response, after which the connection ends."""
+    body = f"atoll: {text}\n".encode()
+    first = b"HTTP/1.1 %d %s" % (status, _REASONS[status])
+    fields = [
+        (b"Content-Type", b"text/plain; charset=utf-8"),
+        (b"Content-Length", b"%d" % len(body)),
+        (b"Connection", b"close"),
+    ]
+    return http1.render(first, fields) + (b"" if method == "HEAD" else body)
+
+
+def render_refusal(capsule: str, refusal: Refusal) -> str:
+    """Why, and the command with which the owner allows it, if any does."""
+    why, ask = refusal.shown.why, refusal.shown.ask
+    return f"{why}\nthe owner can allow it: atoll allow {capsule} {ask}" if ask else why
+
+
+async def find_request(client: Stream, wait_s: float = _KEPT_S) -> ProxyRequest | None:
     """The next request. None when there is none, or none that can be understood: then it was
     answered.
     """
     if not await client.find_start(wait_s):
         return None
     try:
-        head = await client.read_past(heads.END, most=heads.MOST_BYTES, timeout_s=HEAD_S)
-    except ValueError as error:
-        await client.send(answers.render_text(answers.BAD_REQUEST, f"the head {error}"))
-        return None
-    try:
-        return heads.parse_request(head)
-    except ValueError as error:
-        await client.send(answers.render_text(answers.BAD_REQUEST, str(error)))
+        return http1.parse_proxy_request(await client.read_head(HEAD_S))
+    except (EOFError, TimeoutError, ValueError) as error:
+        await client.send(render_text(BAD_REQUEST, str(error)))
         return None
 
 
-async def serve_fixed(way: Way, client: Stream, wanted: Destination, via: str) -> None:
+async def serve_fixed(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> None:
     """Requests on a connection that was made to one place only."""
     request = await find_request(client, HEAD_S)
     while request is not None:
         if request.is_connect:
-            await client.send(answers.render_text(answers.BAD_REQUEST, "this is not a proxy"))
+            await client.send(render_text(BAD_REQUEST, "this is not a proxy"))
             return
-        if not await pass_on(way, client, request, wanted, via):
+        if not await pass_on(dialer, client, request, wanted, via):
             return
         request = await find_request(client)
 
 
 async def pass_on(
-    way: Way, client: Stream, request: Request, wanted: Destination, via: str
+    dialer: Dialer, client: Stream, request: ProxyRequest, wanted: Destination, via: str
 ) -> bool:
     """One request and its response. Whether the client may go on with another."""
-    await way.share.turns.wait()
+    await dialer.share.turns.wait()
     try:
-        _require_agreement(way, request, wanted)
-        reached = await way.reach(wanted, plainly=True)
+        _require_agreement(dialer, request, wanted)
+        connection = await dialer.connect(wanted, plainly=True)
     except Refusal as refusal:
-        way.note_refusal(via, refusal)
-        text = answers.render_refusal(way.capsule, refusal)
-        await client.send(answers.render_text(answers.FORBIDDEN, text, method=request.method))
+        dialer.note_refusal(via, refusal)
+        text = render_refusal(dialer.capsule, refusal)
+        await client.send(render_text(FORBIDDEN, text, method=request.method))
         return False
     except UnreachableError as error:
-        way.note_failure(via, wanted, error)
+        dialer.note_failure(via, wanted, error)
         text = f"`{wanted.place}`: {error}"
-        await client.send(answers.render_text(answers.BAD_GATEWAY, text, method=request.method))
+        await client.send(render_text(BAD_GATEWAY, text, method=request.method))
         return False
-    with way.noted(via, wanted, reached) as counts, contextlib.closing(reached.stream.sock):
-        return await _Exchange(client, reached, request, wanted, counts).run()
+    with (
+        dialer.noted(via, wanted, connection) as counts,
+        contextlib.closing(connection.stream.sock),
+    ):
+        return await _Exchange(client, connection, request, wanted, counts).run()
 
 
-def _require_agreement(way: Way, request: Request, wanted: Destination) -> None:
-    """Whoever the request names is the one that it goes to.
+def _require_agreement(dialer: Dialer, request: ProxyRequest, wanted: Destination) -> None:
+    """Raises Refusal unless the request names the destination that it is sent to.
 
     Behind a bare address, which was allowed as such, any name that is allowed itself may be meant.
     """
     if wanted.port == _TLS_PORT:
         raise Refusal.because(wanted, "port 443 is for TLS only")
-    for named in (request.target, request.host):
+    for named in (request.authority, request.host):
         if named is None or named == wanted:
             continue
-        is_bare = request.target != wanted and not isinstance(wanted.place, str)
+        is_bare = request.authority != wanted and not isinstance(wanted.place, str)
         if not is_bare or named.port != wanted.port:
             raise Refusal.because(named, f"the request names `{named.text}`, not `{wanted.text}`")
-        way.require(named)
+        dialer.require(named)
 
 
 class _BadResponseError(Exception):
@@ -113,13 +129,13 @@ class _Exchange:
     def __init__(
         self,
         client: Stream,
-        reached: Reached,
-        request: Request,
+        connection: EgressConnection,
+        request: ProxyRequest,
         wanted: Destination,
         counts: Counts,
     ) -> None:
-        self._client, self._server = client, reached.stream
-        self._reached, self._request = reached, request
+        self._client, self._server = client, connection.stream
+        self._reached, self._request = connection, request
         self._wanted, self._counts = wanted, counts
         self._fault = ""
         """What is wrong with the request's body."""
@@ -130,17 +146,20 @@ class _Exchange:
             try:
                 return await self._answer(upload)
             finally:
-                # It ends without a word: what failed there is seen by whoever reads the response.
+                # Its errors are ignored: the response shows them.
                 upload.cancel()
                 await asyncio.wait([upload])
         except _BadResponseError as error:
-            status, text = answers.BAD_GATEWAY, f"`{self._wanted.place}` {error}"
+            status, text = BAD_GATEWAY, f"`{self._wanted.place}` {error}"
             if self._fault:
                 # The connection to the server was ended because of it.
-                status, text = answers.BAD_REQUEST, f"the body of the request: {self._fault}"
-            await self._client.send(answers.render_text(status, text))
+                status, text = (
+                    BAD_REQUEST,
+                    f"the body of the request: {self._fault}",
+                )
+            await self._client.send(render_text(status, text))
         except _CutShortError:
-            # What was sent shall look whole to nobody.
+            # The client must not take what was sent for a whole response.
             self._client.reset()
         return False
 
@@ -153,11 +172,11 @@ class _Exchange:
 
     def _head(self) -> bytes:
         request, upstream = self._request, self._reached.upstream
-        named = request.host or request.target or self._wanted
-        host = str(named.place) if named.port == heads.HTTP_PORT else named.text
+        named = request.host or request.authority or self._wanted
+        host = str(named.place) if named.port == http1.HTTP_PORT else named.text
         host = f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
         fields = [(b"Host", host.encode())]
-        fields += [f for f in heads.passed_on(request.fields) if f[0].lower() != b"host"]
+        fields += [f for f in http1.end_to_end(request.fields) if f[0].lower() != b"host"]
         if request.upgrade:
             fields += [(b"Connection", b"Upgrade"), (b"Upgrade", request.upgrade)]
         else:
@@ -167,7 +186,7 @@ class _Exchange:
             fields += upstream.fields
             path = f"http://{self._wanted.text}{'' if path == '*' else path}"
         first = f"{request.method} {path} HTTP/1.{request.minor}"
-        return heads.render(first.encode(), fields)
+        return http1.render(first.encode(), fields)
 
     async def _upload(self) -> None:
         """The request, with its body. When that breaks off, so does the connection to the server;
@@ -195,28 +214,25 @@ class _Exchange:
         """The first that is not interim; those are passed on."""
         while True:
             try:
-                head = await self._server.read_past(
-                    heads.END, most=heads.MOST_BYTES, timeout_s=IDLE_S
-                )
-                response = heads.parse_response(head)
+                response = http1.parse_response(await self._server.read_head(IDLE_S))
                 response.framing(self._request.method)
+            except (EOFError, TimeoutError, ValueError):
+                raise _BadResponseError("sent no valid HTTP response") from None
             except OSError:
-                raise _BadResponseError("broke the connection off") from None
-            except ValueError:
-                raise _BadResponseError("sent no proper response") from None
+                raise _BadResponseError("closed the connection") from None
             if response.status == 407 and self._reached.upstream is not None:
                 raise _BadResponseError("is behind the owner's own proxy, which refuses")
             if not response.is_interim:
                 return response
             if self._request.minor:
-                await self._client.send(_render(response, heads.passed_on(response.fields)))
+                await self._client.send(_render(response, http1.end_to_end(response.fields)))
 
     async def _relay(self, response: Response, *, is_sent: bool) -> bool:
         body = body_of(response.framing(self._request.method))
-        is_endless = isinstance(body, Endless)
+        is_endless = isinstance(body, UnboundedBody)
         goes_on = self._request.keeps_alive and not is_endless and is_sent
         ending = (b"Connection", b"keep-alive" if goes_on else b"close")
-        await self._client.send(_render(response, [*heads.passed_on(response.fields), ending]))
+        await self._client.send(_render(response, [*http1.end_to_end(response.fields), ending]))
         while not body.is_over:
             try:
                 await _fill(self._server)
@@ -236,12 +252,12 @@ class _Exchange:
 
     async def _upgrade(self, response: Response, upload: asyncio.Task[None]) -> None:
         if not self._request.upgrade:
-            raise _BadResponseError("goes over to a protocol that nobody asked for")
+            raise _BadResponseError("switches to a protocol that was not requested")
         await upload
-        fields = heads.passed_on(response.fields)
+        fields = http1.end_to_end(response.fields)
         fields += [(b"Connection", b"Upgrade"), (b"Upgrade", self._request.upgrade)]
         await self._client.send(_render(response, fields) + self._server.take())
-        await carry(
+        await relay(
             self._client.sock,
             self._server.sock,
             first=self._client.take(),
@@ -263,6 +279,6 @@ async def _fill(stream: Stream) -> None:
         raise _CutShortError(is_clean=True)
 
 
-def _render(response: Response, fields: list[heads.Field]) -> bytes:
+def _render(response: Response, fields: list[http1.Field]) -> bytes:
     first = b"HTTP/1.1 %d %s" % (response.status, response.reason)
-    return heads.render(first, fields)
+    return http1.render(first, fields)

@@ -12,17 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from atoll.daemon.carrying import Counts
-from atoll.daemon.egress.journal import Journal
-from atoll.daemon.egress.name_limits import LimitError
-from atoll.daemon.egress.shares import Share
-from atoll.daemon.egress.streams import Stream
-from atoll.daemon.egress.upstream import Upstream
-from atoll.daemon.egress.world import UnreachableError, World
+from atoll.daemon.egress.egress_log_writer import Journal
+from atoll.daemon.egress.host_network import HostNetwork, UnreachableError
+from atoll.daemon.egress.limits import EgressShare, LimitError
+from atoll.daemon.egress.upstream_proxy import Upstream
+from atoll.daemon.relay import Counts
+from atoll.daemon.streams import Stream
 from atoll.model.egress import WEB_PORTS, Address, Destination, Policy, Verdict
 
 _LOOKUPS = 4
-"""At once and per capsule: who asks for names that never answer shall wait alone."""
+"""At once and per capsule: lookups that never answer must not delay others."""
 _LOOKUP_S = 15.0
 _LOOKUPS_WAITING = 256
 
@@ -33,7 +32,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
     def __init__(
         self, wanted: Destination, verdict: Verdict, *, shown: Verdict | None = None
     ) -> None:
-        """`verdict` is for the owner's journal, `shown` for whoever asked inside."""
+        """`verdict` is for the owner's log, `shown` for the client inside."""
         super().__init__(verdict.why)
         self.wanted = wanted
         self.verdict = verdict
@@ -50,18 +49,18 @@ def _show_address(wanted: Destination) -> Verdict:
     return Verdict(allowed=False, why=why, ask=wanted.text)
 
 
-class Reached(NamedTuple):
+class EgressConnection(NamedTuple):
     """A connection, and by which rule and to which address it was made."""
 
     stream: Stream
     why: str
     address: str | None = None
     upstream: Upstream | None = None
-    """Whom requests in plain HTTP have to be addressed to as to a proxy."""
+    """The proxy that plain HTTP requests are sent through."""
 
 
-class Way:
-    """The way out of one capsule."""
+class Dialer:
+    """Makes and logs the connections that leave one capsule."""
 
     def __init__(
         self,
@@ -69,14 +68,14 @@ class Way:
         capsule: str,
         policy: Callable[[], Policy],
         journal: Journal,
-        world: World,
-        share: Share,
+        host_network: HostNetwork,
+        share: EgressShare,
     ) -> None:
         self.capsule = capsule
         self.policy = policy
         self.journal = journal
         self.share = share
-        self._world = world
+        self._host_network = host_network
         self._lookups = asyncio.Semaphore(_LOOKUPS)
         self._asking: set[asyncio.Task[list[Address]]] = set()
 
@@ -87,7 +86,7 @@ class Way:
         if not verdict.allowed:
             raise Refusal(wanted, verdict)
         if not isinstance(wanted.place, str):
-            by_address = policy.judge_address(wanted.place, wanted.port, self._world.own())
+            by_address = policy.judge_address(wanted.place, wanted.port, self._host_network.own())
             if not by_address.allowed:
                 raise Refusal(wanted, by_address, shown=_show_address(wanted))
         return verdict
@@ -103,7 +102,7 @@ class Way:
             verdict = Verdict(allowed=False, why=str(error), ask=ask)
             raise Refusal(Destination(error.rule, wanted.port), verdict) from None
 
-    async def reach(self, wanted: Destination, *, plainly: bool = False) -> Reached:
+    async def connect(self, wanted: Destination, *, plainly: bool = False) -> EgressConnection:
         """Raises Refusal, or UnreachableError.
 
         `plainly`: for requests in plain HTTP, which the owner's proxy takes as they are.
@@ -112,14 +111,14 @@ class Way:
         place = wanted.place
         if isinstance(place, str):
             self._count_lookup(wanted, place)
-        upstream = self._world.find_upstream(wanted)
+        upstream = self._host_network.find_upstream(wanted)
         if upstream is None:
             found = await self._look_up(place) if isinstance(place, str) else [place]
             return await self._dial(wanted, found, verdict.why)
         if plainly:
-            stream = Stream(await self._world.dial_upstream(upstream))
-            return Reached(stream, verdict.why, upstream=upstream)
-        return Reached(await self._world.tunnel(upstream, wanted), verdict.why)
+            stream = Stream(await self._host_network.dial_upstream(upstream))
+            return EgressConnection(stream, verdict.why, upstream=upstream)
+        return EgressConnection(await self._host_network.tunnel(upstream, wanted), verdict.why)
 
     async def _look_up(self, name: str) -> list[Address]:
         if len(self._asking) >= _LOOKUPS_WAITING:
@@ -136,16 +135,16 @@ class Way:
 
     async def _look_up_in_turn(self, name: str) -> list[Address]:
         async with self._lookups:
-            return await self._world.resolve(name)
+            return await self._host_network.resolve(name)
 
     def _forget(self, task: asyncio.Task[list[Address]]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            # Whoever still waits for it hears of its failure there.
+            # A task that still waits for it gets the exception itself.
             task.exception()
 
-    async def _dial(self, wanted: Destination, found: list[Address], why: str) -> Reached:
-        policy, own = self.policy(), self._world.own()
+    async def _dial(self, wanted: Destination, found: list[Address], why: str) -> EgressConnection:
+        policy, own = self.policy(), self._host_network.own()
         failure: Refusal | UnreachableError = UnreachableError("its name has no address")
         for address in found:
             verdict = policy.judge_address(address, wanted.port, own)
@@ -153,11 +152,11 @@ class Way:
                 failure = Refusal(wanted, verdict, shown=self._hide_address(wanted))
                 continue
             try:
-                sock = await self._world.dial(address, wanted.port)
+                sock = await self._host_network.dial(address, wanted.port)
             except UnreachableError as error:
                 failure = error
                 continue
-            return Reached(Stream(sock), why, str(address))
+            return EgressConnection(Stream(sock), why, str(address))
         raise failure
 
     def _hide_address(self, wanted: Destination) -> Verdict:
@@ -189,7 +188,9 @@ class Way:
         )
 
     @contextmanager
-    def noted(self, via: str, wanted: Destination, reached: Reached) -> Iterator[Counts]:
+    def noted(
+        self, via: str, wanted: Destination, connection: EgressConnection
+    ) -> Iterator[Counts]:
         """Writes down that a connection began, and what it carried when it ended."""
         counts, began = Counts(), time.monotonic()
         place = str(wanted.place)
@@ -200,8 +201,8 @@ class Way:
                 place=place,
                 port=wanted.port,
                 allowed=True,
-                why=reached.why,
-                address=reached.address,
+                why=connection.why,
+                address=connection.address,
                 sent=counts.sent,
                 received=counts.received,
                 took_s=time.monotonic() - began if begun else None,

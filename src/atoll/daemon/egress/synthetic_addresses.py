@@ -1,4 +1,4 @@
-"""Addresses that stand in for names inside one capsule, so that a connection tells its name.
+"""Synthetic addresses for names inside one capsule: a connection to one shows the name.
 
 Programs keep an address for as long as they like, whatever its time to live says. Therefore an
 address keeps its meaning when the daemon is restarted: each assignment is appended to a file in the
@@ -38,7 +38,7 @@ _LINE = re.compile(rb"([0-9]{1,6})(?: ([a-z0-9_.-]{1,253}))?")
 _MOST_LINE_BYTES = 262
 
 
-class StandIns:
+class SyntheticAddresses:
     """A name has the same address as long as it is in the table. When that is full, the name that
     was longest not asked for goes; one to which a connection lives does not.
     """

@@ -1,7 +1,7 @@
-"""The host's side of the way out: names are looked up here, and connections are made from here.
+"""The host's network: looks up names and makes connections.
 
-Nothing here decides who may be reached; whoever calls has judged the name before it is looked up,
-and the address before it is dialled.
+Nothing here is a decision: the caller has checked the name before it is looked up, and the address
+before it is dialled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from atoll.daemon.egress.streams import Stream
-from atoll.daemon.egress.upstream import Upstream, find_upstream
-from atoll.drivers.network import heads
-from atoll.host.addresses import own_addresses
+from atoll.daemon.egress.upstream_proxy import Upstream, find_upstream
+from atoll.daemon.streams import Stream
+from atoll.drivers.network import http1
+from atoll.host.local_addresses import own_addresses
 from atoll.model.egress import Address, Destination, canonical_address
 
 DIAL_S = 10.0
@@ -33,7 +33,7 @@ Lookup = Callable[[str], list[Address]]
 
 
 class UnreachableError(OSError):
-    """Nobody answers there. The text is fit to be shown inside."""
+    """The destination does not answer. The text may be shown inside."""
 
 
 def look_up(name: str) -> list[Address]:
@@ -47,7 +47,7 @@ def look_up(name: str) -> list[Address]:
     return list(found)
 
 
-class World:
+class HostNetwork:
     """One for all capsules of a daemon."""
 
     def __init__(
@@ -67,7 +67,7 @@ class World:
         self._asked: dict[str, asyncio.Future[list[Address]]] = {}
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> World:
+    def of(cls, environment: Mapping[str, str]) -> HostNetwork:
         """With the proxy that the owner's environment names."""
         return cls(upstream=find_upstream(environment))
 
@@ -75,7 +75,7 @@ class World:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def own(self) -> frozenset[Address]:
-        """This machine's own addresses, as of a moment ago. OSError when nobody tells."""
+        """The addresses of this machine, cached for a moment. OSError when they cannot be read."""
         now = time.monotonic()
         if now >= self._own_until:
             self._own = self._list_own()
@@ -156,10 +156,9 @@ class World:
         place = wanted.text.encode()
         fields = [(b"Host", place), *upstream.fields]
         try:
-            await stream.send(heads.render(b"CONNECT " + place + b" HTTP/1.1", fields))
-            head = await stream.read_past(heads.END, most=heads.MOST_BYTES, timeout_s=_ANSWER_S)
-            status = heads.parse_response(head).status
-        except (OSError, ValueError):
+            await stream.send(http1.render(b"CONNECT " + place + b" HTTP/1.1", fields))
+            status = http1.parse_response(await stream.read_head(_ANSWER_S)).status
+        except (EOFError, OSError, ValueError):
             stream.sock.close()
             raise UnreachableError("the owner's own proxy gives no answer") from None
         except BaseException:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 
-_CHUNK_BYTES = 1 << 16
+from atoll.daemon.relay import CHUNK_BYTES, reset
+from atoll.drivers.network import http1
+
 _DRAIN_S = 2.0
-_DRAIN_BYTES = 1 << 20
+_DRAIN_BYTES = 16 << 20
 
 
 class Stream:
@@ -20,7 +21,7 @@ class Stream:
 
     async def fill(self) -> bool:
         """Reads some more; False at the end. OSError when the connection broke."""
-        data = await asyncio.get_running_loop().sock_recv(self.sock, _CHUNK_BYTES)
+        data = await asyncio.get_running_loop().sock_recv(self.sock, CHUNK_BYTES)
         self.buffer += data
         return bool(data)
 
@@ -34,20 +35,23 @@ class Stream:
         except TimeoutError:
             return False
 
-    async def read_past(self, mark: bytes, *, most: int, timeout_s: float) -> bytes:
-        """Everything up to and with a mark. ValueError when it does not come in time, or within
-        `most` bytes, or at all.
+    async def read_head(self, timeout_s: float) -> bytes:
+        """Reads the head of an HTTP/1 message, including the empty line that ends it.
+
+        Raises HttpError when it is too long, EOFError when it is cut short, and TimeoutError.
         """
         searched = 0
         try:
             async with asyncio.timeout(timeout_s):
-                while (at := self.buffer.find(mark, searched)) < 0:
-                    searched = max(0, len(self.buffer) - len(mark) + 1)
-                    if len(self.buffer) > most or not await self.fill():
-                        raise ValueError("is too long or cut short")
+                while (at := self.buffer.find(http1.END, searched)) < 0:
+                    searched = max(0, len(self.buffer) - len(http1.END) + 1)
+                    if len(self.buffer) > http1.MAX_HEAD_BYTES:
+                        raise http1.HttpError("the head is too long", http1.HEAD_TOO_LONG)
+                    if not await self.fill():
+                        raise EOFError("the head is cut short")
         except TimeoutError:
-            raise ValueError("took too long") from None
-        return self.take(at + len(mark))
+            raise TimeoutError("the head took too long") from None
+        return self.take(at + len(http1.END))
 
     def take(self, count: int | None = None) -> bytes:
         """What was read, or the first `count` bytes of it; gone from the buffer."""
@@ -76,11 +80,4 @@ class Stream:
             self.sock.close()
 
     def reset(self) -> None:
-        """The other side is told that this was no ordinary end."""
-        try:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        except OSError:
-            # Closed already.
-            pass
-        finally:
-            self.sock.close()
+        reset(self.sock)

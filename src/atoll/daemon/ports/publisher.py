@@ -2,7 +2,7 @@
 
 Law: what listens inside is reached on 127.0.0.1 under the port that was leased for it, only while
 it listens, and under no other. Only what is declared, or named by the owner, is canonical. Which
-capsule is checked out is the store's word: whoever comes after a crash takes the same ports again.
+capsule is checked out is in the store: after a crash the same ports are opened again.
 """
 
 from __future__ import annotations
@@ -10,37 +10,45 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from atoll.daemon.ports import census, telling
-from atoll.daemon.ports.attached import Attached
-from atoll.daemon.ports.canonical import command, parse_named, require_named, select
-from atoll.daemon.ports.census import Census, has_own_network
-from atoll.daemon.ports.checkouts import Checkouts, explain, refusal
-from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports import port_report
+from atoll.daemon.ports.checkout_ports import (
+    Checkouts,
+    command,
+    explain,
+    refusal,
+    require_named,
+    select,
+)
+from atoll.daemon.ports.host_listeners import PortConnections, PortForward
 from atoll.daemon.ports.port_leases import PortLeases
+from atoll.daemon.ports.published_capsule import (
+    PublishedCapsule,
+    StoreCache,
+    has_own_network,
+    read_store,
+)
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Inside, Target
-from atoll.daemon.setbacks import SETBACKS, Setbacks
-from atoll.engine import urls
-from atoll.engine.session import Session
+from atoll.daemon.resource_errors import SETBACKS, Setbacks
+from atoll.engine.network import urls
+from atoll.engine.state.session import Session
 from atoll.host import sockets
-from atoll.host.listening import Listening
+from atoll.host.listening_sockets import Listening
 from atoll.keeper.networks import OWN_PORTS
 from atoll.model.errors import AtollError, StateError
-from atoll.model.state import Capsule
+from atoll.model.shapes import ProjectPortsShape
+from atoll.model.state import CapsuleRecord
 
 _LOOK_S = 1.0
-
-
-Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Route(NamedTuple):
     """What a host name stands for."""
 
-    capsule: Capsule
+    capsule: CapsuleRecord
     name: str
     target: Target
 
@@ -51,10 +59,10 @@ class Publisher:
         self.router_port = urls.router_port(session)
         self.router_trouble: OSError | None = None
         """Set by the router when it cannot have its port."""
-        self.census = Census()
-        self.attached: dict[int, Attached] = {}
-        self.guests = Guests()
-        self.checkouts = Checkouts(self.guests)
+        self.cache = StoreCache()
+        self.attached: dict[int, PublishedCapsule] = {}
+        self.connections = PortConnections()
+        self.checkouts = Checkouts(self.connections)
         self._stamp: tuple[object, ...] | None = None
         self._turn = asyncio.Lock()
         self._leases = PortLeases(session, clock)
@@ -72,19 +80,19 @@ class Publisher:
 
     async def close(self) -> None:
         for one in self.attached.values():
-            for door in one.doors.values():
-                door.close()
+            for forward in one.forwards.values():
+                forward.close()
         self.attached.clear()
         self.checkouts.close()
-        await self.guests.close()
+        await self.connections.close()
 
     async def look(self) -> None:
         """Reads the store again, and follows what others have changed there."""
         async with self._turn:
             await self._refresh()
-            for capsule_id in set(self.attached) - set(self.census.capsules):
+            for capsule_id in set(self.attached) - set(self.cache.capsules):
                 self._detach(capsule_id)
-            living = {key for key in self.census.checkouts if self.census.checked_out(key)}
+            living = {key for key in self.cache.checkouts if self.cache.checked_out(key)}
             for project_id in self.checkouts.projects() - living:
                 self.checkouts.release(project_id)
             for project_id in living:
@@ -103,30 +111,30 @@ class Publisher:
         The lock is not held while leases are written: a capsule for which that takes long delays
         no other one.
         """
-        if inside.capsule.id not in self.census.capsules:
+        if inside.capsule.id not in self.cache.capsules:
             async with self._turn:
                 await self._refresh()
-        capsule = self.census.capsules.get(inside.capsule.id)
+        capsule = self.cache.capsules.get(inside.capsule.id)
         if capsule is None or not has_own_network(capsule):
             return
-        one = self.attached.setdefault(capsule.id, Attached(inside))
+        one = self.attached.setdefault(capsule.id, PublishedCapsule(inside))
         own = {*OWN_PORTS, *granted}
         places = frozenset(place for place in found if place.port not in own)
         has_changed = one.see(inside, places, is_complete=is_complete)
         is_forgettable = self._leases.has_forgettable(one)
         if not (has_changed or one.troubles or one.unpublished or is_forgettable):
             return
-        project = self.census.projects[capsule.project_id]
+        project = self.cache.projects[capsule.project_id]
         fresh = capsule
         with suppress(AtollError):
             # The capsule is being removed, or no port is free: what has a lease stays published.
             fresh = await self._leases.update(one, capsule, project)
         async with self._turn:
-            if self.attached.get(capsule.id) is not one or fresh.id not in self.census.capsules:
+            if self.attached.get(capsule.id) is not one or fresh.id not in self.cache.capsules:
                 return
             if fresh is not capsule:
-                self.census = self.census.with_capsule(fresh)
-            self._open_doors(one)
+                self.cache = self.cache.with_capsule(fresh)
+            self._open_forwards(one)
             self._tend(capsule.project_id)
 
     def is_unfinished(self, capsule_id: int) -> bool:
@@ -145,7 +153,7 @@ class Publisher:
 
     async def checkout(
         self, project_id: str, capsule_id: int | None, named: Collection[int] = ()
-    ) -> dict[str, Any]:
+    ) -> ProjectPortsShape:
         """Gives the project's canonical ports to a capsule, all or none; None: to no capsule.
 
         `named` are ports that the owner wants in addition to the declared ones. Raises StateError
@@ -156,7 +164,7 @@ class Publisher:
             capsule = self._require_capsule(project_id, capsule_id)
             wanted: dict[int, Target] = {}
             if capsule is not None:
-                selection = select(self.census, capsule, named, self.router_port)
+                selection = select(self.cache, capsule, named, self.router_port)
                 require_named(selection, capsule, named)
                 wanted = self.canonical(capsule, selection.taken)
             opened, failures = self.checkouts.open_missing(project_id, wanted)
@@ -167,8 +175,8 @@ class Publisher:
                     self.session.store.set_checkout, project_id, capsule_id, named
                 )
             except BaseException:
-                for door in opened:
-                    door.close()
+                for forward in opened:
+                    forward.close()
                 raise
             self.checkouts.settle(project_id, wanted, opened, failures)
             if capsule is None:
@@ -176,49 +184,35 @@ class Publisher:
             await self._refresh()
         return await self.status(project_id, capsule_id)
 
-    def _require_capsule(self, project_id: str, capsule_id: int | None) -> Capsule | None:
-        if project_id not in self.census.projects:
+    def _require_capsule(self, project_id: str, capsule_id: int | None) -> CapsuleRecord | None:
+        if project_id not in self.cache.projects:
             raise StateError("there is no such project", hint="atoll ls")
-        capsule = None if capsule_id is None else self.census.capsules.get(capsule_id)
+        capsule = None if capsule_id is None else self.cache.capsules.get(capsule_id)
         if capsule_id is not None and (capsule is None or capsule.project_id != project_id):
             raise StateError("there is no such capsule", hint="atoll ls")
         return capsule
 
-    async def status(self, project_id: str, capsule_id: int | None = None) -> dict[str, Any]:
+    async def status(self, project_id: str, capsule_id: int | None = None) -> ProjectPortsShape:
         """Every port of the project's capsules, or of one, as it is now."""
-        if project_id not in self.census.projects or (
-            capsule_id is not None and capsule_id not in self.census.capsules
+        if project_id not in self.cache.projects or (
+            capsule_id is not None and capsule_id not in self.cache.capsules
         ):
             await self.look()
-        picture = telling.Picture(
-            census=self.census,
+        picture = port_report.Picture(
+            cache=self.cache,
             attached=dict(self.attached),
             checkouts=self.checkouts,
             router_port=self.router_port,
             router_trouble=self.router_trouble,
         )
-        return await asyncio.to_thread(telling.project_shape, picture, project_id, capsule_id)
+        return await asyncio.to_thread(port_report.project_shape, picture, project_id, capsule_id)
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody would miss it."""
-        return bool(self.attached or self.census.checkouts or len(self.guests))
+        """Whether it has ports, checkouts or connections to serve."""
+        return bool(self.attached or self.cache.checkouts or len(self.connections))
 
-    def handlers(self) -> dict[str, Handler]:
-        """What can be asked, each by `do`: `{"project": ID, "capsule": ID or None}`, for a checkout
-        also `"ports": [NUMBER, …]`.
-        """
-
-        async def look(request: dict[str, Any]) -> dict[str, Any]:
-            return await self.status(str(request["project"]), request["capsule"])
-
-        async def checkout(request: dict[str, Any]) -> dict[str, Any]:
-            named = parse_named(request.get("ports", []))
-            return await self.checkout(str(request["project"]), request["capsule"], named)
-
-        return {"ports": look, "checkout": checkout}
-
-    def canonical(self, capsule: Capsule, taken: Collection[int]) -> dict[int, Target]:
+    def canonical(self, capsule: CapsuleRecord, taken: Collection[int]) -> dict[int, Target]:
         """Where each of these canonical ports leads to, whether something listens there or not."""
         if not has_own_network(capsule):
             leased = {number: capsule.ports[name] for name, number in capsule.numbers.items()}
@@ -233,7 +227,7 @@ class Publisher:
         if len(labels) not in (1, 2):
             return None
         *names, site = labels
-        capsule = self.census.capsules.get(self.census.sites.get(site, -1))
+        capsule = self.cache.capsules.get(self.cache.sites.get(site, -1))
         if capsule is None:
             return None
         targets = self.named_targets(capsule)
@@ -246,7 +240,7 @@ class Publisher:
             return None
         return Route(capsule, *next(iter(open_ones.items())))
 
-    def named_targets(self, capsule: Capsule) -> dict[str, Target]:
+    def named_targets(self, capsule: CapsuleRecord) -> dict[str, Target]:
         """Every port of a capsule, by the name of its lease."""
         if not has_own_network(capsule):
             return {
@@ -259,7 +253,9 @@ class Publisher:
             for name, number in capsule.numbers.items()
         }
 
-    def _find_named(self, capsule: Capsule, targets: dict[str, Target], word: str) -> Route | None:
+    def _find_named(
+        self, capsule: CapsuleRecord, targets: dict[str, Target], word: str
+    ) -> Route | None:
         if word in targets:
             return Route(capsule, word, targets[word])
         # A service can be asked for by its number, too.
@@ -274,7 +270,7 @@ class Publisher:
             # Before the reading: what is written meanwhile is read the next time.
             stamp = await asyncio.to_thread(self.session.store.stamp)
             if stamp != self._stamp:
-                self.census = await asyncio.to_thread(census.take, self.session)
+                self.cache = await asyncio.to_thread(read_store, self.session)
                 self._stamp = stamp
             with suppress(AtollError):
                 # The owner may have said another one; a bad word of theirs changes nothing here.
@@ -288,21 +284,21 @@ class Publisher:
         one = self.attached.pop(capsule_id, None)
         if one is None:
             return
-        for door in one.doors.values():
-            door.close()
-        capsule = self.census.capsules.get(capsule_id)
+        for forward in one.forwards.values():
+            forward.close()
+        capsule = self.cache.capsules.get(capsule_id)
         if capsule is not None:
             self._tend(capsule.project_id)
 
     def _tend(self, project_id: str) -> None:
-        capsule = self.census.checked_out(project_id)
+        capsule = self.cache.checked_out(project_id)
         if capsule is not None:
-            named = self.census.checkouts[project_id].ports
-            selection = select(self.census, capsule, named, self.router_port)
+            named = self.cache.checkouts[project_id].ports
+            selection = select(self.cache, capsule, named, self.router_port)
             self.checkouts.tend(project_id, self.canonical(capsule, selection.taken))
 
     async def _refuse(
-        self, capsule: Capsule, failures: dict[int, OSError], named: Collection[int]
+        self, capsule: CapsuleRecord, failures: dict[int, OSError], named: Collection[int]
     ) -> NoReturn:
         reasons: dict[int, tuple[str, str]] = {}
         for port, error in failures.items():
@@ -315,28 +311,30 @@ class Publisher:
 
     def _rival(self, port: int) -> tuple[str, str] | None:
         """Another project that has the port checked out."""
-        owner = self.census.projects.get(self.checkouts.owner(port) or "")
+        owner = self.cache.projects.get(self.checkouts.owner(port) or "")
         if owner is None:
             return None
-        rival = self.census.capsules[self.census.checkouts[owner.id].capsule_id]
+        rival = self.cache.capsules[self.cache.checkouts[owner.id].capsule_id]
         return (
             f"port {port} is checked out by `{rival.name}` of project `{owner.name}`",
             f"atoll checkout --none --project '{owner.root}'",
         )
 
-    def _open_doors(self, one: Attached) -> None:
-        capsule = self.census.capsules.get(one.inside.capsule.id)
+    def _open_forwards(self, one: PublishedCapsule) -> None:
+        capsule = self.cache.capsules.get(one.inside.capsule.id)
         if capsule is None:
             return
         one.troubles = {}
         open_now = {n: p for n, p in capsule.numbers.items() if one.is_reachable(p)}
-        for name in set(one.doors) - set(open_now):
-            one.doors.pop(name).close()
+        for name in set(one.forwards) - set(open_now):
+            one.forwards.pop(name).close()
         for name, number in open_now.items():
-            if name in one.doors:
-                one.doors[name].target = one.target(number)
+            if name in one.forwards:
+                one.forwards[name].target = one.target(number)
                 continue
             try:
-                one.doors[name] = Door(capsule.ports[name], one.target(number), self.guests)
+                one.forwards[name] = PortForward(
+                    capsule.ports[name], one.target(number), self.connections
+                )
             except OSError as error:
                 one.troubles[name] = error

@@ -1,4 +1,4 @@
-"""The sockets that a holder keeps bound inside for the daemon, borrowed until they are given back.
+"""The sockets that a holder keeps bound inside for the daemon, borrowed until they are returned.
 
 See `atoll.keeper.reserved_ports`. A holder of an earlier version has none.
 """
@@ -11,8 +11,8 @@ import socket
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from atoll.daemon.egress.leaving import Doors
-from atoll.keeper import asking, wire
+from atoll.drivers.contracts import EgressSockets
+from atoll.keeper import requests, wire
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
 
 _ANSWER_S = 5.0
@@ -24,7 +24,7 @@ class _Lease(NamedTuple):
     sockets: list[socket.socket]
 
 
-async def borrow_doors(directory: str, opened: ExitStack, *, backlog: int) -> Doors | None:
+async def borrow(directory: str, opened: ExitStack, *, backlog: int) -> EgressSockets | None:
     """Listening and non-blocking, until `opened` is closed. None when the holder keeps none.
 
     OSError when the holder does not answer in time, or a socket cannot listen.
@@ -41,21 +41,21 @@ async def borrow_doors(directory: str, opened: ExitStack, *, backlog: int) -> Do
         if sock.type == socket.SOCK_STREAM:
             sock.listen(backlog)
         found.setdefault((int(sock.type), sock.getsockname()[1]), []).append(sock)
-    return Doors(
+    return EgressSockets(
         proxy=found[_STREAM, PROXY_PORT][0],
-        caught=tuple(found[_STREAM, CAUGHT_PORT]),
-        names=tuple(found[_DATAGRAM, NAMES_PORT]),
-        names_streams=tuple(found[_STREAM, NAMES_PORT]),
+        transparent=tuple(found[_STREAM, CAUGHT_PORT]),
+        dns=tuple(found[_DATAGRAM, NAMES_PORT]),
+        dns_streams=tuple(found[_STREAM, NAMES_PORT]),
     )
 
 
 def _borrow(directory: str) -> _Lease | None:
     try:
-        connection = asking.connect(directory, timeout_s=_ANSWER_S)
+        connection = requests.connect(directory, timeout_s=_ANSWER_S)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     try:
-        _, fds = asking.ask(connection, {"ports": True})
+        _, fds = requests.ask(connection, {"ports": True})
     except (EOFError, ConnectionError):
         # It hung up on a request that it does not know.
         connection.close()

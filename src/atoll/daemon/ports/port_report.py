@@ -1,18 +1,18 @@
-"""What the picture knows, as plain data for whoever asks."""
+"""The report of a project's ports, as `atoll ports` shows it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from atoll.daemon.ports import canonical, reserved
-from atoll.daemon.ports.attached import Attached
-from atoll.daemon.ports.census import Census, has_own_network
-from atoll.daemon.ports.checkouts import Checkouts, explain
-from atoll.engine import urls
-from atoll.host import listening
+from atoll.daemon.ports import checkout_ports
+from atoll.daemon.ports.checkout_ports import Checkouts, explain
+from atoll.daemon.ports.published_capsule import PublishedCapsule, StoreCache, has_own_network
+from atoll.engine.network import urls
+from atoll.host import listening_sockets
 from atoll.model.errors import StateError
-from atoll.model.state import Capsule
+from atoll.model.shapes import PortShape, ProjectPortsShape, RefusedPortsShape, RouterShape
+from atoll.model.state import CapsuleRecord
 
 LISTENING, CLOSED = "listening", "closed"
 UNPUBLISHED = "too many ports: not published"
@@ -24,27 +24,27 @@ _MOST_REFUSED = 8
 
 
 class Picture(NamedTuple):
-    """All that can be told of."""
+    """What a report is made from."""
 
-    census: Census
-    attached: dict[int, Attached]
+    cache: StoreCache
+    attached: dict[int, PublishedCapsule]
     checkouts: Checkouts
     router_port: int
     router_trouble: OSError | None
 
 
-def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> dict[str, Any]:
-    """Looks at /proc when somebody has to be named, so it may take a moment.
+def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> ProjectPortsShape:
+    """Looks at /proc when a process has to be named, so it may take a moment.
 
     Raises StateError when there is no such project.
     """
-    census = picture.census
-    if project_id not in census.projects:
+    cache = picture.cache
+    if project_id not in cache.projects:
         raise StateError("there is no such project", hint="atoll ls")
-    label, name = census.labels[project_id], census.projects[project_id].name
+    label, name = cache.labels[project_id], cache.projects[project_id].name
     rows = [
         row
-        for capsule in census.of_project(project_id)
+        for capsule in cache.of_project(project_id)
         if capsule_id in (None, capsule.id)
         for row in ranked_rows(picture, capsule)
     ]
@@ -65,67 +65,67 @@ def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> 
     }
 
 
-def _first_by_rank(rows: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _first_by_rank(rows: list[tuple[int, PortShape]]) -> list[PortShape]:
     """The rows that an answer has room for, in the order in which they came."""
     kept = sorted(range(len(rows)), key=lambda index: rows[index][0])[:_MOST_ROWS]
     return [rows[index][1] for index in sorted(kept)]
 
 
 def _checked_out(picture: Picture, project_id: str) -> str | None:
-    capsule = picture.census.checked_out(project_id)
+    capsule = picture.cache.checked_out(project_id)
     return None if capsule is None else capsule.name
 
 
 def not_canonical(
     picture: Picture, project_id: str, capsule_id: int | None = None
-) -> dict[str, Any] | None:
+) -> RefusedPortsShape | None:
     """What listens in the capsule that is checked out, or is declared, and was not taken; with the
     command that takes it. None when there is no such port, or another capsule is asked about.
     """
-    capsule = picture.census.checked_out(project_id)
+    capsule = picture.cache.checked_out(project_id)
     if capsule is None or capsule_id not in (None, capsule.id):
         return None
-    named = picture.census.checkouts[project_id].ports
-    selection = canonical.select(picture.census, capsule, named, picture.router_port)
+    named = picture.cache.checkouts[project_id].ports
+    selection = checkout_ports.select(picture.cache, capsule, named, picture.router_port)
     reasons = dict(selection.refused)
     one = picture.attached.get(capsule.id)
     for port in one.listening if one is not None else ():
         if port not in selection.taken:
-            reasons.setdefault(port, reserved.find_reason(port) or canonical.UNDECLARED)
+            reasons.setdefault(port, checkout_ports.find_reason(port) or checkout_ports.UNDECLARED)
     if not reasons:
         return None
     shown = sorted(reasons, key=lambda port: (port not in selection.refused, port))[:_MOST_REFUSED]
     wanted = {*named, *shown}
-    possible = canonical.select(picture.census, capsule, wanted, picture.router_port).taken
+    possible = checkout_ports.select(picture.cache, capsule, wanted, picture.router_port).taken
     # A command that fails because of one port takes none, so it names no port that is root's.
     user_id = os.geteuid()
     gained = {
         port
         for port in wanted.intersection(possible)
-        if port in named or reserved.may_bind(port, user_id)
+        if port in named or checkout_ports.may_bind(port, user_id)
     }
     return {
         "ports": [{"port": port, "reason": reasons[port]} for port in shown],
         "more": len(reasons) - len(shown),
-        "command": canonical.command(capsule, gained) if gained - set(named) else None,
+        "command": checkout_ports.command(capsule, gained) if gained - set(named) else None,
     }
 
 
-def router_shape(picture: Picture) -> dict[str, Any]:
+def router_shape(picture: Picture) -> RouterShape:
     error = picture.router_trouble
     trouble = None if error is None else explain(picture.router_port, error)[0]
     return {"port": picture.router_port, "trouble": trouble}
 
 
-def ranked_rows(picture: Picture, capsule: Capsule) -> list[tuple[int, dict[str, Any]]]:
+def ranked_rows(picture: Picture, capsule: CapsuleRecord) -> list[tuple[int, PortShape]]:
     """A row for each port with its rank, the lowest first: canonical, declared and named ports (0),
     others that are listening (1), listening ports without a lease (2), and the rest (3).
     """
-    chosen = picture.census.checkouts.get(capsule.project_id)
+    chosen = picture.cache.checkouts.get(capsule.project_id)
     is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
     named = set(chosen.ports) if chosen is not None and is_checked_out else set()
 
-    def rank(row: dict[str, Any]) -> int:
+    def rank(row: PortShape) -> int:
         if row["canonical"] or row["inside"] in named or not row["name"].isdigit():
             return 0
         return {LISTENING: 1, UNPUBLISHED: 2}.get(row["state"], 3)
@@ -134,18 +134,18 @@ def ranked_rows(picture: Picture, capsule: Capsule) -> list[tuple[int, dict[str,
     return sorted(ranked, key=lambda pair: pair[0])
 
 
-def _capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
+def _capsule_rows(picture: Picture, capsule: CapsuleRecord) -> list[PortShape]:
     """One for each port: the leased ones in their order, then those without a lease."""
     one = picture.attached.get(capsule.id)
     own = has_own_network(capsule)
     listens = frozenset(one.listening) if one is not None else frozenset()
     if not own:
-        listens = frozenset(place.port for place in listening.here())
+        listens = frozenset(place.port for place in listening_sockets.own_listeners())
     unseen = CLOSED if one is None or one.is_complete else UNKNOWN
-    site = picture.census.site_of(capsule)
-    chosen = picture.census.checkouts.get(capsule.project_id)
+    site = picture.cache.site_of(capsule)
+    chosen = picture.cache.checkouts.get(capsule.project_id)
     is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
-    rows = []
+    rows: list[PortShape] = []
     named = set(chosen.ports) if chosen is not None and is_checked_out else set()
     for name, leased in capsule.ports.items():
         number = capsule.numbers.get(name)
@@ -177,10 +177,10 @@ def _capsule_rows(picture: Picture, capsule: Capsule) -> list[dict[str, Any]]:
     return rows + [_unleased_row(picture, capsule, number) for number in sorted(unleased)]
 
 
-def _unleased_row(picture: Picture, capsule: Capsule, number: int) -> dict[str, Any]:
+def _unleased_row(picture: Picture, capsule: CapsuleRecord, number: int) -> PortShape:
     """A port without a lease: one too many, or one that the owner named and that is closed."""
     one = picture.attached.get(capsule.id)
-    chosen = picture.census.checkouts.get(capsule.project_id)
+    chosen = picture.cache.checkouts.get(capsule.project_id)
     is_named = chosen is not None and chosen.capsule_id == capsule.id and number in chosen.ports
     is_held = is_named and picture.checkouts.owner(number) == capsule.project_id
     is_open = one is not None and number in one.listening
