@@ -16,9 +16,9 @@ from atoll.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.engine.capsules import Capsule
-    from atoll.engine.captured import Result
     from atoll.engine.projects import Project, open_project
-    from atoll.engine.runs import RunSpec
+    from atoll.engine.run.captured_output import Result
+    from atoll.engine.run.runs import RunSpec
     from atoll.model.errors import (
         AtollError,
         DriverError,
@@ -39,9 +39,9 @@ _HOMES = {
     "Outcome": "atoll.model.state",
     "PrerequisiteError": "atoll.model.errors",
     "Project": "atoll.engine.projects",
-    "Result": "atoll.engine.captured",
+    "Result": "atoll.engine.run.captured_output",
     "Run": "atoll.model.state",
-    "RunSpec": "atoll.engine.runs",
+    "RunSpec": "atoll.engine.run.runs",
     "SpecError": "atoll.model.errors",
     "StateError": "atoll.model.errors",
     "Work": "atoll.model.state",

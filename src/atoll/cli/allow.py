@@ -1,33 +1,37 @@
-"""`atoll allow`: one more destination for a living capsule, or for all of a project."""
+"""`atoll allow`: change the network rules of a capsule or of all capsules of a project."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli.frame import Frame, complete_capsules, verb_with_own_project
-from atoll.engine.networks import Allowed
+
+if TYPE_CHECKING:
+    from atoll.engine.network.rules import Allowed
 
 
 @click.command("allow")
 @click.argument("words", nargs=-1, metavar="[NAME] [RULE...]", shell_complete=complete_capsules)
 @click.option(
     "--project", "whole_project", is_flag=True,
-    help="Every capsule of this project, now and later: then only rules are given.",
+    help="Change the rules for all present and future capsules of this project.",
 )  # fmt: skip
-@click.option("--revoke", is_flag=True, help="Take the rules back.")
+@click.option("--revoke", is_flag=True, help="Remove the rules.")
 @verb_with_own_project
 def command(frame: Frame, words: tuple[str, ...], *, whole_project: bool, revoke: bool) -> None:
-    """Lets NAME reach what RULE names, at once; without a rule, shows what it may reach.
+    """Allow NAME to connect to each RULE at once. Without a rule, list the rules in force.
 
-    A rule is `host[:port]`, `*.suffix[:port]`, an address or CIDR, `host:PORT` for a port of your
-    own loopback, or a preset such as `python`. Without a port it stands for 80 and 443. Which
-    project is meant is said before the verb: `atoll --project DIR allow …`.
+    A rule is `host[:port]`, `*.suffix[:port]`, an address or CIDR, `host:PORT` for a port on the
+    host's loopback, or a preset such as `python`. The default ports are 80 and 443. To use another
+    project, put the option before the verb: `atoll --project DIR allow …`.
     """
     if whole_project:
         _change_project(frame, words, revoke=revoke)
         return
     if not words:
-        raise click.UsageError("name a capsule, or say `--project`")
+        raise click.UsageError("give the name of a capsule, or `--project`")
     name, *rules = words
     capsule = frame.capsule(name)
     for rule in rules:
@@ -37,7 +41,7 @@ def command(frame: Frame, words: tuple[str, ...], *, whole_project: bool, revoke
             capsule.allow(rule)
     _show(frame, capsule.allowed())
     if capsule.network != "allow":
-        frame.output.note(f"`{name}` has the network `{capsule.network}`")
+        frame.output.note(f"the network mode of `{name}` is `{capsule.network}`")
 
 
 def _change_project(frame: Frame, rules: tuple[str, ...], *, revoke: bool) -> None:
@@ -46,7 +50,7 @@ def _change_project(frame: Frame, rules: tuple[str, ...], *, revoke: bool) -> No
     for rule in rules:
         if rule in known:
             raise click.UsageError(
-                f"`{rule}` is a capsule: `--project` is for all of them, and takes rules only"
+                f"`{rule}` is a capsule; `--project` applies to all capsules and takes only rules"
             )
         if revoke:
             project.revoke(rule)
@@ -55,7 +59,7 @@ def _change_project(frame: Frame, rules: tuple[str, ...], *, revoke: bool) -> No
     allowed = project.allowed()
     _show(frame, allowed)
     if not allowed:
-        frame.output.note(f"no rule is for all capsules of `{project.name}`")
+        frame.output.note(f"`{project.name}` has no rules for all capsules")
 
 
 def _show(frame: Frame, allowed: list[Allowed]) -> None:

@@ -1,4 +1,4 @@
-"""The root command: verbs are loaded when they are typed, errors become exit codes here only."""
+"""The root command. Imports a verb's module on use, and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 VERBS = {
-    "allow": "Let a capsule reach one more destination.",
-    "attach": "Watch a run and type to it.",
-    "bench": "Measure this machine: workspaces against what others need.",
-    "browser": "Show or reset a capsule's browsers, or tell tools of them.",
-    "checkout": "Give a capsule the project's own port numbers.",
-    "code": "Open a capsule in VS Code or another editor with windows.",
-    "commit": "Commit everything in a capsule on its branch.",
+    "allow": "Allow a capsule to connect to a destination.",
+    "attach": "Attach the terminal to a run.",
+    "bench": "Benchmark Atoll on this machine, against comparable tools.",
+    "browser": "Show or reset a capsule's browsers, or print settings for tools.",
+    "checkout": "Give a capsule the project's declared ports on 127.0.0.1.",
+    "code": "Open a capsule in VS Code or another graphical editor.",
+    "commit": "Commit all changes of a capsule to its branch.",
     "completion": "Print the completion script for a shell.",
-    "daemon": "Show, end or explain the background process.",
-    "demo": "See it work: three capsules of a sample project, from nothing.",
-    "diff": "Show what a capsule has changed.",
-    "edit": "Open your editor, or start another program of yours, in a capsule.",
-    "export": "Bring a capsule's commits out as a branch.",
-    "fork": "Make a capsule from another one, as it is or was.",
-    "doctor": "Measure what this host can isolate, with cures.",
-    "gc": "Remove what crashes left behind.",
-    "init": "Look at the project and write a commented atoll.toml.",
-    "levels": "Show the isolation spectrum.",
-    "logs": "Show what a run printed.",
+    "daemon": "Show or stop the background process, or print its log.",
+    "demo": "Run a demonstration with three capsules of a sample project.",
+    "diff": "Show the changes made in a capsule.",
+    "edit": "Run your editor, or another host program, on a capsule's files.",
+    "export": "Copy a capsule's commits to a branch in your repository.",
+    "fork": "Create a capsule from another capsule or one of its snapshots.",
+    "doctor": "Check what this host can isolate, and print fixes.",
+    "gc": "Remove leftovers of crashed commands and unused data.",
+    "init": "Inspect the project and write a commented atoll.toml.",
+    "levels": "List the isolation levels.",
+    "logs": "Show the output of a run.",
     "ls": "List the capsules of this project.",
-    "network": "Show what a capsule wanted to reach.",
-    "new": "Make capsules.",
-    "open": "Open a capsule's web application in a browser of its own.",
-    "pause": "Hold every process of a capsule still.",
-    "path": "Print where a capsule's workspace is.",
-    "ports": "Show where a capsule's ports are reached.",
-    "ps": "List the live processes of a capsule.",
-    "recover": "List and restore work that was stored before a removal.",
-    "resume": "Let a paused capsule go on.",
-    "rollback": "Return a capsule to a snapshot.",
-    "rm": "Remove capsules; nothing is lost.",
+    "network": "Show the connections that a capsule attempted.",
+    "new": "Create capsules.",
+    "open": "Open a capsule's web application in the capsule's own browser.",
+    "pause": "Freeze all processes of a capsule.",
+    "path": "Print the path of a capsule's workspace.",
+    "ports": "Show the host ports and URLs of a capsule's ports.",
+    "ps": "List the processes of a capsule.",
+    "recover": "List and restore recovery points of removed capsules.",
+    "resume": "Resume a paused capsule.",
+    "rollback": "Restore a capsule to a snapshot.",
+    "rm": "Remove capsules without losing work.",
     "run": "Run a command inside a capsule.",
     "schema": "Print the JSON schema of atoll.toml.",
     "shell": "Open a shell inside a capsule.",
-    "show": "Show one capsule, or where each setting came from.",
-    "snapshot": "Make a point to which a capsule can return.",
-    "snapshots": "Show the time line of a capsule.",
-    "stop": "End runs with everything that they started.",
-    "trust": "Approve the project file as it is now.",
-    "untrust": "Take the approval of the project file back.",
-    "verify": "Attack a capsule's walls from inside, and show what held.",
-    "warm": "Freeze ahead of time what new capsules start from.",
+    "show": "Show details of a capsule, the settings or the base.",
+    "snapshot": "Take a snapshot of a capsule.",
+    "snapshots": "List the snapshots of a capsule.",
+    "stop": "Stop runs and all their processes.",
+    "trust": "Approve the current content of atoll.toml.",
+    "untrust": "Revoke the approval of atoll.toml.",
+    "verify": "Attack a capsule's isolation from inside, and report the results.",
+    "warm": "Prepare the base that new capsules start from.",
     "wait": "Wait for a run to end.",
 }
-"""Verb → one line of help, so that `--help` and completion load no verb."""
+"""Verb → one-line help, so that `--help` and completion import no verb module."""
 
 SECTIONS = {
     "Capsules": ("new", "ls", "show", "path", "rm", "recover", "warm", "gc"),
@@ -79,7 +79,7 @@ SECTIONS = {
 
 
 class Verbs(click.Group):
-    """Loads `atoll.cli.<verb>` when the verb is typed."""
+    """Imports `atoll.cli.<verb>` when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -96,7 +96,7 @@ class Verbs(click.Group):
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
 
         words = [item for item in sorted(VERBS.items()) if item[0].startswith(incomplete)]
-        # Click's own would load every verb to ask whether it is hidden.
+        # Click's own implementation imports every verb to check whether it is hidden.
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=text) for name, text in words), *options]
 
@@ -108,7 +108,7 @@ class Verbs(click.Group):
 
             close = difflib.get_close_matches(args[0], VERBS, n=1)
             suffix = f"; did you mean `{close[0]}`?" if close else ""
-            raise click.UsageError(f"there is no verb `{args[0]}`{suffix}")
+            raise click.UsageError(f"unknown verb `{args[0]}`{suffix}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -121,7 +121,7 @@ class Verbs(click.Group):
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Every AI coding agent its own capsule: a private copy of a project.",
+    help="Give every AI coding agent its own capsule: an isolated, private copy of a project.",
     subcommand_metavar="VERB [ARGS]...",
     epilog="Start with: atoll new NAME, then: atoll run NAME -- COMMAND",
 )
@@ -131,7 +131,7 @@ class Verbs(click.Group):
 def root(
     context: click.Context, *, as_json: bool, project: str | None, quiet: bool, verbose: bool
 ) -> None:
-    """The words that come before a verb."""
+    """Stores the options given before the verb."""
     context.obj = Common(as_json=as_json, project=project, quiet=quiet, verbose=verbose)
 
 
@@ -140,7 +140,7 @@ def run(argv: Sequence[str]) -> int:
     status.reset()
     words = list(argv)
     own = words[: words.index("--")] if "--" in words else words
-    # A killed terminal and a polite kill end a command the way Ctrl-C does: undone, not abandoned.
+    # SIGTERM and SIGHUP are handled like Ctrl-C: unfinished work is undone.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -179,14 +179,14 @@ def _run(words: list[str], *, as_json: bool) -> int:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """Click ends the program by itself after completion, and when its reader is gone."""
+    """Click exits by itself after shell completion, and on a closed pipe."""
     if output.has_click_lost_reader():
         raise output.ReaderLeft from error
     return error.code if isinstance(error.code, int) else 1
 
 
 def _end_interrupted(error: Interrupted, *, as_json: bool) -> int:
-    """All is undone by now: an impatient second signal must not end it in some other way."""
+    """Ignores further signals: the cleanup is done, and only the report is left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return output.print_error(error, as_json=as_json)
@@ -216,37 +216,39 @@ def _explain(error: OSError) -> AtollError:
             hint="mount it for writing, or set ATOLL_HOME to another directory",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return PrerequisiteError(f"no permission{place}: {error.strerror}")
-    return DriverError(f"the system said: {error.strerror or error}{place}")
+        return PrerequisiteError(f"permission denied{place}: {error.strerror}")
+    return DriverError(f"system error: {error.strerror or error}{place}")
 
 
 def _with_place(error: AtollError) -> AtollError:
-    """A tool that failed for want of room seldom says where: the full filesystem is named."""
+    """Adds which filesystem is full to the error of a tool that ran out of disk space."""
     if not isinstance(error, DriverError):
         return error
-    from atoll.engine import session  # noqa: PLC0415 - rarely needed
+    from atoll.engine.home import Home  # noqa: PLC0415 - rarely needed
 
-    if not session.is_shortage(error):
+    if not Home.is_shortage(error):
         return error
     said = error.message.strip().splitlines()[-1]
     for place in (None, os.curdir):
-        if (short := session.find_shortage(place)) is not None:
+        if (short := Home.find_shortage(place)) is not None:
             return PrerequisiteError(f"{short.message}: {said}", hint=short.hint)
-    # What was written so far is gone again.
-    home = session.home_path(os.environ)
-    return PrerequisiteError(f"too little room, probably in `{home}`: {said}", hint="df -h; df -i")
+    # The cleanup has freed space since.
+    home = Home.default_path()
+    return PrerequisiteError(
+        f"not enough disk space, probably in `{home}`: {said}", hint="df -h; df -i"
+    )
 
 
 def _no_room(error: OSError, place: str) -> PrerequisiteError:
-    """Names the filesystem, and whether blocks, inodes or a quota are used up."""
-    from atoll.engine.session import find_shortage  # noqa: PLC0415 - rarely needed
+    """Names the filesystem, and whether blocks, inodes or a quota are exhausted."""
+    from atoll.engine.home import Home  # noqa: PLC0415 - rarely needed
 
-    short = find_shortage(error.filename)
+    short = Home.find_shortage(error.filename)
     if short is not None:
         return PrerequisiteError(f"{short.message}{place}", hint=short.hint)
     if error.filename is None:
-        # The kernel gives the same answer when something else than a disk is used up.
-        return PrerequisiteError(f"the system said: {error.strerror}", hint="df -h; df -i")
+        # The kernel returns the same errno when a resource other than disk space is exhausted.
+        return PrerequisiteError(f"system error: {error.strerror}", hint="df -h; df -i")
     return PrerequisiteError(f"the disk is full{place}", hint="df -h; df -i; atoll gc")
 
 
@@ -259,5 +261,5 @@ def _bug(error: Exception) -> DriverError:
     line = f"{where.tb_frame.f_code.co_name}:{where.tb_lineno}" if where is not None else "unknown"
     return DriverError(
         f"this is a bug in atoll: {type(error).__name__}: {error} (at {line})",
-        hint="run it again with ATOLL_DEBUG=1 for the whole story",
+        hint="run the command again with ATOLL_DEBUG=1 to see the traceback",
     )

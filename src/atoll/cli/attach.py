@@ -1,4 +1,4 @@
-"""`atoll attach`: watch a run and type to it."""
+"""`atoll attach`: attach the terminal to a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import time
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, parse_run, verb
 from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
 from atoll.cli.terminal import Sink, is_terminal, relay, size
+from atoll.engine import shapes
 from atoll.model.errors import StateError
 from atoll.model.state import require_outcome
 
@@ -20,10 +21,10 @@ from atoll.model.state import require_outcome
 @status_option
 @verb
 def command(frame: Frame, run: str) -> int:
-    """Attaches to RUN (such as fix-auth.2, or a capsule's name for its latest run).
+    """Attach to RUN, e.g. fix-auth.2, or a capsule's name for its latest run.
 
-    What you type goes to a run that has a terminal; Ctrl-] leaves it running. Ctrl-C is passed on
-    to the run; where there is no terminal, a second one stops it.
+    If the run has a terminal, your input goes to it and Ctrl-] detaches. Ctrl-C is passed to the
+    run; if it has no terminal, a second Ctrl-C stops it.
     """
     name, _, number = run.partition(".")
     capsule = frame.capsule(name)
@@ -36,12 +37,12 @@ def command(frame: Frame, run: str) -> int:
         raise StateError(f"`{found.label}` has ended", hint=f"atoll logs {name} {found.number}")
     tty = found.tty and is_terminal() and not frame.output.json
     if tty:
-        frame.output.note(f"attached to {found.label}; Ctrl-] leaves it running")
+        frame.output.note(f"attached to {found.label}; press Ctrl-] to detach")
     with channel:
         stayed = relay(channel, _sink(frame), tty=tty, detachable=tty)
     if not stayed:
         report(envelope("run", shapes.run(found)))
-        frame.output.note(f"\nleft {found.label} running")
+        frame.output.note(f"\ndetached from {found.label}, which keeps running")
         return 0
     ended = capsule.wait(found)
     outcome = require_outcome(ended)
@@ -54,8 +55,8 @@ def command(frame: Frame, run: str) -> int:
 
 
 def _sink(frame: Frame) -> Sink:
-    def tell(stream: str, data: bytes) -> None:
+    def print_entry(stream: str, data: bytes) -> None:
         entry = {"time": time.time(), "stream": stream, "text": data.decode(errors="replace")}
         frame.output.item("log", entry, "")
 
-    return tell if frame.output.json else frame.output.raw
+    return print_entry if frame.output.json else frame.output.raw

@@ -1,4 +1,4 @@
-"""`atoll bench`: the figures of this machine, as ratios against what others need."""
+"""`atoll bench`: measure Atoll on this machine, as ratios to comparable tools."""
 
 from __future__ import annotations
 
@@ -8,39 +8,34 @@ import click
 
 from atoll.cli.frame import Frame, verb
 from atoll.cli.tables import render_columns
-from atoll.engine.bench import table
-from atoll.engine.bench.idle import measure as measure_idle
-from atoll.engine.bench.network import measure as measure_network
-from atoll.engine.bench.sandbox import measure as measure_walls
-from atoll.engine.bench.workspace import SIZES, WHAT, Order, measure
-
-_MEASURES = {
-    "workspace": measure,
-    "sandbox": measure_walls,
-    "network": measure_network,
-    "idle": measure_idle,
-}
+from atoll.engine.bench.workspace import SIZES, WHAT, BenchOptions
+from atoll.engine.home import BENCHES, Home
 
 
 @click.command("bench")
-@click.argument("what", type=click.Choice([*_MEASURES]))
+@click.argument("what", type=click.Choice(BENCHES))
 @click.option(
     "--size", "sizes", multiple=True, type=click.Choice([*SIZES, "all"]),
-    help="500, 70,000 or 300,000 files; default: S and M.",
+    help="Project size: 500, 70,000 or 300,000 files; default: S and M.",
 )  # fmt: skip
 @click.option(
-    "--only", multiple=True, type=click.Choice(WHAT), help="Measure only this; default: all."
+    "--only",
+    multiple=True,
+    type=click.Choice(WHAT),
+    help="Measure only this operation; default: all.",
 )
 @click.option(
     "--repeat", default=20, show_default=True, type=click.IntRange(1, 1000),
-    help="Samples of what takes milliseconds.",
+    help="Number of samples of short operations.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Without the peers that take many seconds.")
-@click.option("--place", metavar="DIR", help="Measure below DIR; default: in Atoll's home.")
-@click.option("--keep", metavar="DIR", help="Leave the generated projects in DIR, and use them.")
+@click.option("--quick", is_flag=True, help="Skip comparisons that take many seconds.")
+@click.option(
+    "--place", metavar="DIR", help="Create the projects in DIR; default: in Atoll's home."
+)
+@click.option("--keep", metavar="DIR", help="Keep the generated projects in DIR and reuse them.")
 @click.option(
     "--scale", default=1.0, type=click.FloatRange(0.001, 1.0),
-    help="Shrink the projects, to try it out.",
+    help="Scale the project size by this factor, e.g. 0.01 for a trial.",
 )  # fmt: skip
 @verb
 def command(
@@ -55,12 +50,18 @@ def command(
     *,
     quick: bool,
 ) -> None:
-    """Measures workspaces on generated projects, against git worktree, cp -a and the bare system
-    calls; or what walls cost, against bwrap, docker, podman, srt and sandlock where they are
-    installed; or what it costs to reach a capsule's port, against a direct connection; or what a
-    hundred idle runs cost. Everything that it makes is removed at the end."""
+    """Measure one of:
+
+    \b
+    workspace  creating capsules, compared with git worktree, cp -a and the bare system calls
+    sandbox    starting commands, compared with bwrap, docker, podman, srt and sandlock
+    network    connecting to a capsule's port, compared with a direct connection
+    idle       CPU time and memory of a hundred idle runs
+
+    Tools that are not installed are skipped. All generated files are removed at the end.
+    """
     chosen = SIZES if "all" in sizes else sizes or ("S", "M")
-    order = Order(
+    order = BenchOptions(
         sizes=chosen,
         only=only or WHAT,
         repeat=repeat,
@@ -69,7 +70,7 @@ def command(
         place=None if place is None else Path(place),
         keep=None if keep is None else Path(keep),
     )
-    report = _MEASURES[what](order, frame.output.note)
-    lines = [*table.head(report), "", render_columns(table.COLUMNS, table.cells(report.rows))]
+    report = Home.bench(what, order, tell=frame.output.note)
+    lines = [*report.head(), "", render_columns(report.columns(), report.cells())]
     lines += [f"not measured: {text}" for text in report.skipped]
-    frame.output.answer("bench", table.shape(report), "\n".join(lines))
+    frame.output.answer("bench", report.shape(), "\n".join(lines))

@@ -1,4 +1,4 @@
-"""`atoll browser`: what a capsule's browsers are, how tools use the one inside, a fresh start."""
+"""`atoll browser`: show or reset a capsule's browsers, print settings for tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 from atoll.engine.capsules import Capsule
 from atoll.model.browsertools import TOOLS
 
@@ -17,11 +17,11 @@ from atoll.model.browsertools import TOOLS
 @name_argument
 @click.option(
     "--for", "tool", type=click.Choice(TOOLS), default=TOOLS[0], show_default=True,
-    help="With `settings`: which tool is told.",
+    help="With `settings`: the tool to print settings for.",
 )  # fmt: skip
 @verb
 def command(frame: Frame, act: str, name: str, tool: str) -> None:
-    """Shows the browsers of NAME, prints settings for a tool, or makes them forget everything."""
+    """Show the browsers of NAME, print settings for a tool, or delete the browser data."""
     capsule = frame.capsule(name)
     if act == "settings":
         settings = capsule.browser.settings(tool)
@@ -30,11 +30,11 @@ def command(frame: Frame, act: str, name: str, tool: str) -> None:
         return
     if act == "reset":
         capsule.browser.reset()
-        frame.output.note(f"the browsers of `{name}` have forgotten everything")
-    _tell_status(frame, capsule)
+        frame.output.note(f"deleted the browser data of `{name}`")
+    _show_status(frame, capsule)
 
 
-def _tell_status(frame: Frame, capsule: Capsule) -> None:
+def _show_status(frame: Frame, capsule: Capsule) -> None:
     status = capsule.browser.status()
     window = "none" if status.window is None else f"pid {status.window.pid}"
     inside = "none" if status.inside is None else f"{status.inside.label} at {status.endpoint}"

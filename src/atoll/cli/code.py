@@ -1,4 +1,4 @@
-"""`atoll code`: an editor with windows of its own in a capsule's view."""
+"""`atoll code`: open a capsule in a graphical editor."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import click
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import choose_cwd, run_foreground
 from atoll.cli.status import status_option
-from atoll.engine import places
-from atoll.engine.editors import find_window_editor
-from atoll.engine.runs import RunSpec
+from atoll.engine.capsules import RunSpec
 
 
 @click.command("code", options_metavar="[OPTIONS]")
 @name_argument
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--with", "chosen", metavar="PROGRAM", help="Another editor, such as pycharm.")
+@click.option("--with", "chosen", metavar="PROGRAM", help="Use this editor, e.g. pycharm.")
 @status_option
 @verb
 def command(frame: Frame, name: str, paths: tuple[str, ...], chosen: str | None) -> int:
-    """Opens NAME in VS Code or a JetBrains IDE, and waits until its window is closed."""
+    """Open NAME in VS Code or a JetBrains IDE, and wait until the window is closed."""
     capsule = frame.capsule(name)
     place = choose_cwd(frame, capsule, None)
-    here = places.relative_place(frame.project().root, os.getcwd())
+    here = frame.project().relative_path(os.getcwd())
     named = [os.path.join(here, path) for path in paths]
-    words = find_window_editor(capsule.session, capsule.record, named, chosen)
+    words = capsule.window_editor(named, program=chosen)
     return run_foreground(frame, capsule, RunSpec(argv=words, cwd=place), owner=True)

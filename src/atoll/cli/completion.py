@@ -1,4 +1,4 @@
-"""`atoll completion`: completion scripts, with live capsule names."""
+"""`atoll completion`: print completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.cli.frame import Frame, verb
 @click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @verb
 def command(frame: Frame, shell: str) -> None:
-    """Prints the completion script for SHELL.
+    """Print the completion script for SHELL.
 
     For bash: eval "$(atoll completion bash)"; zsh likewise; fish: atoll completion fish | source
     """

@@ -1,42 +1,45 @@
-"""`atoll daemon`: the one background process."""
+"""`atoll daemon`: show or stop the background process, or print its log."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli import phrases
 from atoll.cli.frame import Frame, verb
-from atoll.engine import daemons
 from atoll.model.errors import StateError
+
+if TYPE_CHECKING:
+    from atoll.model.shapes import DaemonStatusShape
 
 
 @click.command("daemon")
 @click.argument("act", type=click.Choice(["status", "stop", "logs"]), default="status")
 @verb
 def command(frame: Frame, act: str) -> int:
-    """Shows, ends or explains the daemon: egress, ports out, names.
+    """Show or stop the daemon, or print its log.
 
-    It starts by itself when something needs it, and ends when nothing has for a while.
+    The daemon runs the egress proxy, DNS and published ports. It starts on demand and exits when
+    idle.
     """
-    session = frame.session()
+    home = frame.home()
     if act == "logs":
-        for line in daemons.log_lines(session.home):
+        for line in home.daemon_log():
             frame.output.item("log", {"line": line}, f"{line}\n")
         return 0
     try:
-        status = daemons.stop(session) if act == "stop" else daemons.status(session)
+        status = home.stop_daemon() if act == "stop" else home.daemon_status()
     except StateError as error:
         frame.output.answer("daemon", {"running": False}, "not running")
         frame.output.note(f"{error}")
         return 0 if act == "stop" else 1
-    frame.output.answer("daemon", {"running": act != "stop", **status}, _told(act, status))
+    frame.output.answer("daemon", {"running": act != "stop", **status}, _render(act, status))
     return 0
 
 
-def _told(act: str, status: dict[str, object]) -> str:
+def _render(act: str, status: DaemonStatusShape) -> str:
     if act == "stop":
         return "stopped"
-    capsules = status.get("capsules")
-    count = len(capsules) if isinstance(capsules, list) else 0
-    since = phrases.moment(float(str(status["since"])))
-    return f"running (pid {status['pid']}) since {since}, capsules: {count}"
+    since = phrases.moment(status["since"])
+    return f"running (pid {status['pid']}) since {since}, capsules: {len(status['capsules'])}"

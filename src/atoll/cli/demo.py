@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,29 +11,15 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.cli.output import Output
 from atoll.cli.tables import render_columns
-from atoll.engine import demo, work
-from atoll.engine.capsules import Capsule
-from atoll.engine.projects import Project, open_project
-
-TEST = ("python3", "-m", "unittest", "discover", "-q", "-s", "tests")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What one stand-in for an agent did, as it was observed."""
-
-    capsule: Capsule
-    changed: str
-    passed: bool
-    took_s: float
+from atoll.engine.home import Home
 
 
 @click.command("demo")
-@click.option("--keep", metavar="DIR", help="Do it in DIR, which must not exist, and leave it.")
+@click.option("--keep", metavar="DIR", help="Use and keep DIR, which must not exist.")
 @verb
 def command(frame: Frame, keep: str | None) -> int:
-    """Makes three capsules of a sample project, runs a different attempt at its task in each at
-    the same time, checks them all and brings the good one back as a branch."""
+    """Create three capsules of a sample project, run a different fix in each in parallel, test all
+    of them, and export the one that passes as a branch."""
     if keep is not None:
         place = Path(keep).absolute()
         place.mkdir(parents=True)
@@ -45,25 +29,33 @@ def command(frame: Frame, keep: str | None) -> int:
 
 
 def _show(output: Output, place: Path) -> int:
-    root = demo.make_sample(place)
-    project = open_project(root, home=place / "home", background=False)
-    before = demo.owner_state(root)
-    output.note(f"1. a sample project with a failing test: {root}")
-    capsules = _make_capsules(project, output)
-    output.note("3. a different attempt in each capsule, all at the same time")
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(_attempt, capsules))
-    untouched = demo.owner_state(root) == before
-    good = [attempt for attempt in found if attempt.passed]
-    output.note("4. what each did, and what the tests say of it")
+    demo = Home.demo(place)
+    output.note(f"1. a sample project with a failing test: {demo.root}")
+    started = time.monotonic()
+    capsules = demo.make_capsules()
+    took_s = time.monotonic() - started
+    names = ", ".join(capsule.name for capsule in capsules)
+    output.note(f"2. {len(capsules)} capsules in {took_s:.2f} s: {names}")
+    output.note("3. running a different fix in each capsule, in parallel")
+    found = demo.attempt(capsules)
+    untouched = demo.is_untouched
+    output.note("4. the changes and test results of each")
     rows = [
         (a.capsule.name, a.changed, "pass" if a.passed else "fail", f"{a.took_s:.2f} s")
         for a in found
     ]
     output.note(_indented(render_columns(("capsule", "changed", "tests", "took"), rows)))
     output.note(f"   the owner's checkout is {'untouched' if untouched else 'CHANGED'}")
-    brought = [_bring_back(output, root, attempt) for attempt in good]
-    _remove(output, capsules)
+    brought = []
+    for attempt in found:
+        if attempt.passed:
+            branch, log = demo.bring_back(attempt)
+            brought.append(branch)
+            name = attempt.capsule.name
+            output.note(f"5. `{name}` passed: exported as a branch")
+            output.note(_indented(f"$ git log --oneline main..{branch}\n{log}"))
+    demo.remove(capsules)
+    output.note("6. removed the capsules; the branch stays, and the other work can be recovered")
     data = {
         "attempts": [
             {"name": a.capsule.name, "passed": a.passed, "changed": a.changed} for a in found
@@ -73,45 +65,6 @@ def _show(output: Output, place: Path) -> int:
     }
     output.answer("demo", data, "\n".join(brought))
     return 0 if untouched and brought else 1
-
-
-def _make_capsules(project: Project, output: Output) -> list[Capsule]:
-    started = time.monotonic()
-    capsules = [project.new(name) for name in demo.attempts()]
-    took = time.monotonic() - started
-    names = ", ".join(c.name for c in capsules)
-    output.note(f"2. {len(capsules)} capsules in {took:.2f} s: {names}")
-    return capsules
-
-
-def _attempt(capsule: Capsule) -> Attempt:
-    started = time.monotonic()
-    # By its input: behind walls nothing of Atoll's can be seen.
-    capsule.run(["python3", "-"], stdin=demo.attempts()[capsule.name].read_bytes())
-    tests = capsule.run(TEST)
-    summary = work.diff(capsule, stat=True).text.decode().strip().splitlines()
-    return Attempt(
-        capsule=capsule,
-        changed=summary[-1].strip() if summary else "nothing",
-        passed=tests.outcome.good,
-        took_s=time.monotonic() - started,
-    )
-
-
-def _bring_back(output: Output, root: Path, attempt: Attempt) -> str:
-    capsule = attempt.capsule
-    work.commit(capsule, f"shop: the {capsule.name} fix")
-    branch = str(capsule.record.branch)
-    output.note(f"5. `{capsule.name}` passed: it is a branch in the owner's repository")
-    output.note(_indented(f"$ git log --oneline main..{branch}\n{demo.branch_log(root, branch)}"))
-    return branch
-
-
-def _remove(output: Output, capsules: list[Capsule]) -> None:
-    for capsule in capsules:
-        keep_branch = not capsule.work().uncommitted
-        capsule.remove(force=not keep_branch, keep_branch=keep_branch)
-    output.note("6. the capsules are gone; the branch stays, the others' work can be recovered")
 
 
 def _indented(text: str) -> str:

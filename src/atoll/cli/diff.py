@@ -7,7 +7,7 @@ import click
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.harmless import clean
 from atoll.cli.output import paint, stdout_is_terminal
-from atoll.engine import work
+from atoll.engine import shapes
 from atoll.engine.capsules import Capsule
 from atoll.model.state import Patch
 
@@ -17,30 +17,21 @@ _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 @click.command("diff")
 @name_argument
 @click.argument("snapshot", required=False)
-@click.option("--stat", is_flag=True, help="Only how much changed in which file.")
+@click.option("--stat", is_flag=True, help="Show only the number of changed lines per file.")
 @verb
 def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> None:
-    """Shows all that NAME has changed since it was made, or since SNAPSHOT: committed or not,
-    tracked or not.
+    """Show all changes in NAME since it was created or since SNAPSHOT, including uncommitted
+    changes and untracked files.
     """
     capsule = frame.capsule(name)
-    if snapshot is None:
-        patch = work.diff(capsule, stat=stat)
-    else:
-        patch = work.diff_since(capsule, capsule.require_snapshot(snapshot), stat=stat)
+    since = capsule.require_snapshot(snapshot) if snapshot is not None else None
+    patch = capsule.diff(since=since, stat=stat)
     text = patch.text
     _warn(frame, capsule, patch)
     if frame.output.json:
-        data = {
-            "diff": text.decode(errors="replace"),
-            "concealed": list(patch.concealed),
-            "left_out": list(patch.left_out),
-            "refused": patch.refused,
-            "ignored": patch.ignored,
-        }
-        frame.output.answer("diff", data, "")
+        frame.output.answer("diff", shapes.patch(patch), "")
     elif stdout_is_terminal():
-        # What a file holds must not steer the terminal; in a pipe a patch stays exact.
+        # Control characters must not reach a terminal; in a pipe the patch stays exact.
         frame.output.answer(
             "diff", None, "\n".join(map(_painted, clean(text).rstrip("\n").split("\n")))
         )
@@ -49,13 +40,13 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> Non
 
 
 def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:
-    """What the patch cannot show: commits may hold what the files do not."""
+    """Reports what the patch does not show."""
     if patch.refused:
         frame.output.note(f"the commits of `{capsule.name}` are not shown: {patch.refused}")
     if patch.left_out:
         frame.output.note(
-            f"not shown: {_some(patch.left_out)}, which git cannot store: a repository of its own, "
-            "or closed to you"
+            f"not shown: {_some(patch.left_out)}, which git cannot store (nested repositories or "
+            "unreadable files)"
         )
     if patch.ignored:
         frame.output.note(
@@ -64,7 +55,7 @@ def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:
     if patch.concealed:
         base = capsule.record.base_commit[:12]
         frame.output.note(
-            f"commits hold another version of {_some(patch.concealed)} than the files\n"
+            f"the commits contain another version of {_some(patch.concealed)} than the workspace\n"
             f"hint: git diff {base} {capsule.record.branch}"
         )
 

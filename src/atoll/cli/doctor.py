@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, verb
-from atoll.engine.doctor import VISIBLE, examine
+from atoll.engine import shapes
+from atoll.engine.home import Home
 from atoll.model.errors import PrerequisiteError
 from atoll.model.state import Finding
 
@@ -14,8 +14,8 @@ from atoll.model.state import Finding
 @click.command("doctor")
 @verb
 def command(frame: Frame) -> int:
-    """Tries each thing that Atoll needs and says what came of it. Exits 3 when one is missing."""
-    findings = examine()
+    """Test each feature that Atoll needs and report the result. Exit with 3 if one is missing."""
+    findings = Home.examine()
     frame.output.table(
         "findings",
         [shapes.finding(finding) for finding in findings],
@@ -32,6 +32,6 @@ def command(frame: Frame) -> int:
 def _state(finding: Finding) -> str:
     if finding.good:
         return "ok"
-    if finding.name == VISIBLE:
+    if finding.is_exposure:
         return "not ok"
     return "missing" if finding.needed else "no"

@@ -7,8 +7,7 @@ import click
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import choose_cwd, cwd_option, run_foreground
 from atoll.cli.status import status_option
-from atoll.engine.editors import find_terminal_editor, needs_walls
-from atoll.engine.runs import RunSpec
+from atoll.engine.capsules import RunSpec
 
 
 @click.command("edit", options_metavar="[OPTIONS]")
@@ -18,16 +17,18 @@ from atoll.engine.runs import RunSpec
 @status_option
 @verb
 def command(frame: Frame, name: str, argv: tuple[str, ...], cwd: str | None) -> int:
-    """Opens your editor (VISUAL, EDITOR) where the project is that of NAME.
+    """Run a host program (such as your editor) with the capsule mounted at the project's path.
 
-    With COMMAND it runs that instead, with your own environment.
+    Without COMMAND, run VISUAL or EDITOR. The program has your environment and is not sandboxed.
     """
     capsule = frame.capsule(name)
     place = choose_cwd(frame, capsule, cwd)
     if argv:
         return run_foreground(frame, capsule, RunSpec(argv=argv, cwd=place), owner=True)
-    is_inside = needs_walls(capsule.session, capsule.record)
+    is_inside = capsule.editor_needs_walls
     if is_inside:
-        frame.output.note("as root the editor runs inside of the walls, without your settings")
-    words = find_terminal_editor(capsule.session, capsule.record)
-    return run_foreground(frame, capsule, RunSpec(argv=words, cwd=place), owner=not is_inside)
+        frame.output.note(
+            "running as root: the editor runs inside the sandbox, without your settings"
+        )
+    asked = RunSpec(argv=capsule.terminal_editor(), cwd=place)
+    return run_foreground(frame, capsule, asked, owner=not is_inside)

@@ -10,7 +10,7 @@ from atoll.model import units
 from atoll.model.names import printable
 
 if TYPE_CHECKING:
-    from atoll.engine.excluded import Excluded
+    from atoll.engine.project.excluded import Excluded
 
 _NAMED = 3
 _MOST_LISTED = 12

@@ -9,10 +9,10 @@ from atoll.cli.frame import Frame, name_argument, verb
 
 @click.command("export")
 @name_argument
-@click.option("--all", "everything", is_flag=True, help="With what is not committed, as a commit.")
+@click.option("--all", "everything", is_flag=True, help="Include uncommitted changes, as a commit.")
 @verb
 def command(frame: Frame, name: str, *, everything: bool) -> None:
-    """Brings the commits of NAME out as the branch atoll/NAME. Happens after every run, too."""
+    """Copy the commits of NAME to the branch atoll/NAME. Atoll also does this after every run."""
     found = frame.capsule(name).export(everything=everything)
     data = {"branch": found.branch, "commit": found.commit, "moved": found.moved}
     frame.output.answer("export", data, found.commit)

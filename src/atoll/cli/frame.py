@@ -1,4 +1,4 @@
-"""What all verbs share: the common options, the project they are about, names that complete."""
+"""Shared by all verbs: common options, the selected project, completion of names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from atoll.engine.capsules import Capsule
+    from atoll.engine.home import Home
     from atoll.engine.projects import Project
-    from atoll.engine.restore import Restored
-    from atoll.engine.session import Session
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
 
 class Frame:
-    """One invocation: how to talk, and which project is meant."""
+    """One invocation: its output and its project."""
 
     def __init__(self, *, output: Output, project: str | None) -> None:
         self.output = output
@@ -39,37 +38,24 @@ class Frame:
             )
         return self._project
 
-    def session(self) -> Session:
-        """For verbs that are about the whole home, in a repository or not."""
-        from atoll.engine.session import open_session  # noqa: PLC0415 - not for --help
+    def home(self) -> Home:
+        """For verbs that work on all projects, inside or outside a repository."""
+        from atoll.engine.home import open_home  # noqa: PLC0415 - not for --help
 
-        return open_session(listen=self.output.listen, warn=self.output.warn)
+        return open_home(listen=self.output.listen, warn=self.output.warn)
 
     def make_room(self, *, everything: bool) -> None:
-        """For verbs that free room: they work on a full disk, too."""
-        from atoll.engine.session import make_room  # noqa: PLC0415 - not for --help
+        """Frees reserved disk space, so that the verb also works on a full disk."""
+        from atoll.engine.home import Home  # noqa: PLC0415 - not for --help
 
-        make_room(everything=everything)
-
-    def repair(self) -> Restored | None:
-        """Makes a lost or damaged database again; None when there is nothing to repair."""
-        from atoll.engine import restore  # noqa: PLC0415 - for one verb
-        from atoll.engine.session import home_path  # noqa: PLC0415 - likewise
-
-        home = home_path(os.environ)
-        if not home.is_dir() or restore.is_read_only(home):
-            return None
-        done = restore.repair(home)
-        if done is not None:
-            restore.refresh(self.session())
-        return done
+        Home.make_room(everything=everything)
 
     def capsule(self, name: str) -> Capsule:
         return self.project().capsule(name)
 
 
 class Common(NamedTuple):
-    """The common options, as given before the verb or after it."""
+    """The common options, given before or after the verb."""
 
     as_json: bool
     project: str | None
@@ -78,11 +64,13 @@ class Common(NamedTuple):
 
 
 _PROJECT = click.option(
-    "--project", metavar="DIR", help="The project; default: ATOLL_PROJECT, or where you are."
+    "--project",
+    metavar="DIR",
+    help="Project directory; default: ATOLL_PROJECT or the current directory.",
 )
 _TALK = (
     click.option("-v", "--verbose", is_flag=True, help="Show each command run on the host."),
-    click.option("-q", "--quiet", is_flag=True, help="No narration."),
+    click.option("-q", "--quiet", is_flag=True, help="Do not print notes."),
     click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object."),
 )
 
@@ -98,8 +86,8 @@ def verb(function: F) -> F:
 
 
 def verb_with_own_project(function: F) -> F:
-    """The same, for a verb whose own `--project` means something else: which project is meant is
-    said before the verb.
+    """Like `verb`, for a verb with a `--project` option of its own: the common one is accepted
+    only before the verb.
     """
     verbose, quiet, as_json = _TALK
     return as_json(quiet(verbose(_framed(function))))
@@ -118,9 +106,9 @@ def _framed(function: F) -> F:
         before: Common = click.get_current_context().obj
         output = Output(as_json=as_json or before.as_json, quiet=quiet or before.quiet)
         if verbose or before.verbose:
-            from atoll.engine.narration import tell_commands  # noqa: PLC0415 - seldom wanted
+            from atoll.engine.home import Home  # noqa: PLC0415 - for --verbose
 
-            tell_commands(output.command)
+            Home.on_command(output.command)
         with output.progress():
             return function(
                 Frame(output=output, project=project or before.project), *args, **kwargs
@@ -141,7 +129,7 @@ def complete_capsules(
         project = Frame(output=Output(quiet=True), project=context.params.get("project")).project()
         records = [capsule.record for capsule in project.capsules()]
     except AtollError:
-        # Outside a project there is nothing to complete, and a shell must not see an error.
+        # Outside a project there is nothing to complete.
         return []
     return [CompletionItem(r.name, help=r.level) for r in records if r.name.startswith(incomplete)]
 
@@ -166,5 +154,5 @@ def parse_run(text: str | None, name: str) -> int | None:
         return None
     number = text.removeprefix(f"{name}.")
     if not number.isascii() or not number.isdigit():
-        raise click.UsageError(f"`{text}` is not a run of `{name}`: use its number")
+        raise click.UsageError(f"`{text}` is not a run of `{name}`: give its number")
     return int(number)

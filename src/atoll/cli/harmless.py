@@ -1,4 +1,4 @@
-"""Makes what a run printed harmless to the terminal that shows it."""
+"""Removes terminal control sequences from a run's output."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ _SEQUENCE = re.compile(
 _UNFINISHED = re.compile(
     r"\x1b(?:\[[0-?]{0,256}[ -/]{0,16}|[PX^_\]][^\x07\x1b\x9c]{0,4096}\x1b?|[ -/]{0,16})?\Z"
 )
-"""What is longer is no sequence of any terminal: held back piece by piece, it would be searched
-again with each of them."""
+"""Bounded: no terminal has longer sequences, and held text is searched again with each piece."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Cleaner:
-    """Cleans one stream that arrives in pieces; a sequence that is cut in two stays a sequence."""
+    """Cleans a stream that arrives in pieces, including sequences split between two of them."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -33,7 +32,7 @@ class Cleaner:
         return _clean(text)
 
     def flush(self) -> str:
-        """The rest, when the stream ends within a sequence."""
+        """Returns the rest when the stream ends within a sequence."""
         text, self._held = self._held + self._decoder.decode(b"", final=True), ""
         return _clean(text)
 
@@ -43,6 +42,6 @@ def _clean(text: str) -> str:
 
 
 def clean(data: bytes) -> str:
-    """One whole piece of text."""
+    """Cleans a complete text."""
     cleaner = Cleaner()
     return cleaner.clean(data) + cleaner.flush()

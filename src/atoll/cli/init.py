@@ -1,4 +1,4 @@
-"""`atoll init`: looks at the project and writes a commented atoll.toml."""
+"""`atoll init`: write a commented atoll.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.model.names import printable
 @click.option("--dry-run", is_flag=True, help="Print the file instead of writing it.")
 @verb
 def command(frame: Frame, *, dry_run: bool) -> None:
-    """Looks at languages, lock files, scripts and tools, writes what it found, and approves it."""
+    """Detect languages, lock files, scripts and tools; write atoll.toml and approve it."""
     project = frame.project()
     text = project.draft()
     if not dry_run:

@@ -1,44 +1,37 @@
-"""`atoll levels`: the isolation spectrum."""
+"""`atoll levels`: list the isolation levels."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli.frame import Frame, verb
-from atoll.engine.levels import DEFAULT, LEVELS, Level, find_problems
+from atoll.engine import shapes
 from atoll.model.state import Problem
+
+if TYPE_CHECKING:
+    from atoll.engine.project.levels import Level
 
 
 @click.command("levels")
 @verb
 def command(frame: Frame) -> None:
-    """Shows what each level isolates, what not, what it costs, and whether it works here."""
-    home = frame.session().home
-    problems = {level.name: find_problems(level, home) for level in LEVELS}
+    """List what each level isolates and shares, its cost, and whether this host supports it."""
+    found = frame.home().levels()
     frame.output.table(
         "levels",
-        [
-            {
-                "name": level.name,
-                "default": level.name == DEFAULT,
-                "isolates": level.isolates,
-                "shares": level.shares,
-                "cost": level.cost,
-                "here": not problems[level.name],
-                "problems": [problem.what for problem in problems[level.name]],
-            }
-            for level in LEVELS
-        ],
+        [shapes.level(level, problems) for level, problems in found],
         ("level", "isolates", "shares with the host", "cost", "here"),
         (
-            (_name(level), level.isolates, level.shares, level.cost, _here(problems[level.name]))
-            for level in LEVELS
+            (_name(level), level.isolates, level.shares, level.cost, _here(problems))
+            for level, problems in found
         ),
     )
 
 
 def _name(level: Level) -> str:
-    return f"{level.name} (default)" if level.name == DEFAULT else level.name
+    return f"{level.name} (default)" if level.is_default else level.name
 
 
 def _here(problems: list[Problem]) -> str:

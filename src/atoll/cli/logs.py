@@ -1,4 +1,4 @@
-"""`atoll logs`: what a run printed."""
+"""`atoll logs`: show the output of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
 from atoll.cli.harmless import Cleaner
 from atoll.cli.output import stderr_is_terminal
+from atoll.engine import shapes
 from atoll.engine.capsules import Capsule
 from atoll.model.state import Run
 
@@ -15,13 +16,13 @@ from atoll.model.state import Run
 @click.command("logs")
 @name_argument
 @run_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
-@click.option("-t", "--timestamps", is_flag=True, help="Put the time before each line.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
+@click.option("-t", "--timestamps", is_flag=True, help="Prefix each line with its time.")
 @verb
 def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamps: bool) -> None:
-    """Shows the output of RUN, or of the run of NAME that is running, or else of the latest.
+    """Show the output of RUN; by default of the run in progress, or else of the latest run.
 
-    Control sequences are taken out: what a run prints cannot steer your terminal.
+    Terminal control sequences are removed.
     """
     capsule = frame.capsule(name)
     found = _choose(frame, capsule, parse_run(run, name))
@@ -29,18 +30,13 @@ def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamp
     fresh = True
     for entry in capsule.log(found, follow=follow):
         if entry.dropped_bytes:
-            frame.output.warn(f"{entry.dropped_bytes} bytes are not kept")
+            frame.output.warn(f"{entry.dropped_bytes} bytes were dropped")
             continue
-        data = {
-            "time": entry.time,
-            "stream": entry.stream,
-            "text": entry.data.decode(errors="replace"),
-        }
         text = cleaners[entry.stream].clean(entry.data)
         if timestamps and not frame.output.json:
             stamp = phrases.moment(entry.time)
             text, fresh = _stamped(text, stamp, fresh=fresh)
-        frame.output.item("log", data, text)
+        frame.output.item("log", shapes.log_entry(entry), text)
     if not frame.output.json:
         frame.output.item("log", {}, "".join(cleaner.flush() for cleaner in cleaners.values()))
     if follow and found.outcome is None and not frame.output.json:
@@ -50,7 +46,7 @@ def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamp
 
 
 def _choose(frame: Frame, capsule: Capsule, number: int | None) -> Run:
-    """The run that was named; else the latest of those that are running, or of all."""
+    """Returns the requested run; else the latest active run, or the latest of all."""
     living = [] if number is not None else capsule.living()
     if not living:
         return capsule.require_run(number)
@@ -63,7 +59,7 @@ def _choose(frame: Frame, capsule: Capsule, number: int | None) -> Run:
 
 
 def _stamped(text: str, stamp: str, *, fresh: bool) -> tuple[str, bool]:
-    """Puts the time before each line; `fresh` says whether a line begins here."""
+    """Prefixes each line with the time; `fresh` is whether the text starts a new line."""
     lines = text.splitlines(keepends=True)
     stamped = [
         f"{stamp}  {line}" if fresh or index > 0 else line for index, line in enumerate(lines)

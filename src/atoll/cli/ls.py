@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, verb
-from atoll.engine import overview
-from atoll.engine.overview import Changed, Summary
+from atoll.engine import shapes
 from atoll.model.state import Run
+
+if TYPE_CHECKING:
+    from atoll.engine.capsule.overview import Changed, Summary
 
 _COMMAND_WIDTH = 24
 
 
 @click.command("ls")
-@click.option("-a", "--all", "everything", is_flag=True, help="Those of every project.")
+@click.option("-a", "--all", "everything", is_flag=True, help="List the capsules of every project.")
 @verb
 def command(frame: Frame, *, everything: bool) -> None:
-    """Lists the capsules of this project, as facts: what runs is what lives.
+    """List the capsules of this project with their state.
 
-    CHANGED counts files that were written or removed since the capsule was made, without
-    dependencies. COMMITS are those that the branch it was made from does not have (+), and those
-    that it lacks (-).
+    CHANGED is the number of files written or removed since the capsule was created, without
+    dependencies. COMMITS is how far the capsule's branch is ahead (+) and behind (-) the branch it
+    was created from.
     """
-    if everything:
-        session = frame.session()
-        projects = session.store.projects()
-    else:
-        project = frame.project()
-        session, projects = project.session, [project.record]
-    found = [one for project in projects for one in overview.summaries(session, project)]
+    projects = frame.home().projects() if everything else [frame.project()]
+    found = [one for project in projects for one in project.summaries()]
     columns = ("name", "level", "state", "changed", "commits", "running", "disk", "age")
     frame.output.table(
         "capsules",

@@ -1,25 +1,29 @@
-"""`atoll network`: what a capsule wanted to reach, and what came of it."""
+"""`atoll network`: show the connections that a capsule attempted."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
-from atoll.engine.attempts import Attempt
+
+if TYPE_CHECKING:
+    from atoll.engine.network.egress_log import EgressAttempt
 
 _MOST_RULES = 8
 
 
 @click.command("network")
 @name_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on as they come, until Ctrl-C.")
-@click.option("--refused", is_flag=True, help="Only what was refused.")
-@click.option("-n", "count", default=100, help="How many of the latest; 0 for all.")
+@click.option("-f", "--follow", is_flag=True, help="Print new attempts until Ctrl-C.")
+@click.option("--refused", is_flag=True, help="Show only refused attempts.")
+@click.option("-n", "count", default=100, help="Number of latest attempts; 0 for all.")
 @verb
 def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool) -> None:
-    """Lists the attempts of NAME to reach something, the oldest first."""
+    """List the connection attempts of NAME, oldest first."""
     capsule = frame.capsule(name)
     asked: dict[str, None] = {}
     for attempt in capsule.attempts(count=count or None, follow=follow):
@@ -38,10 +42,10 @@ def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool)
         )
 
 
-def _line(attempt: Attempt) -> str:
+def _line(attempt: EgressAttempt) -> str:
     what = "allowed" if attempt.allowed else "refused"
     size = f"{render_size(attempt.sent)} out, {render_size(attempt.received)} in"
-    told = size if attempt.allowed else attempt.why
+    detail = size if attempt.allowed else attempt.why
     times = f" ({attempt.times} times)" if attempt.times > 1 else ""
     where = f"{attempt.place}:{attempt.port}" if attempt.port else attempt.place
-    return f"{phrases.moment(attempt.at)}  {what}  {attempt.via:<7}  {where}  {told}{times}\n"
+    return f"{phrases.moment(attempt.at)}  {what}  {attempt.via:<7}  {where}  {detail}{times}\n"

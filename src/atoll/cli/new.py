@@ -1,4 +1,4 @@
-"""`atoll new`: makes capsules."""
+"""`atoll new`: create capsules."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ import time
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.excluded import render_excluded
 from atoll.cli.frame import Frame, verb
-from atoll.engine.levels import NAMES
-from atoll.engine.projects import CapsuleSpec
+from atoll.engine import shapes
+from atoll.engine.projects import LEVEL_NAMES, CapsuleSpec
 from atoll.model.names import numbered, printable
 
 
 @click.command("new")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--from", "base", metavar="REF", help="Start from this commit; default: HEAD.")
-@click.option("--level", metavar="LEVEL", help=f"How hard the walls are: {', '.join(NAMES)}.")
-@click.option("--network", metavar="MODE", help="none, allow or open.")
-@click.option("--limit", "limits", multiple=True, metavar="KEY=VALUE", help="Such as time=2h.")
-@click.option("--dirty", is_flag=True, help="With the owner's uncommitted changes.")
 @click.option(
-    "--workspace", metavar="DRIVER", help="auto, overlay, btrfs, reflink or copy; default: auto."
+    "--from", "base", metavar="REF", help="Branch, tag or commit to start from; default: HEAD."
+)
+@click.option("--level", metavar="LEVEL", help=f"Isolation level: {', '.join(LEVEL_NAMES)}.")
+@click.option("--network", metavar="MODE", help="Network access: none, allow or open.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="KEY=VALUE", help="Set a limit, e.g. time=2h."
+)
+@click.option("--dirty", is_flag=True, help="Include your uncommitted changes.")
+@click.option(
+    "--workspace",
+    metavar="DRIVER",
+    help="Workspace driver: auto, overlay, btrfs, reflink or copy; default: auto.",
 )
 @click.option(
-    "-n", "count", default=1, type=click.IntRange(1, 1000), help="Make NAME-1 to NAME-N of each."
+    "-n",
+    "count",
+    default=1,
+    type=click.IntRange(1, 1000),
+    help="Create NAME-1 to NAME-N for each NAME.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be done.")
+@click.option("--dry-run", is_flag=True, help="Print the plan without executing it.")
 @verb
 def command(
     frame: Frame,
@@ -42,12 +51,10 @@ def command(
     dirty: bool,
     dry_run: bool,
 ) -> None:
-    """Makes the capsule NAME, or several: private copies of this project on the branches
-    atoll/NAME.
-    """
+    """Create one or more capsules: private copies of this project, each on a branch atoll/NAME."""
     wanted = [one for name in names for one in numbered(name, count)]
     if twice := sorted({name for name in wanted if wanted.count(name) > 1}):
-        raise click.UsageError(f"`{twice[0]}` is named twice")
+        raise click.UsageError(f"`{twice[0]}` is given twice")
     project = frame.project()
     spec = CapsuleSpec(
         level=level,
@@ -68,7 +75,7 @@ def command(
     took = f"in {time.monotonic() - started:.2f} s"
     for capsule, plan in zip(made, plans, strict=True):
         frame.output.note(
-            f"made `{capsule.name}` ({plan.level}) from {plan.base_ref} at "
+            f"created `{capsule.name}` ({plan.level}) from {plan.base_ref} at "
             f"{plan.base_commit[:10]} {took}"
         )
     excluded = question.answer()

@@ -1,7 +1,7 @@
-"""The only printer. stdout is the answer, stderr the narration.
+"""All printing. Results go to stdout, progress and notes to stderr.
 
-On a terminal an answer has tables and colours, in a pipe it is plain text, with `--json` it is one
-documented object. Text that comes from inside a capsule never reaches a terminal raw.
+Results are tables with colours on a terminal, plain text in a pipe, and one documented object with
+`--json`. Control characters in text from inside a capsule never reach a terminal.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from atoll.model.names import printable
 
 JSON_VERSION = 1
 _PHASES = {
-    "new.leased": "making the workspace",
-    "new.workspace": "making private places",
+    "new.leased": "creating the workspace",
+    "new.workspace": "creating the private directories",
     "new.isolation": "setting up",
     "new.ready": "",
-    "rm.announced": "stopping what runs",
+    "rm.announced": "stopping runs",
     "rm.stopped": "storing work",
     "rm.saved": "removing files",
     "rm.isolation": "removing the workspace",
     "rm.forgotten": "",
 }
 _BAR_WIDTH = 20
-_TELLING = 0.02
-"""Of a share that is smaller, nothing can be foretold."""
-_PATIENCE_S = 1.0
+_LEAST_SHARE = 0.02
+"""Below this share the remaining time cannot be estimated."""
+_PROGRESS_AFTER_S = 1.0
 _COLORS = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 
 
 class Output:
-    """How one command talks."""
+    """The output of one command."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.json = as_json
@@ -48,14 +48,14 @@ class Output:
         self._progress: _Progress | None = None
 
     def answer(self, kind: str, data: object, text: str) -> None:
-        """The one answer of a command: a JSON object, or text (nothing when that is empty)."""
+        """Prints the result of a command: a JSON object, or text (nothing when it is empty)."""
         if self.json:
             _write(sys.stdout, json.dumps(envelope(kind, data), ensure_ascii=True, indent=2))
         elif text:
             _write(sys.stdout, text)
 
     def item(self, kind: str, data: object, text: str) -> None:
-        """One of a stream of answers: a JSON object on a line of its own, or text."""
+        """Prints one of several results: a JSON object on one line, or text."""
         if self.json:
             _write(sys.stdout, json.dumps(envelope(kind, data), ensure_ascii=True))
         else:
@@ -71,11 +71,11 @@ class Output:
         clip: Sequence[str] = (),
         is_whole: bool = False,
     ) -> None:
-        """A table as the answer; in a pipe tab-free columns without a frame.
+        """Prints a table as the result; in a pipe as space-aligned columns without a frame.
 
-        On a terminal that is too narrow, columns in `clip` are cut short and no cell is wrapped;
-        without any, long cells are wrapped between words. What `is_whole`, such as one with URLs,
-        has all of its cells in one line each, however long.
+        On a narrow terminal the cells of the columns in `clip` are truncated and none is wrapped;
+        without `clip`, long cells are wrapped between words. With `is_whole` (tables with URLs)
+        cells are neither truncated nor wrapped.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         if self.json:
@@ -86,14 +86,14 @@ class Output:
             _write(sys.stdout, render_columns(columns, cells))
 
     def raw(self, stream: str, data: bytes) -> None:
-        """Bytes from a foreground run, exactly as they came."""
+        """Writes bytes from a foreground run unchanged."""
         target = sys.stdout if stream == "out" else sys.stderr
         with _reader(target):
             target.buffer.write(data)
             target.buffer.flush()
 
     def note(self, text: str) -> None:
-        """Narration, for a person who watches."""
+        """Prints a note to stderr, unless `--quiet` is given."""
         if not self.quiet:
             _narrate(text)
 
@@ -101,29 +101,29 @@ class Output:
         _narrate(paint("warning: ", "yellow", sys.stderr) + text)
 
     def command(self, line: str) -> None:
-        """A command that Atoll runs on the host, told with `--verbose`."""
+        """Prints a command that Atoll runs on the host, for `--verbose`."""
         _narrate(paint(f"+ {printable(line)}", "dim", sys.stderr))
 
     def listen(self, step: str, subject: str) -> None:
-        # Runs inside a phase (a set-up) have steps of their own, which are not told.
+        # Runs inside a phase (setup commands) have steps of their own, which are not shown.
         if self._progress is not None and step in _PHASES:
             self._progress.phase(_PHASES[step], subject)
 
     def doing(self, step: str, subject: str) -> None:
-        """Which step of something long comes now."""
+        """Shows the current step of a long operation."""
         if self._progress is not None:
             self._progress.phase(step, subject)
 
     def freezing(
         self, what: str, files: int, files_all: int, size_bytes: int, size_all_bytes: int
     ) -> None:
-        """How far the first copy of a part of the project is."""
+        """Shows the progress of copying a part of the project into a layer."""
         if self._progress is not None:
             self._progress.bar(what, (files, files_all), (size_bytes, size_all_bytes))
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Tells the phase once a command has taken longer than a second."""
+        """Shows the current phase once a command has taken longer than a second."""
         if self.quiet or self.json:
             yield
             return
@@ -136,7 +136,7 @@ class Output:
 
 
 def render_size(size_bytes: float) -> str:
-    """A size as people say it."""
+    """Returns a size with a decimal unit, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000 or unit == "GB":
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -149,7 +149,7 @@ def envelope(kind: str, data: object) -> dict[str, object]:
 
 
 def print_error(error: AtollError, *, as_json: bool) -> int:
-    """What failed, on what, and the exact next command. Returns the exit code."""
+    """Prints the message and the hint, and returns the exit code."""
     mistakes = [mistake.render() for mistake in getattr(error, "mistakes", ())]
     whole = envelope(
         "error",
@@ -174,7 +174,7 @@ def print_error(error: AtollError, *, as_json: bool) -> int:
 
 
 def abandon(stream: TextIO) -> None:
-    """Nothing can be written there any more: Python must not complain while it shuts down."""
+    """Redirects a broken stream to the null device, so that Python exits without a message."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -183,7 +183,7 @@ def abandon(stream: TextIO) -> None:
 
 
 def has_click_lost_reader() -> bool:
-    """Whether the reader of what click has printed is gone: it wraps the streams then."""
+    """Whether click found its output pipe closed: it wraps the streams then."""
     if "PacifyFlushWrapper" not in type(sys.stdout).__name__:
         return False
     abandon(sys.stdout)
@@ -191,17 +191,17 @@ def has_click_lost_reader() -> bool:
 
 
 class Unwritable(PrerequisiteError):  # noqa: N818 - a fact about a stream
-    """A standard stream takes nothing, such as one on a full disk. Reported on standard error."""
+    """A standard stream cannot be written, for example because the disk is full."""
 
     def __init__(self, name: str, error: OSError) -> None:
         super().__init__(
             f"cannot write to {name}: {error.strerror}",
-            hint="redirect it to a place that can be written; what the command did is not undone",
+            hint="redirect it to a writable file; the effects of the command are not undone",
         )
 
 
 def find_unwritable(error: OSError) -> Unwritable | None:
-    """The error when it was click that could not write, such as a page of help."""
+    """Returns the error if click failed to write, for example a help page."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
@@ -212,10 +212,7 @@ def find_unwritable(error: OSError) -> Unwritable | None:
 
 
 def leave(code: int) -> None:
-    """Ends the process at once: to take an interpreter apart takes longer than many a command.
-
-    Returns if something cannot be written any more: Python then says so in its own way.
-    """
+    """Exits without the interpreter's slow shutdown; returns if a stream cannot be flushed."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -231,8 +228,8 @@ def _safe(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-class ReaderLeft(Exception):  # noqa: N818 - not an error: whoever read us has had enough
-    """The other end of the pipe is closed. Has its own name because click swallows the system's."""
+class ReaderLeft(Exception):  # noqa: N818 - not an error
+    """The reading end of the pipe is closed. Not a BrokenPipeError, which click swallows."""
 
 
 @contextmanager
@@ -250,13 +247,13 @@ def _reader(stream: TextIO) -> Iterator[None]:
 
 
 def _narrate(text: str) -> None:
-    """Writes to standard error. Nobody who does not read it stops the work."""
+    """Writes to standard error, ignoring errors: a closed stderr must not stop the command."""
     with suppress(ReaderLeft, Unwritable):
         _write(sys.stderr, text)
 
 
 def _write(stream: TextIO, text: str, end: str = "\n") -> None:
-    # JSON is ASCII, and may be too large for two more copies of it.
+    # JSON is ASCII, and may be large: avoid two more copies.
     safe = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     with _reader(stream):
         print(safe, end=end, file=stream, flush=True)
@@ -271,7 +268,7 @@ def is_colored(stream: TextIO) -> bool:
 
 
 def paint(text: str, color: str, stream: TextIO | None = None) -> str:
-    """Colour, where the stream shows it; meaning never rests on it alone."""
+    """Colours text if the stream shows colours. Colour is never the only carrier of meaning."""
     if not is_colored(stream if stream is not None else sys.stdout):
         return text
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
@@ -284,7 +281,7 @@ def _print_rich_table(
     *,
     is_whole: bool,
 ) -> None:
-    # Costs tens of milliseconds to import: only for a person who looks at a terminal.
+    # Takes tens of milliseconds to import, and only terminals need it.
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -294,7 +291,7 @@ def _print_rich_table(
     if clip:
         rows = clip_cells(columns, rows, clip, console.width)
     if is_whole and table_width(columns, rows) > console.width:
-        # The terminal wraps it: a URL in two pieces could not be opened.
+        # A URL wrapped inside a cell could not be clicked or copied.
         _write(sys.stdout, render_columns(columns, rows))
         return
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
@@ -315,12 +312,12 @@ def stderr_is_terminal() -> bool:
 
 
 class _Progress:
-    """One line that tells what takes so long; silent for whatever takes less than a second."""
+    """A status line for operations that take longer than a second."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._text = ""
-        self._told = ""
+        self._shown = ""
         self._bar = ("", 0.0)
         self._animated = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._done = threading.Event()
@@ -331,25 +328,25 @@ class _Progress:
         self._text = f"{subject}: {text}" if text else ""
 
     def bar(self, what: str, files: tuple[int, int], size: tuple[int, int]) -> None:
-        """Files, bytes and the time that is left, of something that is copied."""
+        """Shows files, bytes and the estimated remaining time of a copy."""
         now = time.monotonic()
         if self._bar[0] != what:
             self._bar = (what, now)
         done = max(files[0] / max(1, files[1]), size[0] / max(1, size[1]))
         share = min(1.0, done)
         took_s = now - self._bar[1]
-        left = f", {took_s * (1 - share) / share:.0f} s left" if share > _TELLING else ""
+        left = f", {took_s * (1 - share) / share:.0f} s left" if share > _LEAST_SHARE else ""
         filled = round(share * _BAR_WIDTH)
         drawn = "#" * filled + "-" * (_BAR_WIDTH - filled)
         self._text = (
-            f"freezing {what} [{drawn}] {files[0]:,} of {files[1]:,} files, "
+            f"copying {what} [{drawn}] {files[0]:,} of {files[1]:,} files, "
             f"{render_size(size[0])} of {render_size(size[1])}{left}"
             if self._animated
-            else f"freezing {what}: {files[1]:,} files, {render_size(size[1])}"
+            else f"copying {what}: {files[1]:,} files, {render_size(size[1])}"
         )
 
     def _show(self) -> None:
-        if self._done.wait(_PATIENCE_S):
+        if self._done.wait(_PROGRESS_AFTER_S):
             return
         while not self._done.wait(0.1):
             text = printable(self._text)
@@ -358,15 +355,15 @@ class _Progress:
                 with suppress(OSError):
                     sys.stderr.write(f"\r\x1b[K{text} … {elapsed:.0f} s")
                     sys.stderr.flush()
-                self._told = text
-            elif text and text != self._told:
+                self._shown = text
+            elif text and text != self._shown:
                 _narrate(f"{text} …")
-                self._told = text
+                self._shown = text
 
     def close(self) -> None:
         self._done.set()
         self._thread.join()
-        if self._animated and self._told:
+        if self._animated and self._shown:
             with suppress(OSError):
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()

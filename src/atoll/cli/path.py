@@ -1,4 +1,4 @@
-"""`atoll path`: where a capsule's workspace is."""
+"""`atoll path`: print the path of a capsule's workspace."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from atoll.cli.frame import Frame, name_argument, verb
 @name_argument
 @verb
 def command(frame: Frame, name: str) -> None:
-    """Prints a path under which the workspace of NAME can be opened."""
+    """Print a host path through which the workspace of NAME can be opened."""
     path = str(frame.capsule(name).path)
     frame.output.answer("path", {"path": path}, path)
     if path.startswith("/proc/"):
-        # Whoever resolves this path by name comes out at the owner's checkout.
+        # A program that resolves this link by name ends up in the owner's checkout.
         frame.output.note(f"hint: for an editor or git: atoll edit {name}; atoll code {name}")

@@ -1,4 +1,4 @@
-"""`atoll pause`: holds a capsule still."""
+"""`atoll pause`: freeze all processes of a capsule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.cli.frame import Frame, name_argument, verb
 @name_argument
 @verb
 def command(frame: Frame, name: str) -> None:
-    """Stops every process of NAME where it is, until `atoll resume NAME`."""
+    """Freeze all processes of NAME until `atoll resume NAME`."""
     capsule = frame.capsule(name)
     count = capsule.pause()
     frame.output.answer("capsule", {"name": capsule.name, "paused": True, "processes": count}, "")

@@ -1,4 +1,4 @@
-"""Model → words, for people."""
+"""Renders model values as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.model.state import Outcome, Reason, RecoveryPoint, Run, RunState
 from atoll.model.units import render_size
 
 if TYPE_CHECKING:
-    from atoll.engine.disk_use import DiskUse
+    from atoll.engine.capsule.disk_use import DiskUse
 
 
 def age(since: float) -> str:
@@ -52,7 +52,7 @@ def state_of(run: Run) -> str:
 
 
 def stored(point: RecoveryPoint) -> str:
-    """What a removal has stored, and where."""
+    """What a removal stored, where, and the command that restores it."""
     name = point.capsule
     if point.lacks:
         has_commits = point.head_commit != point.base_commit
@@ -61,7 +61,7 @@ def stored(point: RecoveryPoint) -> str:
         )
         head = f"stored {what} in {point.files}: {point.lacks}"
     elif point.files is not None:
-        head = f"stored the work of `{name}`, and what git cannot store in {point.files}"
+        head = f"stored the work of `{name}`; files that git cannot store are in {point.files}"
     else:
         head = f"stored the work of `{name}`"
     gone = " --gone" if point.repository else ""

@@ -1,14 +1,17 @@
-"""`atoll ports`: where a capsule's ports are reached."""
+"""`atoll ports`: show the host ports and URLs of a capsule's ports."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import Output
-from atoll.engine import ports, sharing, urls
+
+if TYPE_CHECKING:
+    from atoll.engine.projects import Project
+    from atoll.model.shapes import PortReport, PortShape, RefusedPortsShape
 
 _COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
 
@@ -17,26 +20,26 @@ _COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
 @name_argument
 @verb
 def command(frame: Frame, name: str | None) -> None:
-    """Shows where each port of NAME, or of all capsules of this project, is reached: on which
-    port of 127.0.0.1, by which URL, and under its own number if the capsule is checked out."""
+    """Show the host port on 127.0.0.1 and the URL of each port of NAME, or of all capsules.
+
+    CANONICAL is the port's own number, if the capsule is checked out.
+    """
     project = frame.project()
-    capsule = None if name is None else project.capsule(name).record
-    data = ports.look(project.session, project.record, capsule)
-    tell(frame.output, data, name)
+    capsule = None if name is None else project.capsule(name)
+    show_ports(frame.output, project, project.ports(capsule), name)
 
 
 command.params[0].required = False
 
 
-def tell(output: Output, data: dict[str, Any], name: str | None = None) -> None:
-    """The daemon's answer about all capsules or one, which `checkout` shows as well."""
-    rows = [[_cell(row[column]) for column in _COLUMNS] for row in data["ports"]]
+def show_ports(output: Output, project: Project, data: PortReport, name: str | None = None) -> None:
+    """Prints the daemon's port report, also for `checkout`."""
+    rows = [_cells(row) for row in data["ports"]]
     output.table("ports", data, _COLUMNS, rows, is_whole=True)
     trouble = data["router"]["trouble"]
     refused = None
     if trouble:
-        free = urls.find_free(data["router"]["port"])
-        refused = f"no URL works: {trouble}\nhint: export {urls.VARIABLE}={free or 'PORT'}"
+        refused = f"URLs do not work: {trouble}\nhint: {project.router_cure(data)}"
     for text in (data["note"], refused, *data["missing"]):
         if text:
             output.note(text)
@@ -44,25 +47,27 @@ def tell(output: Output, data: dict[str, Any], name: str | None = None) -> None:
         output.note(_render_refused(data["not_canonical"]))
     if data["more"]:
         hint = "\nhint: atoll ports NAME" if name is None else ""
-        output.note(f"{data['more']} more are not shown: an answer has {len(rows)} at most{hint}")
+        output.note(f"{data['more']} more ports are not shown{hint}")
     if data["shared"]:
         output.note(
-            f"other users of this machine may connect\nhint: {sharing.VARIABLE}=off atoll ports"
+            "other users of this machine can connect\nhint: ATOLL_SHARE_PORTS=off atoll ports"
         )
     if not rows:
-        output.note("no port is declared, and nothing listens yet")
+        output.note("no port is declared in atoll.toml, and no process is listening")
 
 
-def _render_refused(refused: dict[str, Any]) -> str:
-    """The ports of the capsule that is checked out that stay off the host's own numbers."""
-    lines = [f"port {row['port']} is not taken on 127.0.0.1: {row['reason']}"
+def _render_refused(refused: RefusedPortsShape) -> str:
+    """The ports of the checked-out capsule that are not published under their own numbers."""
+    lines = [f"port {row['port']} is not published on 127.0.0.1: {row['reason']}"
              for row in refused["ports"]]  # fmt: skip
     if refused["more"]:
-        lines.append(f"{refused['more']} more listening ports are not taken")
+        lines.append(f"{refused['more']} more listening ports are not published")
     if refused["command"]:
         lines.append(f"hint: {refused['command']}")
     return "\n".join(lines)
 
 
-def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
+def _cells(row: PortShape) -> list[str]:
+    values = (row["capsule"], row["name"], row["inside"], row["dynamic"], row["canonical"],
+              row["url"], row["state"])  # fmt: skip
+    return ["-" if value is None else str(value) for value in values]

@@ -1,11 +1,11 @@
-"""`atoll ps`: the live processes of a capsule."""
+"""`atoll ps`: list the processes of a capsule."""
 
 from __future__ import annotations
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 from atoll.model import units
 
 
@@ -13,7 +13,7 @@ from atoll.model import units
 @name_argument
 @verb
 def command(frame: Frame, name: str) -> None:
-    """Lists every process that lives in NAME, daemons included."""
+    """List all processes of NAME, including daemonized ones."""
     found = frame.capsule(name).processes()
     frame.output.table(
         "processes",

@@ -1,4 +1,4 @@
-"""`atoll recover`: work that was stored before a removal."""
+"""`atoll recover`: list and restore recovery points of removed capsules."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, verb
-from atoll.engine import gone as engine_gone
+from atoll.engine import shapes
 from atoll.model.state import RecoveryPoint
 
 
 @click.command("recover")
 @click.argument("point", required=False)
-@click.option("--as", "name", metavar="NAME", help="The new capsule's name; default: as it was.")
 @click.option(
-    "--gone", is_flag=True, help="Points of repositories that are gone, in any directory."
+    "--as", "name", metavar="NAME", help="Name of the new capsule; default: the former name."
 )
+@click.option("--gone", is_flag=True, help="Use the recovery points of deleted repositories.")
 @click.option("--to", metavar="DIR", help="With --gone: restore POINT as a new repository in DIR.")
-@click.option("--drop", is_flag=True, help="Forget POINT for good instead of restoring it.")
-@click.option("--dry-run", is_flag=True, help="Only say which point would be restored or dropped.")
+@click.option("--drop", is_flag=True, help="Delete POINT permanently instead of restoring it.")
+@click.option("--dry-run", is_flag=True, help="Print which point would be restored or deleted.")
 @verb
 def command(
     frame: Frame,
@@ -32,23 +32,20 @@ def command(
     drop: bool,
     dry_run: bool,
 ) -> None:
-    """Lists recovery points, or restores POINT (an id, or a capsule's former name) as a capsule."""
+    """List recovery points, or restore POINT (an id or the capsule's former name) as a capsule."""
     if to is not None and (point is None or not gone or drop):
         raise click.UsageError("`--to` needs `--gone` and a POINT to restore")
     if point is None:
         _list(frame, gone=gone)
         return
-    if gone:
-        found = engine_gone.require_point(frame.session(), point)
-    else:
-        found = frame.project().require_point(point)
+    found = frame.home().require_point(point) if gone else frame.project().require_point(point)
     if dry_run:
         line = f"{'drop' if drop else 'restore'} {found.id} ({found.commit[:10]})"
         frame.output.answer("plan", [line], line)
     elif drop:
         _drop(frame, found)
     elif to is not None:
-        place = engine_gone.write_checkout(frame.session(), found, to)
+        place = frame.home().write_checkout(found, to)
         frame.output.answer("restored", {"path": place}, place)
         frame.output.note(f"restored `{found.id}`\nhint: git -C {to} status")
         _name_stashes(frame, found, f"git -C {to}")
@@ -58,7 +55,7 @@ def command(
 
 def _drop(frame: Frame, found: RecoveryPoint) -> None:
     if found.repository:
-        engine_gone.drop(frame.session(), found)
+        frame.home().drop(found)
     else:
         frame.project().drop(found)
     frame.output.answer("dropped", shapes.recovery_point(found), found.id)
@@ -77,17 +74,16 @@ def _restore(frame: Frame, found: RecoveryPoint, name: str | None) -> None:
 
 
 def _name_stashes(frame: Frame, found: RecoveryPoint, git: str) -> None:
-    """The commits are there; the list of stash entries, which is a log, is not."""
+    """Names the stash commits: they are restored, but git's list of stash entries is not."""
     if found.stashes:
         shown = ", ".join(commit[:12] for commit in found.stashes)
-        # In full: git takes a short one that happens to have digits only for a number.
+        # In full: git takes an abbreviation that has only digits for an index.
         hint = f"{git} stash apply {found.stashes[0]}"
         frame.output.note(f"stash entries, newest first: {shown}\nhint: {hint}")
 
 
 def _list(frame: Frame, *, gone: bool) -> None:
-    session = frame.session() if gone else frame.project().session
-    lost = engine_gone.recovery_points(session)
+    lost = frame.home().recovery_points() if gone else frame.project().lost_points()
     points = lost if gone else frame.project().recovery_points()
     more = ("project",) if gone else ()
     frame.output.table(
@@ -104,11 +100,11 @@ def _list(frame: Frame, *, gone: bool) -> None:
         count = len(lost)
         noun = "point" if count == 1 else "points"
         frame.output.note(
-            f"{count} recovery {noun} of repositories that are gone\nhint: atoll recover --gone"
+            f"{count} recovery {noun} of deleted repositories\nhint: atoll recover --gone"
         )
 
 
 def _row(point: RecoveryPoint, *, gone: bool) -> tuple[str, ...]:
     row = (point.id, point.capsule, phrases.moment(point.stored_at), point.commit[:10])
-    # A stand-in is named after its project, and after where that was.
+    # A stand-in repository is named after its project, with a hash of the project's path.
     return (*row, Path(point.repository).stem.rpartition("-")[0]) if gone else row

@@ -11,8 +11,8 @@ from atoll.cli.frame import Frame, name_argument, verb
 @name_argument
 @verb
 def command(frame: Frame, name: str) -> None:
-    """Lets every process of NAME go on; fine when it was not paused."""
+    """Resume all processes of NAME. Does nothing if it is not paused."""
     capsule = frame.capsule(name)
     count = capsule.resume()
     frame.output.answer("capsule", {"name": capsule.name, "paused": False, "processes": count}, "")
-    frame.output.note(f"`{name}` goes on (processes: {count})")
+    frame.output.note(f"`{name}` is resumed (processes: {count})")

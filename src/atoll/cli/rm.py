@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, names_argument, verb
-from atoll.engine.capsules import Capsule
+from atoll.engine import shapes
+from atoll.engine.capsules import Capsule, remove_all
 from atoll.model.names import printable
 
 
 @click.command("rm")
 @names_argument
 @click.option(
-    "--force", is_flag=True, help="Stop runs, store all work as a recovery point, remove."
+    "--force", is_flag=True, help="Stop runs and store unexported work as a recovery point first."
 )
-@click.option("--keep-branch", is_flag=True, help="Leave the branch atoll/NAME with its commits.")
+@click.option("--keep-branch", is_flag=True, help="Keep the branch atoll/NAME.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed and stored.")
 @verb
 def command(
     frame: Frame, names: tuple[str, ...], *, force: bool, keep_branch: bool, dry_run: bool
 ) -> None:
-    """Removes capsules. Refuses when one holds work that exists nowhere else."""
+    """Remove capsules. Without --force, refuse if a capsule has work that exists nowhere else."""
     frame.make_room(everything=True)
     capsules = [frame.capsule(name) for name in dict.fromkeys(names)]
     if dry_run:
-        _tell_plan(frame, capsules, keep_branch=keep_branch)
+        _show_plan(frame, capsules, keep_branch=keep_branch)
         return
-    if not force and len(capsules) > 1:
-        # All or none: the second one must not fail after the first one has gone.
-        for capsule in capsules:
-            capsule.require_expendable(keep_branch=keep_branch)
     removed = []
-    for capsule in capsules:
-        is_last = capsule is capsules[-1]
-        point = capsule.remove(force=force, keep_branch=keep_branch, is_last=is_last)
+    for capsule, point in remove_all(capsules, force=force, keep_branch=keep_branch):
         stored = None if point is None else shapes.recovery_point(point)
         removed.append({"name": capsule.name, "recovery_point": stored})
         if point is not None:
@@ -42,7 +37,7 @@ def command(
     frame.output.answer("removed", removed, "\n".join(capsule.name for capsule in capsules))
 
 
-def _tell_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> None:
+def _show_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> None:
     lines, data = [], []
     for capsule in capsules:
         work, living = capsule.work(keep_branch=keep_branch), capsule.living()
@@ -59,13 +54,13 @@ def _tell_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> N
         lines += [f"{capsule.name}: stop {run.label}, with --force" for run in living]
         lines += [f"{capsule.name}: store {line}, with --force" for line in work.render()]
         if work.ignored:
-            lines.append(f"{capsule.name}: ignored entries that go with it: {work.ignored}")
+            lines.append(f"{capsule.name}: remove ignored entries: {work.ignored}")
     frame.output.answer("removal", data, "\n".join(map(printable, lines)))
 
 
 def _acts(capsule: Capsule, *, keep_branch: bool) -> list[str]:
     if capsule.record.branch is None:
-        return [f"forget it; the checkout {capsule.record.workspace} stays as it is"]
+        return [f"remove the capsule; the checkout {capsule.record.workspace} is not changed"]
     fate = "keep" if keep_branch else "remove"
     what = "remove its private copy" if capsule.is_view else f"remove {capsule.record.workspace}"
     return [what, f"{fate} the branch {capsule.record.branch}"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("rollback")
 @name_argument
 @click.argument("snapshot", required=False)
-@click.option("--stop", is_flag=True, help="End what runs first.")
+@click.option("--stop", is_flag=True, help="Stop active runs first.")
 @verb
 def command(frame: Frame, name: str, snapshot: str | None, *, stop: bool) -> None:
-    """Returns NAME to SNAPSHOT, or to its latest. How it was becomes a snapshot, too."""
+    """Restore NAME to SNAPSHOT; default: the latest. The current state is stored as a snapshot."""
     capsule = frame.capsule(name)
     target = capsule.require_snapshot(snapshot)
     if stop:
@@ -23,6 +23,6 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stop: bool) -> Non
     data = {"to": shapes.snapshot(target), "before": shapes.snapshot(before)}
     frame.output.answer("rollback", data, str(target.number))
     frame.output.note(
-        f"`{name}` is as it was at snapshot {target.number}\n"
+        f"restored `{name}` to snapshot {target.number}\n"
         f"hint: atoll rollback {name} {before.number} undoes this"
     )

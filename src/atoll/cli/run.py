@@ -6,38 +6,36 @@ import os
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
 from atoll.cli.terminal import is_terminal, relay, size
-from atoll.engine import places, refusals
-from atoll.engine.capsules import Capsule
-from atoll.engine.captured import TEXT_LIMIT_BYTES, Captured
-from atoll.engine.runs import RunSpec
+from atoll.engine import shapes
+from atoll.engine.capsules import TEXT_LIMIT_BYTES, Capsule, Captured, RunSpec
 from atoll.model import units
 from atoll.model.errors import SpecError
 from atoll.model.state import Outcome, Reason, require_outcome
 
 cwd_option = click.option(
     "--cwd", metavar="DIR",
-    help="Start there, in the workspace; default: where you are in the project.",
+    help="Working directory in the workspace; default: where you are in the project.",
 )  # fmt: skip
 
 
 @click.command("run", options_metavar="[OPTIONS]")
 @name_argument
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-@click.option("-d", "--detach", is_flag=True, help="In the background; prints the run's id.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's id.")
 @click.option("-t", "--tty", is_flag=True, help="Give a background run a terminal, for `attach`.")
-@click.option("--timeout", metavar="TIME", help="End it after this time, such as 10m.")
+@click.option("--timeout", metavar="TIME", help="Stop the run after this time, e.g. 10m.")
 @click.option(
     "--write", multiple=True, metavar="PATTERN",
-    help="Nothing else in the workspace can be written, such as 'src/payments/**'.",
+    help="Allow writes only to paths matching PATTERN, e.g. 'src/payments/**'.",
 )  # fmt: skip
 @click.option(
     "--network", metavar="MODE",
-    help="none: not even the capsule's; allow, open: wider than the capsule's while it runs.",
+    help="Network for this run: none, allow or open; default: the capsule's.",
 )  # fmt: skip
 @cwd_option
 @status_option
@@ -54,7 +52,7 @@ def command(
     detach: bool,
     tty: bool,
 ) -> int:
-    """Runs COMMAND inside the capsule NAME and exits with its code."""
+    """Run COMMAND inside the capsule NAME and exit with its code."""
     frame.make_room(everything=False)
     capsule = frame.capsule(name)
     cwd = choose_cwd(frame, capsule, cwd)
@@ -67,14 +65,16 @@ def command(
 
 
 def choose_cwd(frame: Frame, capsule: Capsule, wanted: str | None) -> str:
-    """Where a command starts: as was said, or where the user is in the project."""
-    root = frame.project().root
+    """Returns the working directory: `wanted`, or the user's place in the project."""
+    project = frame.project()
     if wanted is not None:
-        is_here = os.path.realpath(wanted) == os.path.realpath(root)
-        return "" if is_here else places.relative_place(root, wanted) or wanted
-    here = places.relative_place(root, os.getcwd())
+        is_top = os.path.realpath(wanted) == os.path.realpath(project.root)
+        return "" if is_top else project.relative_path(wanted) or wanted
+    here = project.relative_path(os.getcwd())
     if here and not capsule.has_directory(here):
-        frame.output.note(f"`{here}` is not in `{capsule.name}`: starting at the top")
+        frame.output.note(
+            f"`{here}` does not exist in `{capsule.name}`: starting in the project root"
+        )
         return ""
     return here
 
@@ -96,7 +96,7 @@ def _start_background(frame: Frame, capsule: Capsule, asked: RunSpec) -> int:
 
 
 def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: bool = False) -> int:
-    """Runs to the end with this terminal or these pipes; returns the command's own code."""
+    """Runs with this terminal or these pipes until the end; returns the command's exit code."""
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
     before = capsule.mark_refusals()
@@ -115,20 +115,20 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
         data = {**shapes.run(ended), **shapes.captured(captured), "network": network}
         frame.output.answer("run", data, "")
         return 0
-    _tell_end(frame, run.label, outcome)
-    if told := refusals.describe(capsule.record, refused):
-        frame.output.note(told)
+    _show_end(frame, run.label, outcome)
+    if text := capsule.describe_refusals(refused):
+        frame.output.note(text)
     if asked.write and not outcome.good:
-        frame.output.note(f"{run.label}: nothing but {', '.join(asked.write)} could be written")
+        frame.output.note(f"{run.label}: writes were allowed only to {', '.join(asked.write)}")
     return outcome.shell_code
 
 
-def _tell_end(frame: Frame, label: str, outcome: Outcome) -> None:
-    """Only what the command itself could not say."""
+def _show_end(frame: Frame, label: str, outcome: Outcome) -> None:
+    """Reports how the run ended, unless the command's exit code says it all."""
     if outcome.reason not in (Reason.EXITED, Reason.SIGNALLED):
         said = f": {outcome.message}" if outcome.message else ""
         frame.output.note(f"{label}: {phrases.ending(outcome)}{said}")
     elif outcome.message:
         frame.output.note(f"{label}: {outcome.message}")
     if outcome.leftover:
-        frame.output.note(f"{label}: ended what it left behind (processes: {outcome.leftover})")
+        frame.output.note(f"{label}: killed leftover processes: {outcome.leftover}")

@@ -7,12 +7,12 @@ import json
 import click
 
 from atoll.cli.frame import Frame, verb
-from atoll.engine.config import project_schema
+from atoll.engine.home import Home
 
 
 @click.command("schema")
 @verb
 def command(frame: Frame) -> None:
-    """Prints the JSON schema of atoll.toml, for editors. With --json in the usual envelope."""
-    schema = project_schema()
+    """Print the JSON schema of atoll.toml, for editors. With --json, in the usual envelope."""
+    schema = Home.schema()
     frame.output.answer("schema", schema, json.dumps(schema, indent=2))

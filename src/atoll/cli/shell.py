@@ -7,8 +7,7 @@ import click
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.run import choose_cwd, cwd_option, run_foreground
 from atoll.cli.status import status_option
-from atoll.engine.runs import RunSpec
-from atoll.engine.shells import find_shell
+from atoll.engine.capsules import RunSpec
 
 
 @click.command("shell")
@@ -17,8 +16,8 @@ from atoll.engine.shells import find_shell
 @status_option
 @verb
 def command(frame: Frame, name: str, cwd: str | None) -> int:
-    """Opens your shell inside the capsule NAME, and exits with its code."""
+    """Open your shell inside the capsule NAME, and exit with its code."""
     frame.make_room(everything=False)
     capsule = frame.capsule(name)
     place = choose_cwd(frame, capsule, cwd)
-    return run_foreground(frame, capsule, RunSpec(argv=(find_shell(),), cwd=place))
+    return run_foreground(frame, capsule, RunSpec(argv=(capsule.shell(),), cwd=place))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
-from atoll.engine import disk_use
+from atoll.engine import shapes
 from atoll.engine.capsules import Capsule
 from atoll.model import units
 from atoll.model.names import printable
@@ -15,28 +15,26 @@ from atoll.model.settings import Setting
 from atoll.model.state import RunState
 
 _MOST_ENDED = 10
-"""Of the latest runs; those that are running are all shown."""
+"""Active runs are shown in addition."""
 
 
 @click.command("show")
 @name_argument
-@click.option("--config", is_flag=True, help="Show each setting and where it came from.")
-@click.option("--base", is_flag=True, help="Show what new capsules start from, and what not.")
+@click.option("--config", is_flag=True, help="Show each setting and its source.")
+@click.option("--base", is_flag=True, help="Show the base layers and the files left out.")
 @verb
 def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None:
-    """Shows the capsule NAME: its place, ports, work and runs."""
+    """Show the capsule NAME: workspace, ports, limits, unexported work and runs."""
     if (config or base) and name is not None:
-        raise click.UsageError(
-            "settings and bases belong to the project: ask for them without a name"
-        )
+        raise click.UsageError("`--config` and `--base` show the project: they take no NAME")
     if config or base:
         (_show_config if config else _show_base)(frame)
         return
     if name is None:
-        raise click.UsageError("name a capsule, or ask for `--config` or `--base`")
+        raise click.UsageError("give the name of a capsule, `--config` or `--base`")
     capsule = frame.capsule(name)
     work, runs = capsule.work(), capsule.runs()
-    used = disk_use.of_capsule(capsule.session, capsule.record)
+    used = capsule.disk()
     shared = frame.project().base_disk()
     data = {
         **shapes.capsule(capsule.record, runs=runs, used=used),
@@ -54,7 +52,7 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
     on = f", on a base of {phrases.disk(shared)} that all capsules share" if shared.bytes else ""
     shown = phrases.disk(used) + on
     lines = [f"{key:<10} {value}" for key, value in (*_facts(capsule), ("disk", shown))]
-    lines += [f"{'work':<10} {line}" for line in work.render() or ["none that exists only here"]]
+    lines += [f"{'work':<10} {line}" for line in work.render() or ["nothing that exists only here"]]
     lines += [
         f"{'run ' + str(run.number):<10} {phrases.state_of(run)}  {phrases.command(run.argv)}"
         for index, run in enumerate(runs)
@@ -79,9 +77,9 @@ def _facts(capsule: Capsule) -> list[tuple[str, str]]:
         ("workspace", f"{record.workspace} (driver `{capsule.workspace_driver}`)"),
         ("ports", ports),
         ("network", capsule.network),
-        ("visible", "all that you can read" if seen is None else _visible(seen)),
+        ("visible", "all files that you can read" if seen is None else _visible(seen)),
         ("limits", _limits(capsule)),
-        ("made", phrases.moment(record.created_at)),
+        ("created", phrases.moment(record.created_at)),
     ]
 
 
@@ -92,14 +90,14 @@ def _visible(places: list[str]) -> str:
 
 def _limits(capsule: Capsule) -> str:
     limit = capsule.record.time_limit_s
-    told = [f"time {units.render_duration(limit)} per run"] if limit else []
+    shown = [f"time {units.render_duration(limit)} per run"] if limit else []
     for key, (value, held) in capsule.limits().items():
         name, _, unit = key.partition("_")
-        shown = render_size(value) if unit == "bytes" else f"{value:g}"
+        amount = render_size(value) if unit == "bytes" else f"{value:g}"
         left = ", ".join(capsule.uncounted(key, held))
         how = f"{held}, not counting {left}" if left else held
-        told.append(f"{name} {units.render_duration(value) if unit == 's' else shown} ({how})")
-    return ", ".join(told) or "none"
+        shown.append(f"{name} {units.render_duration(value) if unit == 's' else amount} ({how})")
+    return ", ".join(shown) or "none"
 
 
 def _show_base(frame: Frame) -> None:
@@ -107,14 +105,8 @@ def _show_base(frame: Frame) -> None:
     base = project.base()
     if base is None:
         frame.output.answer("base", None, "")
-        frame.output.note("nothing is frozen yet\nhint: atoll warm")
+        frame.output.note("no base exists yet\nhint: atoll warm")
         return
-    data = {
-        "disk_bytes": project.base_disk().bytes,
-        "layers": [shapes.layer(layer) for layer in base.layers],
-        "left_out": [entry._asdict() for entry in base.left_out],
-        "tracked_secrets": [entry._asdict() for entry in base.tracked_secrets],
-    }
     lines = [
         f"{layer.kind:<13} {layer.about}: {units.counted(layer.files, 'file')}, "
         f"{render_size(layer.bytes)}"
@@ -122,7 +114,9 @@ def _show_base(frame: Frame) -> None:
     ]
     lines += [f"{'left out':<13} {entry.path}: {entry.reason}" for entry in base.left_out]
     lines += [f"{'included':<13} {entry.path}: {entry.reason}" for entry in base.tracked_secrets]
-    frame.output.answer("base", data, "\n".join(map(printable, lines)))
+    frame.output.answer(
+        "base", shapes.base(base, project.base_disk()), "\n".join(map(printable, lines))
+    )
 
 
 def _show_config(frame: Frame) -> None:

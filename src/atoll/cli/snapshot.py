@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("snapshot")
 @name_argument
-@click.option("-m", "--message", default="", help="What this point is.")
+@click.option("-m", "--message", default="", help="Description of the snapshot.")
 @click.option(
-    "--auto/--no-auto", "automatic", default=None, help="From now on before every run, or not."
+    "--auto/--no-auto",
+    "automatic",
+    default=None,
+    help="Take a snapshot before every run from now on.",
 )
 @verb
 def command(frame: Frame, name: str, message: str, *, automatic: bool | None) -> None:
-    """Makes a point of NAME: workspace, git, private HOME and TMPDIR as one."""
+    """Take a snapshot of NAME: workspace, git state, private HOME and TMPDIR."""
     capsule = frame.capsule(name)
     if automatic is not None:
         capsule.set_automatic(automatic=automatic)
-        when = "before every run" if automatic else "only when asked for"
-        frame.output.note(f"snapshots of `{name}` are taken {when}")
+        state = "on" if automatic else "off"
+        frame.output.note(f"automatic snapshots of `{name}` are {state}")
     if automatic is False:
         frame.output.answer("snapshot", None, "")
         return

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
-from atoll.engine.timeline import Moment
+from atoll.engine import shapes
+
+if TYPE_CHECKING:
+    from atoll.engine.history.snapshots import TimelineEntry
 
 
 @click.command("snapshots")
 @name_argument
-@click.option("-n", "count", default=50, help="How many of the latest; 0 for all.")
+@click.option("-n", "count", default=50, help="Number of latest snapshots; 0 for all.")
 @verb
 def command(frame: Frame, name: str, count: int) -> None:
-    """Lists the points of NAME with their sizes and what changed since the one before."""
+    """List the snapshots of NAME with their sizes and the changes since the previous one."""
     moments = frame.capsule(name).timeline(count=count or None)
     frame.output.table(
         "snapshots",
@@ -36,7 +41,7 @@ def command(frame: Frame, name: str, count: int) -> None:
         frame.output.note(f'no snapshots yet\nhint: atoll snapshot {name} -m "…"')
 
 
-def _changed(moment: Moment) -> str:
+def _changed(moment: TimelineEntry) -> str:
     if not moment.files and not moment.removed:
         return "nothing"
     names = ", ".join(moment.paths[:2])
@@ -45,6 +50,6 @@ def _changed(moment: Moment) -> str:
     return f"{moment.files} files{gone}" + (f": {names}{more}" if names else "")
 
 
-def _message(moment: Moment) -> str:
+def _message(moment: TimelineEntry) -> str:
     snapshot = moment.snapshot
-    return snapshot.message or ("before a run" if snapshot.automatic else "")
+    return snapshot.message or ("before a run" if snapshot.is_automatic else "")

@@ -28,13 +28,13 @@ _failures: list[str] = []
 
 
 def reset() -> None:
-    """Before an invocation: a program may have several."""
+    """Clears the state before an invocation: one process may have several."""
     _open.clear()
     _failures.clear()
 
 
 def report(envelope: dict[str, object]) -> None:
-    """Writes the one object. When that fails, `take_failures` says so: the exit code stands."""
+    """Writes the object. Failures are kept for `take_failures` and do not change the exit code."""
     while _open:
         fd = _open.pop()
         content = json.dumps(envelope, ensure_ascii=True).encode("ascii") + b"\n"
@@ -42,21 +42,21 @@ def report(envelope: dict[str, object]) -> None:
             while content:
                 content = content[os.write(fd, content) :]
         except OSError as error:
-            _failures.append(f"nothing can be written to `--status-fd {fd}`: {error.strerror}")
+            _failures.append(f"cannot write to `--status-fd {fd}`: {error.strerror}")
 
 
 def take_failures() -> list[str]:
-    """What could not be written, each told once."""
-    told = [*_failures]
+    """Returns the failures to write, and forgets them."""
+    failures = [*_failures]
     _failures.clear()
-    return told
+    return failures
 
 
 def status_option(function: F) -> F:
     return click.option(
         "--status-fd", type=click.IntRange(3), metavar="N", expose_value=False, is_eager=True,
         callback=_require,
-        help="Write how it ended to this descriptor, as one JSON object.",
+        help="Write the outcome to this file descriptor, as one JSON object.",
     )(function)  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def _require(context: click.Context, parameter: click.Parameter, fd: int | None)
     try:
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
     except (OSError, OverflowError) as error:
-        # A number that is too large for the kernel is not even asked for.
+        # OverflowError: the number does not fit the system call.
         reason = getattr(error, "strerror", None) or os.strerror(errno.EBADF)
         raise SpecError(f"`--status-fd {fd}`: {reason}", hint=hint) from error
     if mode == os.O_RDONLY:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("stop")
@@ -15,15 +16,15 @@ from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
     "--grace",
     default=5.0,
     type=click.FloatRange(0, 3600),
-    help="Seconds between asking and killing.",
+    help="Seconds between SIGTERM and SIGKILL.",
 )
 @verb
 def command(frame: Frame, name: str, run: str | None, grace: float) -> None:
-    """Ends all runs of NAME, or RUN alone: daemons and what ignores SIGTERM included."""
+    """Stop all runs of NAME, or only RUN, including daemonized child processes."""
     capsule = frame.capsule(name)
     target = None if run is None else capsule.require_run(parse_run(run, name))
     stopped = capsule.stop(target, grace_s=grace)
     lines = [f"{item.label}  {phrases.state_of(item)}" for item in stopped]
     frame.output.answer("runs", [shapes.run(item) for item in stopped], "\n".join(lines))
     if not stopped:
-        frame.output.note(f"nothing runs in `{name}`")
+        frame.output.note(f"`{name}` has no active runs")

@@ -17,9 +17,9 @@ def open_missing() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, which is this one: those below are open by now.
+            # open() returns the lowest free number, which is this one.
             null = os.open(os.devnull, flags)
-            # Children that inherit the stream find it open, too.
+            # Child processes need it open, too.
             os.set_inheritable(null, True)  # noqa: FBT003 - its only form
     # Python has set those to None that were closed when it started.
     if sys.stdin is None:

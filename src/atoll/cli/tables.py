@@ -1,4 +1,4 @@
-"""Tables as text: columns of equal width, cells that fit a terminal, and what is coloured."""
+"""Tables as text: column widths, truncated cells, cell colours."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 def clip_cells(
     columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str], width: int
 ) -> list[list[str]]:
-    """The rows with cells of the columns in `clip` cut short, the widest first, so that a row fits
-    into `width`; each keeps a few characters, whatever the width.
+    """Truncates the cells of the columns in `clip`, widest first, until a row fits into `width`.
+
+    Each cell keeps at least a few characters.
     """
     widths = _widths(columns, rows)
     clipped = [index for index, name in enumerate(columns) if name in clip]
@@ -35,7 +36,7 @@ def clip_cells(
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """What a table on a terminal takes without cutting a cell."""
+    """The width of the table on a terminal without truncated cells."""
     widths = _widths(columns, rows)
     return sum(widths) + _GAP * len(widths)
 

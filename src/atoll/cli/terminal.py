@@ -1,4 +1,4 @@
-"""Carries a run's input and output between its keeper and this terminal or pipe."""
+"""Relays a run's input and output between its keeper and this terminal or pipe."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from atoll.engine.channels import Channel
+if TYPE_CHECKING:
+    from atoll.engine.run.channels import Channel
 
 Sink = Callable[[str, bytes], None]
 """Takes (`out` or `err`, data)."""
 
 DETACH = b"\x1d"
-"""Ctrl-]: leaves an attached run alone."""
+"""Ctrl-]: detaches from a run."""
 _ROWS, _COLUMNS = 24, 80
 
 
@@ -32,7 +34,7 @@ def _isatty(fd: int) -> bool:
 
 
 def size() -> tuple[int, int]:
-    """Rows and columns of the terminal, also when the output goes elsewhere."""
+    """Rows and columns of the terminal, also when stdout is redirected."""
     for fd in (1, 0, 2):
         with contextlib.suppress(OSError):
             columns, lines = os.get_terminal_size(fd)
@@ -42,11 +44,11 @@ def size() -> tuple[int, int]:
 
 
 def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) -> bool:
-    """Carries until the run ends; returns False when the user detached from it."""
+    """Relays until the run ends; returns False if the user detached."""
     with _signals(channel, tty=tty) as wakeup, _raw_mode(tty=tty):
         reading = True
         while not channel.ended:
-            # While the keeper is congested nothing more is read: its pace is the pace of stdin.
+            # Backpressure: stdin is not read while the keeper is congested.
             sources: list[Channel | int] = [
                 channel,
                 wakeup,
@@ -76,19 +78,19 @@ def _read_input() -> bytes:
     try:
         return os.read(0, 1 << 16)
     except OSError:
-        # Closed, or a terminal that has gone: the same as its end.
+        # Closed, or the terminal disappeared: end of input.
         return b""
 
 
 @contextmanager
 def _signals(channel: Channel, *, tty: bool) -> Iterator[int]:
-    """Passes the terminal's wishes on; yields a descriptor that wakes the loop."""
+    """Forwards signals to the run; yields a descriptor that wakes the loop."""
     interrupts = 0
 
     def interrupted(number: int, _: object) -> None:
         nonlocal interrupts
         interrupts += 1
-        # The second time is not a question any more.
+        # The second Ctrl-C stops the run.
         channel.signal(number) if interrupts == 1 else channel.stop(grace_s=1.0)
 
     def ended(*_: object) -> None:
@@ -126,7 +128,7 @@ def _raw_mode(*, tty: bool) -> Iterator[None]:
     import tty as terminal  # noqa: PLC0415
 
     before = termios.tcgetattr(0)
-    # Not flushed: what was typed ahead is meant for the run.
+    # TCSANOW keeps input that was typed ahead.
     terminal.setraw(0, termios.TCSANOW)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`atoll trust`: approves the project file as it is now."""
+"""`atoll trust`: approve the current content of atoll.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.model.names import printable
 @click.command("trust")
 @verb
 def command(frame: Frame) -> None:
-    """Approves what atoll.toml makes happen. A changed file must be approved again."""
+    """Approve the commands and settings in atoll.toml. A changed file must be approved again."""
     config = frame.project().trust()
     if config.file is None:
         return

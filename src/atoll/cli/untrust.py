@@ -1,4 +1,4 @@
-"""`atoll untrust`: takes the approval of the project file back."""
+"""`atoll untrust`: revoke the approval of atoll.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.model.names import printable
 @click.command("untrust")
 @verb
 def command(frame: Frame) -> None:
-    """Takes the approval of atoll.toml back."""
+    """Revoke the approval of atoll.toml."""
     project = frame.project()
     was = project.untrust()
     text = "is not approved any more" if was else "was not approved"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from atoll.cli import phrases, shapes
+from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, parse_run, run_argument, verb
 from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
-from atoll.engine import refusals
+from atoll.engine import shapes
 
 
 @click.command("wait")
@@ -18,12 +18,12 @@ from atoll.engine import refusals
 @status_option
 @verb
 def command(frame: Frame, name: str, run: str | None, timeout: float | None) -> int:
-    """Waits for the latest run of NAME, or for RUN, and exits with its code."""
+    """Wait for RUN, or for the latest run of NAME, and exit with its code."""
     capsule = frame.capsule(name)
     target = capsule.require_run(parse_run(run, name))
     ended = capsule.wait(target, timeout_s=timeout)
     report(envelope("run", shapes.run(ended)))
     frame.output.answer("run", shapes.run(ended), f"{ended.label}  {phrases.state_of(ended)}")
-    if told := refusals.describe(capsule.record, capsule.refusals(refusals.of_run(target))):
-        frame.output.note(told)
+    if text := capsule.describe_refusals(capsule.refusals(target)):
+        frame.output.note(text)
     return 0 if ended.outcome is None or frame.output.json else ended.outcome.shell_code

@@ -1,4 +1,4 @@
-"""`atoll warm`: freezes ahead of time what new capsules start from."""
+"""`atoll warm`: prepare the base that new capsules start from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import time
 
 import click
 
-from atoll.cli import shapes
 from atoll.cli.frame import Frame, verb
-from atoll.engine import layers
+from atoll.engine import shapes
 from atoll.model import units
 from atoll.model.names import printable
 
@@ -16,16 +15,15 @@ _MOST = 20
 
 
 @click.command("warm")
-@click.option("--check", is_flag=True, help="Verify that new capsules contain what was frozen.")
+@click.option("--check", is_flag=True, help="Verify the layers against the project.")
 @verb
 def command(frame: Frame, *, check: bool) -> int:
-    """Freezes the project as it is now, so that `new` has nothing to copy."""
+    """Copy the current state of the project into layers, so that `new` has nothing to copy."""
     project = frame.project()
     if check:
         return _check(frame)
     started = time.monotonic()
-    base = project.warm(tell=frame.output.freezing)
-    found = layers.describe(project.session, project.record, base.layers)
+    found = project.describe_layers(project.warm(tell=frame.output.freezing))
     frame.output.answer("layers", [shapes.layer(layer) for layer in found], "")
     frame.output.note(
         f"{units.counted(len(found), 'layer')} with "
@@ -37,26 +35,24 @@ def command(frame: Frame, *, check: bool) -> int:
 
 def _check(frame: Frame) -> int:
     project = frame.project()
-    found = layers.check(project.session, project.record)
+    found = project.check_layers()
     bad = [one for one in found if one.damaged]
-    gaps = layers.Gaps([], []) if bad else project.check_base()
+    gaps = None if bad else project.check_base()
+    missing, outdated = (gaps.missing, gaps.outdated) if gaps else ([], [])
     lines = [
         f"{one.layer.id} ({one.layer.about}): {path}" for one in bad for path in one.damaged[:_MOST]
     ]
-    lines += [f"missing from new capsules: {path}" for path in gaps.missing[:_MOST]]
-    lines += [f"older in new capsules: {path}" for path in gaps.outdated[:_MOST]]
-    data = [{**shapes.layer(one.layer), **_state(one)} for one in found]
-    if different := [*gaps.missing, *gaps.outdated]:
-        base = layers.Layer(id="base", kind="base", about="all layers together")
-        data.append({**shapes.layer(base), "damaged": different, "users": []})
+    lines += [f"missing from new capsules: {path}" for path in missing[:_MOST]]
+    lines += [f"older in new capsules: {path}" for path in outdated[:_MOST]]
+    data = [shapes.checked_layer(one) for one in found]
+    if different := [*missing, *outdated]:
+        data.append(shapes.checked_base(different))
     frame.output.answer("layers", data, "\n".join(map(printable, lines)))
     if not found:
-        frame.output.note("nothing is frozen yet\nhint: atoll warm")
+        frame.output.note("no base exists yet\nhint: atoll warm")
         return 0
     if not lines:
-        frame.output.note(
-            f"{len(found)} layers are as they were frozen, and a new capsule contains all of them"
-        )
+        frame.output.note(f"{len(found)} layers are intact, and a new capsule contains all of them")
         return 0
     users = sorted({name for one in bad for name in one.users})
     if users:
@@ -65,11 +61,7 @@ def _check(frame: Frame) -> int:
         frame.output.note("damaged layers that no capsule uses were removed\nhint: atoll warm")
     else:
         frame.output.note(
-            f"in new capsules {units.counted(len(gaps.missing), 'file')} would be missing and "
-            f"{len(gaps.outdated)} older than in the project\nhint: atoll warm"
+            f"in new capsules {units.counted(len(missing), 'file')} would be missing and "
+            f"{len(outdated)} older than in the project\nhint: atoll warm"
         )
     return 1
-
-
-def _state(one: layers.Checked) -> dict[str, object]:
-    return {"damaged": one.damaged, "users": one.users}
