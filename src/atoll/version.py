@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-DAEMON_REVISION = 3
-"""Increased whenever what commands, the daemon and holders say to each other changes, so that a
-daemon of an earlier state of the same version is replaced.
+DAEMON_REVISION = 4
+"""Increase this whenever the messages between commands, the daemon and holders, or the schema of
+the store, change: commands then replace a daemon of an earlier revision.
 """

@@ -21,7 +21,7 @@ _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _NOT_MOUNTED = 32
 
 
-class Kind(NamedTuple):
+class DiskKind(NamedTuple):
     make: tuple[str, ...]
     mount: str
     check: tuple[str, ...]
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     # Nothing goes to the disk by itself for as long as a test lasts.
-    "ext4": Kind(
+    "ext4": DiskKind(
         make=(
             *("mkfs.ext4", "-q", "-m0", "-b4096", "-Jsize=4"),
             "-Elazy_itable_init=0,lazy_journal_init=0",
@@ -40,7 +40,7 @@ KINDS = {
         size_bytes=96 << 20,
     ),
     # Only a mount reads the journal of this one.
-    "xfs": Kind(("mkfs.xfs", "-q"), mount="loop,nouuid", check=(), size_bytes=320 << 20),
+    "xfs": DiskKind(("mkfs.xfs", "-q"), mount="loop,nouuid", check=(), size_bytes=320 << 20),
 }
 
 
@@ -51,7 +51,7 @@ def _call(*argv: str | Path, allowed: Collection[int] = (0,)) -> None:
 class Disk:
     """`end` kills whatever still works on the disk; then it can be unmounted."""
 
-    def __init__(self, kind: Kind, place: Path, end: Callable[[Path], None]) -> None:
+    def __init__(self, kind: DiskKind, place: Path, end: Callable[[Path], None]) -> None:
         self.kind, self.at = kind, place / "disk"
         self.repo, self.home = self.at / "repo", self.at / "home"
         self._place, self._image, self._end = place, place / "image", end

@@ -6,18 +6,31 @@ They pass the same conformance suites as the real ones. What they remember lives
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hashlib
 import os
+import socket
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
+from atoll.drivers.contracts import (
+    BrowserRequest,
+    EgressSockets,
+    IsolationRequest,
+    NetworkGone,
+    ProbeResult,
+    WorkspaceRequest,
+)
 from atoll.host import files
+from atoll.host.listening_sockets import Listening, Listing
+from atoll.model.enclosure import Enclosure, View
 from atoll.model.errors import StateError
 from atoll.model.names import printable
-from atoll.model.plan import Enclosure, IsolationPlan, View, WorkspacePlan
+from atoll.model.plan import IsolationPlan, WorkspacePlan
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath
 
@@ -145,15 +158,15 @@ class FakeIsolation:
     def release(self, plan: IsolationPlan, *, home: Path) -> None:
         files.remove_tree(Path(str(plan.private)), within=home)
 
-    def probe(self, place: Path) -> tuple[str | None, str]:
+    def probe(self, place: Path) -> ProbeResult:
         del place
-        return self.name, "has no walls"
+        return ProbeResult(self.name, "has no walls")
 
     def visible(self, plan: IsolationPlan, owner: Mapping[str, str]) -> list[str] | None:
         del plan, owner
         return None
 
-    def furnish(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
+    def extend_view(self, plan: IsolationPlan, view: View, owner: Mapping[str, str]) -> View:
         del plan, owner
         return view
 
@@ -163,6 +176,139 @@ class FakeIsolation:
         made = Enclosure(env={**env, **plan.variables}, cwd=plan.workspace)
         self.enclosures.append(made)
         return made
+
+
+class FakeBrowser:
+    """A browser whose program is any file called `fake-browser`.
+
+    Its port speaks lines: `ask` is answered with `fake`, `open URL` and `close` with `done`.
+    """
+
+    name = "fake"
+    _PROGRAM = "fake-browser"
+
+    def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
+        places = [chosen] if chosen else [f"{place}/{self._PROGRAM}" for place in path.split(":")]
+        for place in map(Path, places):
+            if place.is_absolute() and place.is_file() and not _is_below(place, avoid):
+                return str(place)
+        return None
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def cure(self) -> str:
+        return f"touch {self._PROGRAM}"
+
+    def plan_window(self, request: BrowserRequest) -> tuple[str, ...]:
+        kind = "--tab" if request.is_open else "--window"
+        return (request.program, f"--profile={request.profile}", kind, request.url)
+
+    def is_lasting(self, path: str) -> bool:
+        return path not in ("cache", "lock")
+
+    def plan_headless(self, request: BrowserRequest, *, port: int, cwd: str) -> tuple[str, ...]:
+        profile = f"--profile={request.profile}"
+        return (request.program, profile, f"--port={port}", f"--cwd={cwd}", request.url)
+
+    def is_answering(self, dial: Callable[[], socket.socket]) -> bool:
+        try:
+            return self._ask(dial, "ask") == "fake"
+        except OSError:
+            return False
+
+    def open_page(self, dial: Callable[[], socket.socket], url: str) -> None:
+        self._order(dial, f"open {url}")
+
+    def close(self, dial: Callable[[], socket.socket]) -> None:
+        self._order(dial, "close")
+
+    def _order(self, dial: Callable[[], socket.socket], line: str) -> None:
+        if self._ask(dial, line) != "done":
+            raise OSError("no browser answers")
+
+    def _ask(self, dial: Callable[[], socket.socket], line: str) -> str:
+        with dial() as sock, sock.makefile("rw", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+            stream.flush()
+            return stream.readline().strip()
+
+
+class FakeNetwork:
+    """A capsule's network on the host's loopback: a port inside is some free port of the host.
+
+    `end` is the end of the capsule.
+    """
+
+    def __init__(self) -> None:
+        self._ports: dict[int, int] = {}
+        self._ended = asyncio.Event()
+        self._has_changed = True
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _require(self) -> None:
+        if self._ended.is_set():
+            raise NetworkGone("the network has ended")
+
+    async def connect(self) -> None:
+        self._require()
+
+    async def wait_closed(self) -> None:
+        await self._ended.wait()
+
+    async def open_egress(self, opened: ExitStack) -> EgressSockets:
+        self._require()
+        datagrams = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        datagrams.settimeout(0)
+        datagrams.bind(("127.0.0.1", 0))
+        proxy, transparent, streams = (self._listener(opened) for _ in range(3))
+        return EgressSockets(proxy, (transparent,), (datagrams,), (streams,))
+
+    async def listen(self, opened: ExitStack, port: int) -> tuple[socket.socket, ...]:
+        self._require()
+        if port in self._ports:
+            raise OSError(errno.EADDRINUSE, "a process inside has taken the port")
+        made = self._listener(opened)
+        self._ports[port] = made.getsockname()[1]
+        self._has_changed = True
+        opened.callback(self._forget, port)
+        return (made,)
+
+    @staticmethod
+    def _listener(opened: ExitStack) -> socket.socket:
+        made = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        made.settimeout(0)
+        return made
+
+    def _forget(self, port: int) -> None:
+        del self._ports[port]
+        self._has_changed = True
+
+    async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        del address
+        self._require()
+        if port not in self._ports:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nothing accepts there")
+        made = socket.create_connection(("127.0.0.1", self._ports[port]))
+        made.settimeout(0)
+        return made
+
+    def may_have_changed(self) -> bool:
+        return self._has_changed
+
+    async def listening(self) -> Listing:
+        self._require()
+        self._has_changed = False
+        return Listing(frozenset(Listening("127.0.0.1", port) for port in self._ports))
+
+    def close(self) -> None:
+        """Holds nothing that `opened` does not close."""
+
+
+def _is_below(place: Path, root: str) -> bool:
+    return place.resolve().is_relative_to(Path(root).resolve())
 
 
 def _read(root: Path) -> Content:

@@ -28,9 +28,11 @@ from typing import Any
 
 from atoll.drivers import registry
 from atoll.drivers.layers import probes
-from atoll.engine.session import STEPS, Session
-from atoll.host import git, process, quarantine, transfer
+from atoll.engine.state.session import STEPS, Session
+from atoll.host import git, process
+from atoll.host.intake import quarantine, transfer
 from atoll.host.process import Completed
+from atoll.keeper import process_tree
 
 KILLED = -signal.SIGKILL
 _ANY_CODE = range(-64, 256)
@@ -196,13 +198,6 @@ def damage_of_repository(cwd: str, repository: Path) -> list[str]:
     return problems
 
 
-def _parent(entry: Path) -> int | None:
-    try:
-        return int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    except OSError:
-        return None
-
-
 def processes_of(home: Path) -> list[int]:
     """Every process of a run of this home, and every keeper of one."""
     place = os.fsencode(home) + b"/"
@@ -217,9 +212,10 @@ def processes_of(home: Path) -> list[int]:
             # Gone meanwhile, or somebody else's.
             continue
         is_run = b"ATOLL_RUN=" in environment and place in environment
-        is_keeper = b"atoll.keeper.nursery" in arguments and place in arguments
-        # This process's own nursery goes with it.
-        is_keeper = is_keeper and os.getpid() != _parent(entry)
+        is_keeper = b"atoll.keeper.forkserver" in arguments and place in arguments
+        # This process's own fork server goes with it.
+        seen = process_tree.find_process(int(entry.name))
+        is_keeper = is_keeper and seen is not None and seen.ppid != os.getpid()
         if is_run or is_keeper:
             found.append(int(entry.name))
     return sorted(found)

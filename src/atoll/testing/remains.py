@@ -14,26 +14,38 @@ from typing import Any, NamedTuple
 
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.repository import PIN_PREFIX
-from atoll.engine import layer_use, upkeep
 from atoll.engine.capsules import Capsule
-from atoll.engine.session import Session, open_session
-from atoll.host import git, locks, views
+from atoll.engine.history import upkeep
+from atoll.engine.state.session import Session, open_session
+from atoll.host import git, locks, procfs, view_client
 from atoll.host.process import wait_until
-from atoll.model.state import Project
+from atoll.model.layers import LayerKind
+from atoll.model.state import ProjectRecord
 from atoll.testing.faults import HOME_ENTRIES, damage_of_repository
 
 Portrait = dict[str, Any]
 
 _POOL_ENTRIES = {"carried.json", "commits", "history", "inside", "latest", "layers", "pins"}
-_PROGRAMS = (b"atoll.keeper.nursery", b"atoll.engine.upkeep", b"atoll.engine.exports")
+_PROGRAMS = (
+    b"atoll.keeper.forkserver",
+    b"atoll.engine.history.upkeep",
+    b"atoll.engine.capsule.exports",
+)
 _ENDED_S = 20.0
+_SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 
 _PAINTER = r"""
 import hashlib, json, os, stat, subprocess, sys
 
+with open("/proc/self/mountinfo", "rb") as lines:
+    mounts = {os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1"))
+              for line in lines}
+
 def entries(root, skip):
     found = {}
     for place, names, files in os.walk(root):
+        # Toolchains of the host are mounted in a private home.
+        names[:] = [name for name in names if os.path.join(place, name) not in mounts]
         for name in [*names, *files]:
             path = os.path.join(place, name)
             inner = os.path.relpath(path, root)
@@ -72,7 +84,9 @@ print(json.dumps({
 
 def portrait(capsule: Capsule) -> Portrait:
     """All that a capsule holds, as a run in it sees it: workspace, git, HOME and TMPDIR."""
-    done = capsule.run([sys.executable, "-I", "-S", "-c", _PAINTER])
+    # Behind walls only the system's own interpreter is certain to be seen.
+    python = next((path for path in _SYSTEM_PYTHONS if Path(path).exists()), sys.executable)
+    done = capsule.run([python, "-I", "-S", "-c", _PAINTER])
     if done.exit_code != 0:
         raise AssertionError(done.stderr.decode(errors="replace"))
     found: Portrait = json.loads(done.stdout)
@@ -136,7 +150,7 @@ class Keeper(NamedTuple):
 
 
 def keepers_of(home: Path) -> list[Keeper]:
-    """Every process that serves this home: nurseries, holders, guards, upkeep and exports."""
+    """Every process that serves this home: fork servers, holders, guards, upkeep and exports."""
     label = os.fsencode(home)
     found = []
     for entry in _processes():
@@ -151,13 +165,19 @@ def keepers_of(home: Path) -> list[Keeper]:
 
 
 def runs_of(home: Path) -> list[int]:
-    """Every process that a run of this home has started."""
+    """Every process that a run of this home has started.
+
+    Behind walls its environment has no path of the host, but its keeper is among its ancestors.
+    """
     place = os.fsencode(home) + b"/"
+    served = procfs.family([keeper.pid for keeper in keepers_of(home)], procfs.processes())
+    descendants = {process.pid for process in served}
     found = []
     for entry in _processes():
         with contextlib.suppress(OSError):
             environment = (entry / "environ").read_bytes()
-            if b"ATOLL_RUN=" in environment and place in environment:
+            is_of_home = place in environment or int(entry.name) in descendants
+            if b"ATOLL_RUN=" in environment and is_of_home:
                 found.append(int(entry.name))
     return sorted(found)
 
@@ -203,7 +223,7 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
             problems += _stray_layers(session, project)
             problems += _stray_refs(session, project, set(refs))
             problems += damage_of_repository(project.root, Path(project.git_dir))
-    session.nursery.close()
+    session.forkserver.close()
     return problems
 
 
@@ -213,10 +233,13 @@ def _background(home: Path) -> list[Keeper]:
 
 def _stray_processes(session: Session) -> list[str]:
     def strays() -> list[str]:
-        answers = [views.ask(c.directory, {"ping": True}) for c in session.store.capsules()]
+        answers = [view_client.ask(c.directory, {"ping": True}) for c in session.store.capsules()]
         told = [answer[0] for answer in answers if answer is not None]
         expected = {reply[key] for reply in told for key in ("pid", "waiting")}
         found = [k for k in keepers_of(session.home) if k.pid not in expected]
+        if told:
+            # One monitor serves all keepers of a home, and ends after the last of them.
+            found = [k for k in found if k.name != "atoll-idle"]
         seen = set(views_of(session.home)) - expected
         return [*(f"process {k.pid} ({k.name})" for k in found), *(f"view of {p}" for p in seen)]
 
@@ -225,7 +248,7 @@ def _stray_processes(session: Session) -> list[str]:
     return strays()
 
 
-def _stray_layers(session: Session, project: Project) -> list[str]:
+def _stray_layers(session: Session, project: ProjectRecord) -> list[str]:
     pool = Pool(session.pool(project.id))
     if not pool.layers.is_dir():
         return []
@@ -233,7 +256,7 @@ def _stray_layers(session: Session, project: Project) -> list[str]:
     problems += [f"in pool: {p.name}" for p in pool.layers.iterdir() if p.name.startswith(".")]
     problems += [f"in pool: {p.name}" for p in pool.root.glob("commits/.*")]
     found = set(pool.all())
-    needed = {x for c in session.store.capsules() for x in layer_use.layers_of(session, c)}
+    needed = {x for c in session.store.capsules() for x in upkeep.layers_of(session, c)}
     used = upkeep.used_layers(session, project)
     problems += [f"layer {name} is not used" for name in sorted(found - used)]
     problems += [f"layer {name} is missing" for name in sorted(needed - found)]
@@ -241,17 +264,17 @@ def _stray_layers(session: Session, project: Project) -> list[str]:
         layer = pool.find(name)
         if layer is not None:
             problems += [f"layer {name} is damaged: {path}" for path in pool.damage(layer)]
-        elif not name.startswith("u"):
+        elif not LayerKind.UPPER.matches(name):
             problems.append(f"layer {name} is half-made")
     return problems
 
 
-def _stray_refs(session: Session, project: Project, refs: set[str]) -> list[str]:
+def _stray_refs(session: Session, project: ProjectRecord, refs: set[str]) -> list[str]:
     cwd = project.git_dir
     found = {ref for ref, _ in git.refs_below("refs/", cwd=cwd)}
     pool = Pool(session.pool(project.id))
     layers = pool.all() if pool.layers.is_dir() else []
-    pins = {PIN_PREFIX + name for name in layers if name.startswith("g")}
+    pins = {PIN_PREFIX + name for name in layers if LayerKind.GIT.matches(name)}
     problems = [f"ref {ref}" for ref in sorted(found ^ (refs | pins))]
     objects = Path(cwd, "objects")
     return [*problems, *(f"quarantine {path.name}" for path in objects.glob("tmp_*"))]

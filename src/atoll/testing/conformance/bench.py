@@ -19,11 +19,11 @@ from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar, NamedTuple
 
-from atoll.engine import confines, views
 from atoll.engine.capsules import Capsule
+from atoll.engine.enclosure import cgroup_limits, views
 from atoll.engine.projects import CapsuleSpec, Project, open_project
-from atoll.engine.runs import RunSpec
-from atoll.engine.session import Session
+from atoll.engine.run.runs import RunSpec
+from atoll.engine.state.session import Session
 from atoll.host import files, git
 from atoll.model.errors import AtollError
 from atoll.model.state import Run
@@ -165,13 +165,13 @@ def plant_ignored(root: Path) -> None:
         listener.bind("socket")
 
 
-class Entry(NamedTuple):
+class SampleEntry(NamedTuple):
     mode: int
     mtime_ns: int
     content: str
 
 
-def survey(root: Path) -> dict[str, Entry]:
+def survey(root: Path) -> dict[str, SampleEntry]:
     """The owner's checkout to the last bit; of git's own files those that Atoll never writes."""
     found = {".": _entry(root)}
     kept = {f"{root}/.git/{name}" for name in ("HEAD", "index", "hooks", "info")}
@@ -183,14 +183,14 @@ def survey(root: Path) -> dict[str, Entry]:
     return found
 
 
-def _entry(path: Path) -> Entry:
+def _entry(path: Path) -> SampleEntry:
     status = path.lstat()
     content = b""
     if stat.S_ISLNK(status.st_mode):
         content = os.fsencode(path.readlink())
     elif stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK):
         content = blake2b(path.read_bytes()).digest()
-    return Entry(status.st_mode, status.st_mtime_ns, content.hex())
+    return SampleEntry(status.st_mode, status.st_mtime_ns, content.hex())
 
 
 class Bench:
@@ -253,9 +253,9 @@ class Bench:
             for record in self.session.store.capsules():
                 Capsule(session=self.session, record=record).stop()
                 views.end_view(self.session, record)
-                confines.close_group(self.session, record)
+                cgroup_limits.close_group(self.session, record)
         finally:
-            self.session.nursery.close()
+            self.session.forkserver.close()
             self.session.store.close()
 
     def require_owner_untouched(self) -> None:

@@ -14,11 +14,11 @@ import json
 from pathlib import Path
 
 from atoll.drivers.contracts import BroughtOut, LayeredDriver, WorkspaceRequest
-from atoll.drivers.layers.pool import Pool
+from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.drivers.registry import layered_driver
-from atoll.engine import upkeep
 from atoll.engine.capsules import Capsule
-from atoll.engine.leases import workspace_plan
+from atoll.engine.history import upkeep
+from atoll.engine.state.leases import workspace_plan
 from atoll.host import git
 from atoll.host.process import wait_until
 from atoll.model.plan import Lease, WorkspacePlan
@@ -53,8 +53,9 @@ class ContractSuite(BenchSuite):
             base_commit=str(git.find_commit("HEAD", cwd=project.root)),
             path="",
             pool=str(self.bench.session.pool(project.id)),
+            mode=self.made.probe(self.bench.home).mode or "",
         )
-        return self.made.on(self.made.plan(request), base.layers)
+        return self.made.on(self.made.plan(request), base.layers, new_upper())
 
     def layers(self) -> set[str]:
         return set(Pool(self.bench.session.pool(self.bench.project.record.id)).all())
@@ -71,9 +72,10 @@ class ContractSuite(BenchSuite):
     def test_planning_is_pure(self) -> None:
         plan = self.fresh_plan("pure")
         before = self.layers()
-        again = self.made.on(plan, plan.layers[:1])
+        again = self.made.on(plan, plan.layers[:1], "u1")
+        assert again == self.made.on(plan, plan.layers[:1], "u1")
         assert again.layers == plan.layers[:1]
-        assert again.upper not in ("", plan.upper)
+        assert again.upper == "u1"
         assert again._replace(layers=plan.layers, upper=plan.upper) == plan
         assert plan.driver == self.driver == self.made.name
         assert plan.path == str(self.bench.root)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from atoll.engine import upkeep
 from atoll.engine.capsules import Capsule
+from atoll.engine.history import upkeep
 from atoll.host.process import wait_until
 from atoll.testing.conformance.bench import BenchSuite
 

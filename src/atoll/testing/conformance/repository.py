@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.host import files, git, points, programs
+from atoll.host import files, git, programs
+from atoll.host.recovery import recovery_points
 from atoll.model.errors import StateError
 from atoll.model.state import RecoveryPoint
 from atoll.testing.conformance.witness import held_lock, look, refused
 from atoll.testing.conformance.workspace import (
     IDENTITY,
     PrivateWorkspaceSuite,
-    Trial,
+    WorkspaceTrial,
     write_files,
 )
 
@@ -27,17 +28,17 @@ exec {real} "$@"
 """
 
 
-def branches(trial: Trial) -> dict[str, str]:
+def branches(trial: WorkspaceTrial) -> dict[str, str]:
     return dict(git.refs_below("refs/heads/", cwd=trial.plan.repository))
 
 
-def commit_all(trial: Trial, message: str = "work") -> str:
+def commit_all(trial: WorkspaceTrial, message: str = "work") -> str:
     git.git("add", "--all", cwd=trial.plan.path)
     git.git("commit", "--quiet", "-m", message, cwd=trial.plan.path, env=IDENTITY)
     return str(git.find_commit("HEAD", cwd=trial.plan.path))
 
 
-def worktrees(trial: Trial) -> list[str]:
+def worktrees(trial: WorkspaceTrial) -> list[str]:
     listing = git.git("worktree", "list", "--porcelain", "-z", cwd=trial.plan.repository).text
     words = [field.partition(" ") for field in listing.split("\0")]
     return [value for key, _, value in words if key == "worktree"]
@@ -46,7 +47,7 @@ def worktrees(trial: Trial) -> list[str]:
 class GitWorkspaceSuite(PrivateWorkspaceSuite):
     """For drivers whose workspace is a checkout of the owner's own repository."""
 
-    def branch(self, trial: Trial) -> str:
+    def branch(self, trial: WorkspaceTrial) -> str:
         assert trial.plan.branch is not None
         return f"refs/heads/{trial.plan.branch}"
 
@@ -223,7 +224,7 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
         kept = [path for path in Path(point.files).rglob("code.c") if path.is_file()]
         assert [path.read_bytes() for path in kept] == [b"int x;\n"]
         assert git.find_commit("HEAD", cwd=str(kept[0].parent)) is not None
-        points.drop(shelf_of(trial), point)
+        recovery_points.drop(shelf_of(trial), point)
         assert not Path(point.files).exists()
 
     def test_severed_workspace_is_kept_as_files(self, tmp_path: Path) -> None:
@@ -290,18 +291,18 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
         assert sorted(point.id for point in listed(trial)) == ["trial/1", "trial/2"]
         stamps = [point.stored_at for point in listed(trial)]
         assert stamps == sorted(stamps, reverse=True)
-        points.drop(shelf_of(trial), first)
+        recovery_points.drop(shelf_of(trial), first)
         assert listed(trial) == [second]
         trial.release()
         assert listed(trial) == [second]
 
 
-def shelf_of(trial: Trial) -> points.Shelf:
-    return points.Shelf(trial.plan.repository, trial.home)
+def shelf_of(trial: WorkspaceTrial) -> recovery_points.Shelf:
+    return recovery_points.Shelf(trial.plan.repository, trial.home)
 
 
-def listed(trial: Trial) -> list[RecoveryPoint]:
+def listed(trial: WorkspaceTrial) -> list[RecoveryPoint]:
     found: list[str] = []
-    points_found = points.points(shelf_of(trial), warn=found.append)
+    points_found = recovery_points.points(shelf_of(trial), warn=found.append)
     assert found == []
     return points_found

@@ -69,7 +69,7 @@ def git_request(place: Path, name: str = "trial") -> WorkspaceRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class WorkspaceTrial:
     """One workspace, from request to release. Each call may be made on a driver of its own."""
 
     driver: Callable[[], SharedDriver]
@@ -109,7 +109,7 @@ class Trial:
         assert found is not None, "there was work, and it was not stored"
         return found
 
-    def restored(self, point: RecoveryPoint, name: str = "restored") -> Trial:
+    def restored(self, point: RecoveryPoint, name: str = "restored") -> WorkspaceTrial:
         """A fresh workspace with what a point holds, made as the engine makes it."""
         path = self.home / name / "workspace" / name
         request = self.request._replace(name=name, path=str(path), base_commit=point.head_commit)
@@ -130,11 +130,11 @@ class WorkspaceSuite:
         """A project whose base holds FILES, below `place`; the path lies below `place/home`."""
         return git_request(place)
 
-    def trial(self, place: Path) -> Trial:
+    def trial(self, place: Path) -> WorkspaceTrial:
         (place / "home").mkdir(parents=True)
         request = self.request(place)
         plan = self.driver().plan(request)
-        return Trial(driver=self.driver, request=request, plan=plan, place=place)
+        return WorkspaceTrial(driver=self.driver, request=request, plan=plan, place=place)
 
     def test_check_changes_nothing(self, tmp_path: Path) -> None:
         home = self.trial(tmp_path).home
@@ -223,7 +223,7 @@ class WorkspaceSuite:
 class PrivateWorkspaceSuite(WorkspaceSuite):
     """For drivers that make files of their own: those go, but never with work in them."""
 
-    def change(self, trial: Trial) -> None:
+    def change(self, trial: WorkspaceTrial) -> None:
         """Changes, removes and adds files, as an agent would."""
         root = trial.root
         write_files(root, {"README.md": b"# Changed\n", "new.txt": b"new\n", "a/b/c": b"deep\n"})
