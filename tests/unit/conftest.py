@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import concurrent.futures.thread  # noqa: F401
 import os
 import tempfile
 import traceback

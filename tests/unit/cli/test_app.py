@@ -57,7 +57,7 @@ def planted(monkeypatch):
             return action(frame)
 
         module = ModuleType("atoll.cli.boom")
-        module.command = command
+        module.command = command  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "atoll.cli.boom", module)
         monkeypatch.setitem(app.VERBS, "boom", "Fails.")
 
@@ -93,8 +93,8 @@ def test_every_verb_loads_and_explains_itself(run, name):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("lss",), "there is no verb `lss`; did you mean `ls`?"),
-        (("zzzzz",), "there is no verb `zzzzz`"),
+        (("lss",), "unknown verb `lss`; did you mean `ls`?"),
+        (("zzzzz",), "unknown verb `zzzzz`"),
         (("--nothing",), "--nothing"),
         (("ls", "--nothing"), "--nothing"),
         (("ls", "extra"), "extra"),
@@ -170,8 +170,8 @@ def test_hostile_text_in_an_error_is_harmless(run, planted):
         (errno.ENOSPC, 3, "the disk is full (`/full`)"),
         (errno.EDQUOT, 3, "the disk is full"),
         (errno.EROFS, 3, "the filesystem is read-only (`/full`)"),
-        (errno.EACCES, 3, "no permission"),
-        (errno.EIO, 5, "the system said: "),
+        (errno.EACCES, 3, "permission denied"),
+        (errno.EIO, 5, "system error: "),
     ],
 )
 def test_errors_of_the_system_are_explained(run, planted, number, code, said):
@@ -186,7 +186,7 @@ def test_other_things_than_disks_can_be_used_up(run, planted, atoll_home):
     planted(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     got, _, err = run("boom")
     assert got == 3
-    assert "the system said: No space left on device" in err
+    assert "system error: No space left on device" in err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

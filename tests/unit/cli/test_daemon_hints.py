@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from atoll.cli.app import run
-from atoll.engine import daemons
+from atoll.engine.network import daemon_client
 
 SOURCE = str(Path(__file__).parents[3] / "src")
 LISTEN = """
 import os, signal, socket, sys
 sys.path.append({source!r})
 from pathlib import Path
-from atoll.engine import daemons
+from atoll.engine.network import daemon_client
 from atoll.keeper import wire
 
-listener = wire.listen(Path({directory!r}), daemons.SOCKET, socket.SOCK_SEQPACKET)
+listener = wire.listen(Path({directory!r}), daemon_client.SOCKET, socket.SOCK_SEQPACKET)
 print(flush=True)
 os.read(0, 1)
 """
@@ -30,7 +30,7 @@ os.read(0, 1)
 @pytest.fixture
 def listener(atoll_home):
     """A process that listens where the daemon does, and answers nobody."""
-    directory = daemons.directory_of(Path(atoll_home))
+    directory = daemon_client.directory_of(Path(atoll_home))
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
     program = LISTEN.format(source=SOURCE, directory=str(directory))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -44,8 +44,8 @@ def listener(atoll_home):
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_daemon_that_does_not_answer(listener, capsys, monkeypatch, is_stopped):
-    monkeypatch.setattr(daemons, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(daemons, "_STARTED_S", 0.1)
+    monkeypatch.setattr(daemon_client, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(daemon_client, "_STARTED_S", 0.1)
     if is_stopped:
         listener.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, listener.pid, os.WSTOPPED | os.WNOWAIT)

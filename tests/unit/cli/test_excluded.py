@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from atoll.cli.excluded import render_excluded
-from atoll.engine.excluded import Excluded
+from atoll.engine.project.excluded import Excluded
 
 
 def test_listed_secrets_need_only_the_option() -> None:

@@ -10,7 +10,8 @@ import socket
 import pytest
 
 from atoll.cli.app import run
-from atoll.engine import daemons
+from atoll.engine.network import daemon_client
+from atoll.model.daemon_messages import CheckoutRequest, PortsRequest, RouterReply
 from atoll.model.errors import StateError
 
 ANSWER = {
@@ -45,19 +46,19 @@ def daemon(monkeypatch, repo, atoll):
     port = listener.getsockname()[1]
     monkeypatch.setenv("ATOLL_ROUTER_PORT", str(port))
 
-    def ask(session, request, *, start=True):
-        if request["do"] == "router":
+    def ask(session, request, kind, *, start=True):
+        if kind is RouterReply:
             inode = os.fstat(listener.fileno()).st_ino
-            trouble = None if isinstance(ask.answer, Exception) else ask.answer["router"]["trouble"]
-            return {"port": port, "inodes": [inode], "trouble": trouble}
+            trouble = None if isinstance(ask.answer, Exception) else ask.answer["router"]["trouble"]  # type: ignore[attr-defined]
+            return RouterReply(port, (inode,), trouble, None)
         asked.append(request)
         session.store.close()
-        if isinstance(ask.answer, Exception):
-            raise ask.answer
-        return ask.answer
+        if isinstance(ask.answer, Exception):  # type: ignore[attr-defined]
+            raise ask.answer  # type: ignore[attr-defined]
+        return kind(ask.answer)  # type: ignore[attr-defined]
 
-    ask.answer, ask.asked = ANSWER, asked
-    monkeypatch.setattr(daemons, "ask", ask)
+    ask.answer, ask.asked = ANSWER, asked  # type: ignore[attr-defined]
+    monkeypatch.setattr(daemon_client, "ask", ask)
     with listener:
         yield ask
 
@@ -66,7 +67,8 @@ def test_ports_of_all_and_of_one(daemon, capsys):
     assert run(["ports"]) == 0
     assert run(["ports", "fix"]) == 0
     requests = daemon.asked
-    assert [(r["do"], r["capsule"]) for r in requests] == [("ports", None), ("ports", 1)]
+    assert [type(request) for request in requests] == [PortsRequest] * 2
+    assert [request.capsule for request in requests] == [None, 1]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["CAPSULE", "NAME", "INSIDE", "DYNAMIC", "CANONICAL", "URL", "STATE"]
     assert lines[1].split() == [
@@ -94,7 +96,7 @@ def test_what_is_unusual_is_told(daemon, capsys):
     for text in (
         "7 more",
         "another project",
-        "no URL works: port 7080",
+        "URLs do not work: port 7080",
         "port 3000 is taken",
         "no port is",
     ):
@@ -104,15 +106,15 @@ def test_what_is_unusual_is_told(daemon, capsys):
 def test_checkout_and_back(daemon, capsys):
     assert run(["checkout", "fix"]) == 0
     assert run(["checkout", "--none"]) == 0
-    asked = [(r["do"], r["capsule"]) for r in daemon.asked]
-    assert asked == [("checkout", 1), ("checkout", None)]
-    assert "no capsule has" in capsys.readouterr().err
+    assert [type(request) for request in daemon.asked] == [CheckoutRequest] * 2
+    assert [request.capsule for request in daemon.asked] == [1, None]
+    assert "no capsule is checked out" in capsys.readouterr().err
 
 
 def test_named_ports_are_asked_for(daemon):
     assert run(["checkout", "fix", "--port", "5432", "-p", "22", "-p", "22"]) == 0
     assert run(["checkout", "fix"]) == 0
-    assert [r["ports"] for r in daemon.asked] == [[22, 5432], []]
+    assert [request.ports for request in daemon.asked] == [(22, 5432), ()]
 
 
 def test_ports_that_were_not_taken_are_reported_with_the_command(daemon, capsys):
@@ -126,7 +128,7 @@ def test_ports_that_were_not_taken_are_reported_with_the_command(daemon, capsys)
     }
     assert run(["checkout", "fix"]) == 0
     said = capsys.readouterr().err
-    assert "port 5432 is not taken on 127.0.0.1: it is the port of PostgreSQL" in said
+    assert "port 5432 is not published on 127.0.0.1: it is the port of PostgreSQL" in said
     assert "2000 more" in said
     assert "hint: atoll checkout fix --port 5432" in said
 
@@ -159,14 +161,14 @@ def test_rows_left_out_of_one_capsule_have_no_hint_to_ask_for_one(daemon, capsys
     assert "hint: atoll ports NAME" in capsys.readouterr().err
     assert run(["ports", "fix"]) == 0
     said = capsys.readouterr().err
-    assert "7 more are not shown" in said
+    assert "7 more ports are not shown" in said
     assert "hint" not in said
 
 
 def test_ports_that_are_shared_are_mentioned(daemon, capsys, monkeypatch):
     monkeypatch.setenv("ATOLL_SHARE_PORTS", "on")
     assert run(["ports"]) == 0
-    assert "other users of this machine may connect" in capsys.readouterr().err
+    assert "other users of this machine can connect" in capsys.readouterr().err
     # It is kept for the home.
     monkeypatch.delenv("ATOLL_SHARE_PORTS")
     assert run(["ports", "--json"]) == 0
@@ -178,10 +180,10 @@ def test_ports_that_are_shared_are_mentioned(daemon, capsys, monkeypatch):
 
 def test_checkout_that_takes_nothing_says_so(daemon, capsys):
     assert run(["checkout", "fix"]) == 0
-    assert "no port was taken" not in capsys.readouterr().err
+    assert "no port was published" not in capsys.readouterr().err
     daemon.answer = {**ANSWER, "ports": ANSWER["ports"][1:]}
     assert run(["checkout", "fix"]) == 0
-    assert "no port was taken" in capsys.readouterr().err
+    assert "no port was published" in capsys.readouterr().err
 
 
 def test_url_of_a_port_that_is_not_published_is_refused(daemon, capsys, monkeypatch):
@@ -197,7 +199,7 @@ def test_url_of_a_port_that_is_not_published_is_refused(daemon, capsys, monkeypa
 
 def test_name_and_none_exclude_each_other(daemon, capsys):
     assert run(["checkout", "fix", "--none"]) == 2
-    assert "`--none` and NAME exclude each other" in capsys.readouterr().err
+    assert "`--none` and NAME are mutually exclusive" in capsys.readouterr().err
 
 
 def test_the_daemons_version_is_no_part_of_an_answer(daemon, capsys):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.ports.publisher import Publisher
 from worlds import World
 
 

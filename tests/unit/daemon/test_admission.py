@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.daemon.ports.admission import ADMISSION
-from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports.host_listeners import ADMISSION, PortConnections, PortForward
 from atoll.daemon.ports.router import Router
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
-from atoll.engine import sharing
+from atoll.engine.network import router
 from atoll.model.errors import SpecError
 from persons import require
 from worlds import Played, free_port, until
@@ -76,7 +75,7 @@ def published(play):
 
     def run(story):
         async def whole(world, publisher):
-            backend, guests = Backend(), Guests()
+            backend, guests = Backend(), PortConnections()
             server = await asyncio.start_server(backend.answer, "127.0.0.1", 0)
             world.servers.append(server)
             inner, leased = server.sockets[0].getsockname()[1], free_port()
@@ -85,16 +84,16 @@ def published(play):
             await publisher.update(inside, inside.found())
             world.session.owner = {"ATOLL_ROUTER_PORT": str(free_port())}
             router = Router(publisher)
-            told = await router._report({})
-            door = Door(leased, Target(HOST, inner, LOOPBACK[:1]), guests)
+            told = await router.report()
+            door = PortForward(leased, Target(HOST, inner, LOOPBACK[:1]), guests)
             try:
-                places = ((leased, "localhost"), (told["port"], "web.one--shop.localhost"))
+                places = ((leased, "localhost"), (told.port, "web.one--shop.localhost"))
                 await story(world, backend, places)
             finally:
                 door.close()
                 router._close()
                 await guests.close()
-                await router._guests.close()
+                await router._connections.close()
 
         play(whole)
 
@@ -111,8 +110,8 @@ def test_another_user_is_refused(published, stranger):
         assert b"/stranger" not in backend.heard
         ADMISSION.configure(world.home)
         assert await visit(places[0], "stranger", **stranger) == "reset"
-        world.session.owner = {sharing.VARIABLE: "on"}
-        sharing.remember_choice(world.session)
+        world.session.owner = {router.SHARE_VARIABLE: "on"}
+        router.remember_choice(world.session)
         for place in places:
             said = await visit(place, "stranger", **stranger)
             assert said == "HTTP/1.1 200 OK", "control: without the check"
@@ -131,8 +130,8 @@ def test_another_user_cannot_write_and_leave(published, stranger):
         assert await visit(places[0], "owner") == "HTTP/1.1 200 OK"
         assert b"/owner" in backend.heard
         assert b"/first" not in backend.heard, "it came before, and was not let in"
-        sharing_session = SimpleNamespace(home=world.home, owner={sharing.VARIABLE: "on"})
-        sharing.remember_choice(sharing_session)
+        sharing_session = SimpleNamespace(home=world.home, owner={router.SHARE_VARIABLE: "on"})
+        router.remember_choice(sharing_session)
         ADMISSION.configure(world.home)
         intrude("second")
         await until(lambda: b"/second" in backend.heard)
@@ -169,9 +168,9 @@ def test_port_on_which_another_user_listens_is_not_led_to(stranger):
 def test_choice_is_kept(tmp_path):
     session = SimpleNamespace(home=tmp_path, owner={})
     for word, shared in [("", False), ("on", True), ("", True), ("OFF", False), ("", False)]:
-        session.owner = {sharing.VARIABLE: word}
-        sharing.remember_choice(session)
-        assert sharing.is_shared(tmp_path) is shared
-    session.owner = {sharing.VARIABLE: "maybe"}
+        session.owner = {router.SHARE_VARIABLE: word}
+        router.remember_choice(session)
+        assert router.is_shared(tmp_path) is shared
+    session.owner = {router.SHARE_VARIABLE: "maybe"}
     with pytest.raises(SpecError, match="neither `on` nor `off`"):
-        sharing.remember_choice(session)
+        router.remember_choice(session)

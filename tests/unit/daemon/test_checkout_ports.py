@@ -10,12 +10,13 @@ import sys
 
 import pytest
 
-from atoll.daemon.ports import reserved
-from atoll.daemon.ports.canonical import MAX_CANONICAL, UNDECLARED, parse_named
-from atoll.daemon.ports.publishing import Publisher
-from atoll.engine.ports import FIRST, LAST
+from atoll.daemon.ports import checkout_ports
+from atoll.daemon.ports.checkout_ports import MAX_CANONICAL, UNDECLARED, parse_named
+from atoll.daemon.ports.publisher import Publisher
+from atoll.engine.network.ports import FIRST, LAST
+from atoll.model.daemon_messages import parse_request
 from atoll.model.errors import SpecError, StateError
-from atoll.model.state import Checkout
+from atoll.model.state import CheckoutRecord
 from worlds import Played, ask, free_port
 
 pytestmark = pytest.mark.usefixtures("well_known_ports")
@@ -32,7 +33,7 @@ def free_among(numbers):
 
 def free_service():
     """The port of a well-known service that does not run here."""
-    return free_among(port for port in reserved.WELL_KNOWN if port >= 1024)
+    return free_among(port for port in checkout_ports.WELL_KNOWN if port >= 1024)
 
 
 async def attach(world, publisher, capsule, *numbers):
@@ -63,7 +64,7 @@ def test_undeclared_port_is_taken_only_when_it_is_named(play):
         told = await publisher.checkout(project.id, fix.id, [other])
         assert await ask(other) == f"inside {other}"
         assert told["not_canonical"] is None
-        assert world.session.store.checkouts() == {project.id: Checkout(fix.id, (other,))}
+        assert world.session.store.checkouts() == {project.id: CheckoutRecord(fix.id, (other,))}
         # The next checkout says anew which ports it names.
         await publisher.checkout(project.id, fix.id)
         assert await ask(other) is None
@@ -117,7 +118,7 @@ def test_declared_port_of_a_well_known_service_has_to_be_named(play, level):
         told = await publisher.checkout(project.id, fix.id)
         assert told["checked_out"] == "fix"
         assert await ask(port) is None
-        assert reasons(told) == {port: f"it is the port of {reserved.WELL_KNOWN[port]}"}
+        assert reasons(told) == {port: f"it is the port of {checkout_ports.WELL_KNOWN[port]}"}
         assert told["not_canonical"]["command"] == f"atoll checkout fix --port {port}"
         # The control: the same port, named.
         await publisher.checkout(project.id, fix.id, [port])
@@ -138,12 +139,12 @@ def test_declared_privileged_port_has_to_be_named(play):
 
 
 def test_reasons():
-    assert reserved.find_reason(22) == "it is the port of SSH"
-    assert reserved.find_reason(5432) == "it is the port of PostgreSQL"
-    assert reserved.find_reason(1023) == "it is a privileged port"
-    assert reserved.find_reason(FIRST) == reserved.find_reason(LAST) is not None
+    assert checkout_ports.find_reason(22) == "it is the port of SSH"
+    assert checkout_ports.find_reason(5432) == "it is the port of PostgreSQL"
+    assert checkout_ports.find_reason(1023) == "it is a privileged port"
+    assert checkout_ports.find_reason(FIRST) == checkout_ports.find_reason(LAST) is not None
     for port in (3000, 4200, 5000, 5173, 8000, 8080):
-        assert reserved.find_reason(port) is None
+        assert checkout_ports.find_reason(port) is None
 
 
 @pytest.mark.parametrize("kind", ["router", "lease"])
@@ -217,14 +218,10 @@ def test_message_about_a_flood_is_bounded(play):
 @pytest.mark.parametrize(
     "value", [None, "80", [0], [65_536], ["80"], [True], [8.0], list(range(1, 99))]
 )
-def test_bad_ports_of_a_request(play, value):
-    async def story(world, publisher):
-        fix = world.capsule(world.project(), "fix")
-        request = {"project": fix.project_id, "capsule": fix.id, "ports": value}
-        with pytest.raises(SpecError):
-            await publisher.handlers()["checkout"](request)
-
-    play(story)
+def test_bad_ports_of_a_request(value):
+    request = {"do": "checkout", "project": "p", "capsule": 1, "ports": value}
+    with pytest.raises(SpecError):
+        parse_named([*parse_request(request).ports])
 
 
 def test_ports_of_a_request():
@@ -270,7 +267,7 @@ def test_hint_names_no_port_that_this_user_may_not_bind(play):
         fix = world.capsule(project, "fix", low=81)
         await attach(world, publisher, fix, 81, port)
         told = await publisher.checkout(project.id, fix.id)
-        wanted = sorted(n for n in (81, port) if reserved.may_bind(n, os.geteuid()))
+        wanted = sorted(n for n in (81, port) if checkout_ports.may_bind(n, os.geteuid()))
         assert reasons(told)[81] == "it is a privileged port"
         assert told["not_canonical"]["command"] == " ".join(
             ["atoll checkout fix", *(f"--port {number}" for number in wanted)]
@@ -282,6 +279,6 @@ def test_hint_names_no_port_that_this_user_may_not_bind(play):
 def test_root_may_bind_any_port_and_others_those_that_the_kernel_says():
     with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", encoding="ascii") as stream:
         first = int(stream.read())
-    assert reserved.may_bind(1, 0)
-    assert reserved.may_bind(max(1, first), 1000)
-    assert not reserved.may_bind(first - 1, 1000)
+    assert checkout_ports.may_bind(1, 0)
+    assert checkout_ports.may_bind(max(1, first), 1000)
+    assert not checkout_ports.may_bind(first - 1, 1000)

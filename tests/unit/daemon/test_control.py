@@ -11,20 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from atoll.keeper import asking, wire
+from atoll.keeper import requests, wire
 
 PROGRAM = """
 import asyncio, os, resource, socket, sys
 sys.path.append({source!r})
 from atoll.daemon.control import Control
 from atoll.keeper import wire
+from atoll.model.daemon_messages import AttachReply
 
-async def ping(request):
-    return {{"pong": True}}
+async def answer(request):
+    return AttachReply(True, {{}})
 
 async def main():
     listener = wire.listen({place!r}, "socket", socket.SOCK_SEQPACKET)
-    serving = asyncio.create_task(Control(listener, {{"ping": ping}}).serve())
+    serving = asyncio.create_task(Control(listener, answer).serve())
     await asyncio.sleep(0)
     highest = error = 0
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -63,7 +64,7 @@ def serve(tmp_path):
                 sock.settimeout(60)
                 sock.connect(path)
                 os.close(handle)
-                return asking.ask(sock, {"do": "ping"})[0].get("pong")
+                return requests.ask(sock, {"do": "attach", "capsule": 1})[0].get("held")
 
         return error, ask
 

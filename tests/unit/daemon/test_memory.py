@@ -9,7 +9,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-from atoll.daemon.carrying import CHUNK_BYTES, carry
+from atoll.daemon.relay import CHUNK_BYTES, relay
 
 PROGRAM = """
 import sys
@@ -53,7 +53,7 @@ def test_idle_connection_keeps_nothing_of_what_it_carried():
             for sock in (outer, left, right, inner):
                 sock.setblocking(False)
             ends += [outer, inner]
-            tasks.append(asyncio.create_task(carry(left, right)))
+            tasks.append(asyncio.create_task(relay(left, right)))
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         tracemalloc.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.daemon.egress.name_limits import LimitError, NameLimits, WildcardLimits
+from atoll.daemon.egress.limits import LimitError, NameLimits, WildcardLimits
 from atoll.model.egress import Policy
 
 POLICY = Policy.of("allow", ["*.example.org", "*.example.net", "exact.example.org"])
@@ -102,7 +102,9 @@ def test_long_names_are_refused(clock, below):
     ],
 )
 def test_usual_names_pass(clock, name):
-    NameLimits(WildcardLimits(), clock).require_lookup(POLICY, name)
+    limits = NameLimits(WildcardLimits(), clock)
+    limits.require_lookup(POLICY, name)
+    assert limits._wildcards
 
 
 def test_memory_is_bounded(clock):

@@ -12,12 +12,14 @@ import sys
 
 import pytest
 
-from atoll.daemon.capsules import Capsules
 from atoll.daemon.fair_loop import LoopShare
-from atoll.daemon.ports import census, port_leases, telling
+from atoll.daemon.ports import port_leases, port_report
 from atoll.daemon.ports.port_leases import MAX_PORTS, plan_change
-from atoll.engine import ports
-from atoll.host.listening import Listening, Listing
+from atoll.daemon.ports.published_capsule import read_store
+from atoll.daemon.served_capsules import ServedCapsules
+from atoll.engine.network import ports
+from atoll.host.listening_sockets import Listening, Listing
+from atoll.testing.fake_network import FakeNetwork
 from worlds import Played, ask, until
 
 LOOK_S = 0.4
@@ -91,7 +93,7 @@ async def former_cost(world, count):
         for number in sorted(listening()):
             if len(current.ports) < MAX_PORTS:
                 ports.lease_more(world.session, capsule, {str(number): number})
-                current = census.take(world.session).capsules[capsule.id]
+                current = read_store(world.session).capsules[capsule.id]
                 continue
             for leased in current.numbers.values():
                 assert leased == 3000 or leased in listening()
@@ -102,7 +104,7 @@ def test_look_costs_one_transaction_and_linear_work(play):
     async def story(world, publisher):
         few, many = [await cost(world, publisher, count) for count in (250, 2000)]
         # Statements depend on the leases that are written, not on what listens.
-        assert many[0] == few[0] < 3 * MAX_PORTS
+        assert many[0] == few[0] < 4 * MAX_PORTS
         assert many[1] == few[1] == 1
         assert many[2] < 12 * few[2]
         # A listing that stays as it is costs the store nothing.
@@ -282,7 +284,7 @@ def test_incomplete_listing_hides_no_leased_port(play):
         await publisher.update(inside, flood, is_complete=False)
         assert await ask(fix.ports["web"]) == "web"
         [row] = [r for r in (await publisher.status(fix.project_id))["ports"] if r["name"] == "web"]
-        assert row["state"] == telling.UNKNOWN
+        assert row["state"] == port_report.UNKNOWN
         # The control: a complete listing that does not name it closes it.
         await publisher.update(inside, flood)
         assert await ask(fix.ports["web"]) is None
@@ -300,9 +302,9 @@ def test_named_and_declared_ports_are_in_the_table_of_a_flood(play):
         assert (len(rows), told["more"] > 2000) == (200, True)
         assert [row["inside"] for row in rows[:2]] == [3000, named]
         states = [row["state"] for row in rows[2:]]
-        published = states.count(telling.LISTENING)
+        published = states.count(port_report.LISTENING)
         assert published == MAX_PORTS - 1
-        assert states[published:] == [telling.UNPUBLISHED] * (198 - published)
+        assert states[published:] == [port_report.UNPUBLISHED] * (198 - published)
 
     play(story)
 
@@ -328,15 +330,15 @@ def test_one_capsules_store_write_delays_no_other_capsule(play):
 
 
 class Looked(Played):
-    """A capsule that is its own holder, and answers only when it is `open`."""
+    """A capsule that is its own network, and answers only when it is `open`."""
 
     def __init__(self, capsule):
         super().__init__(capsule)
-        self.holder, self.granted = self, ()
+        self.network, self.granted = self, ()
         self.share, self.problems = LoopShare(), {}
         self.open, self.asked = asyncio.Event(), 0
 
-    def may_listen_anew(self):
+    def may_have_changed(self):
         return True
 
     async def listening(self):
@@ -353,7 +355,7 @@ def test_capsule_that_does_not_answer_delays_no_other(play):
         )
         quick.doors[3000] = await world.serve("quick")
         quick.open.set()
-        capsules = Capsules(world.session, publisher)
+        capsules = ServedCapsules(world.session, publisher, FakeNetwork)
         capsules._attached = {one.capsule.id: one for one in (stuck, quick)}
         serving = asyncio.create_task(capsules.serve())
         await until(lambda: quick.asked >= 3)
@@ -365,7 +367,7 @@ def test_capsule_that_does_not_answer_delays_no_other(play):
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        capsules._world.close()
+        capsules._host_network.close()
 
     play(story)
 
@@ -381,7 +383,7 @@ def test_error_over_one_capsule_is_reported_and_stops_no_other(play):
         broken.open.set()
         logged = []
         asyncio.get_running_loop().set_exception_handler(lambda _, told: logged.append(told))
-        capsules = Capsules(world.session, publisher)
+        capsules = ServedCapsules(world.session, publisher, FakeNetwork)
         capsules._attached = {one.capsule.id: one for one in (broken, quick)}
         serving = asyncio.create_task(capsules.serve())
         await until(lambda: quick.asked >= 3 and broken.asked >= 3)
@@ -395,7 +397,7 @@ def test_error_over_one_capsule_is_reported_and_stops_no_other(play):
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        capsules._world.close()
+        capsules._host_network.close()
 
     play(story)
 

@@ -148,7 +148,7 @@ def visit(play):
         async def whole(world, publisher):
             place = Place(world, publisher)
             project = world.project()
-            place.project = project
+            place.project = project  # type: ignore[attr-defined]
             await place.capsule(project, "one", web=3000, api=4000)
             await place.capsule(project, "two", web=3000)
             try:

@@ -12,7 +12,7 @@ import pytest
 
 from atoll.daemon import selector
 from atoll.daemon.fair_loop import FairLoop
-from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports.host_listeners import PortConnections, PortForward
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.daemon.selector import ScarceSelector
 from worlds import free_port
@@ -41,7 +41,7 @@ def bounded(left, code=errno.ENOSPC):
 
     def make():
         made = selectors.EpollSelector()
-        made._selector = Kernel(made._selector, left, code)
+        made._selector = Kernel(made._selector, left, code)  # type: ignore[attr-defined]
         return made
 
     return make
@@ -100,9 +100,11 @@ async def carry_through_a_door():
         writer.write(await reader.read())
         writer.close()
 
-    guests = Guests()
+    guests = PortConnections()
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    door = Door(free_port(), Target(HOST, server.sockets[0].getsockname()[1], LOOPBACK[:1]), guests)
+    door = PortForward(
+        free_port(), Target(HOST, server.sockets[0].getsockname()[1], LOOPBACK[:1]), guests
+    )
     said = []
     try:
         async with asyncio.timeout(30):
@@ -125,7 +127,7 @@ def test_door_carries_without_watches(monkeypatch, left):
     monkeypatch.setattr(selector.ScarceSelector.__init__, "__defaults__", (bounded(left),))
     with asyncio.Runner(loop_factory=FairLoop) as runner:
         assert runner.run(carry_through_a_door()) == [b"hello"] * 3
-        assert runner.get_loop()._selector.has_fallen_back
+        assert runner.get_loop()._selector.has_fallen_back  # type: ignore[attr-defined]
 
 
 def test_plain_loop_does_not(pairs):

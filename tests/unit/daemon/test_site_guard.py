@@ -10,9 +10,10 @@ import struct
 import pytest
 
 from atoll.daemon.ports import site_guard
-from atoll.daemon.ports.doors import Door, Guests
+from atoll.daemon.ports.host_listeners import PortConnections, PortForward
 from atoll.daemon.ports.site_guard import ForeignSiteError, is_complete
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
+from atoll.drivers.network.http1 import MAX_HEAD_BYTES
 from worlds import free_port
 
 SITE = b"web.fix--shop.localhost:20117"
@@ -40,7 +41,7 @@ def hello(name):
         request(SITE, b"POST /a?b HTTP/1.0"),
         request(SITE, end=b"\n"),
         request(b"localhost\r\nhOST:" + SITE),
-        b"GET /" + b"a" * site_guard.HEAD_BYTES,
+        b"GET /" + b"a" * MAX_HEAD_BYTES,
         hello(b"web.fix--shop.localhost"),
     ],
 )
@@ -83,10 +84,10 @@ def led():
 
     def run(answer, story):
         async def whole():
-            guests = Guests()
+            guests = PortConnections()
             server = await asyncio.start_server(answer, "127.0.0.1", 0)
             target = Target(HOST, server.sockets[0].getsockname()[1], LOOPBACK[:1])
-            door = Door(free_port(), target, guests)
+            door = PortForward(free_port(), target, guests)
             try:
                 async with asyncio.timeout(30):
                     await story(door.port)

@@ -6,12 +6,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from atoll.daemon.egress.journal import Journal
-from atoll.daemon.egress.reaching import Refusal, Way
-from atoll.daemon.egress.shares import Share
+from atoll.daemon.egress.dialer import Dialer, Refusal
+from atoll.daemon.egress.egress_log_writer import Journal
+from atoll.daemon.egress.host_network import HostNetwork
+from atoll.daemon.egress.limits import EgressShare
 from atoll.daemon.egress.tunnels import require_agreement
-from atoll.daemon.egress.world import World
-from atoll.drivers.network.hello import Hello
+from atoll.drivers.network.client_hello import Hello
 from atoll.model.egress import Destination, Policy
 
 NAME = Destination("allowed.example", 443)
@@ -37,13 +37,13 @@ NUMBER = Destination(ip_address("93.184.216.34"), 443)
 )
 def test_hello_agrees_with_the_place(tmp_path, wanted, name, has_ech, is_fine):
     policy = Policy.of("allow", ["allowed.example", "93.184.216.34"])
-    world = World(own=frozenset)
-    way = Way(
+    world = HostNetwork(own=frozenset)
+    way = Dialer(
         capsule="x",
         policy=lambda: policy,
         journal=Journal(tmp_path),
-        world=world,
-        share=Share(),
+        host_network=world,
+        share=EgressShare(),
     )
     hello = Hello(name, has_ech=has_ech)
     if is_fine:

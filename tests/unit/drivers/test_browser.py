@@ -139,13 +139,13 @@ def test_anything_else_is_no_browser(answer):
 
 
 def test_endless_answer_ends(monkeypatch):
-    monkeypatch.setattr(devtools, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(devtools, "_MAX_BYTES", 1000)
     with listening(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000) as dial:
         assert not devtools.is_answering(dial)
 
 
 def test_silence_has_an_end(monkeypatch):
-    monkeypatch.setattr(devtools, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(devtools, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert not devtools.is_answering(
             lambda: socket.create_connection(listener.getsockname(), timeout=5)
@@ -153,7 +153,10 @@ def test_silence_has_an_end(monkeypatch):
 
 
 def test_close_needs_an_upgrade():
-    with listening(told(GOOD), told(b"no")) as dial, pytest.raises(OSError, match="it said"):
+    with (
+        listening(told(GOOD), told(b"no")) as dial,
+        pytest.raises(OSError, match="unexpected reply"),
+    ):
         devtools.close(dial)
 
 

@@ -13,7 +13,7 @@ import pytest
 from atoll.engine.bench import place, projects, table
 from atoll.engine.bench.projects import SHAPES
 from atoll.engine.bench.table import Row, at_most, at_most_times, times_faster
-from atoll.engine.bench.workspace import Order
+from atoll.engine.bench.workspace import BenchOptions
 from atoll.host import locks
 from atoll.model.errors import PrerequisiteError, StateError
 
@@ -88,11 +88,11 @@ def test_report_is_json_and_has_all_samples():
         driver="overlay", git="2.39", python="3.11", load_before=(5.0, 1.0, 1.0),
         load_after=(1.0, 1.0, 1.0),
     )  # fmt: skip
-    report = table.Report(machine, ("S: 500 files",), (row(1.0, 3.0, aim=at_most(1)),), ())
-    shape = json.loads(json.dumps(table.shape(report)))
+    report = table.BenchReport(machine, ("S: 500 files",), (row(1.0, 3.0, aim=at_most(1)),), ())
+    shape = json.loads(json.dumps(report.shape()))
     assert shape["rows"][0]["samples"] == [1.0, 3.0]
     assert shape["rows"][0]["met"] is False
-    assert any("others are busy" in line for line in table.head(report))
+    assert any("others are busy" in line for line in report.head())
 
 
 # Projects
@@ -147,14 +147,14 @@ def test_kept_project_is_used_again_only_if_it_is_the_same(tmp_path):
     assert projects.reuse(SMALL, tmp_path / "kept") is None
     projects.generate(SMALL, tmp_path / "kept")
     assert projects.reuse(SMALL, tmp_path / "kept") == (SMALL, tmp_path / "kept")
-    with pytest.raises(StateError, match="no project that this bench would make"):
+    with pytest.raises(StateError, match="not a project that this benchmark generated"):
         projects.reuse(SHAPES["M"].scaled(0.006), tmp_path / "kept")
 
 
 def test_scaled_shapes_do_not_pass_for_whole_ones():
     assert SHAPES["M"].scaled(1) is SHAPES["M"]
     assert SMALL.name != "M"
-    assert [shape.name for shape in Order(sizes=("L", "S")).shapes()] == ["S", "L"]
+    assert [shape.name for shape in BenchOptions(sizes=("L", "S")).shapes()] == ["S", "L"]
 
 
 # Places

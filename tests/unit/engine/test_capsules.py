@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.engine.making import SetupError
+from atoll.engine.capsule.creation import SetupError
 from atoll.engine.projects import CapsuleSpec, open_project
 from atoll.model.errors import (
     IsolationError,
@@ -78,7 +78,7 @@ def test_bad_name_is_refused_before_anything(project, name):
 
 @pytest.mark.parametrize("base", ["nothing", "--upload-pack=x", "-h", "HEAD~99", "a..b", "", "\n"])
 def test_base_that_names_no_commit(project, base):
-    with pytest.raises(StateError, match="names no commit here") as caught:
+    with pytest.raises(StateError, match="ambiguous revision") as caught:
         project.plan("x", CapsuleSpec(base=base))
     assert caught.value.message.isprintable()
 
@@ -204,6 +204,36 @@ def test_failed_set_up_leaves_nothing(trusted, git):
     assert project.session.store.leased_ports() == set()
 
 
+MEET = """
+echo here > "$MEETING/$ATOLL_CAPSULE"
+for i in $(seq 600); do test $(ls "$MEETING" | wc -l) = 3 && exit 0; sleep 0.05; done; exit 9
+"""
+
+
+def test_several_are_set_up_at_the_same_time(trusted, tmp_path):
+    """Each set-up waits for the others."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    command = MEET.replace("$MEETING", str(meeting)).strip().replace("\n", "; ")
+    project = trusted(f"[capsule]\nsetup = ['''{command}''']\n")
+    made = project.new_many(["a", "b", "c"])
+    assert [capsule.name for capsule in made] == ["a", "b", "c"]
+    assert project.on_all(made, lambda capsule: capsule.run(["true"]).outcome.exit_code) == [0] * 3
+    for capsule in made:
+        capsule.remove()
+
+
+def test_if_one_of_several_fails_none_is_kept(trusted, git):
+    project = trusted(
+        "[capsule]\nsetup = ['test $ATOLL_CAPSULE != b || exit 7; sleep 600', 'touch never']\n"
+    )
+    with pytest.raises(SetupError):
+        project.new_many(["a", "b", "c"])
+    assert project.capsules() == []
+    assert project.session.store.runs() == []
+    assert "atoll/" not in git("for-each-ref", cwd=project.root)
+
+
 def test_taken_branch_is_refused_and_stays(project, git):
     git("branch", "atoll/x", "HEAD~1", cwd=project.root)
     before = git("rev-parse", "atoll/x", cwd=project.root)
@@ -221,7 +251,7 @@ def test_branch_that_is_checked_out_says_where(project, git, tmp_path):
 
 
 def test_taken_name_is_refused(project):
-    with project.new("x"), pytest.raises(StateError, match="there is a capsule `x` already"):
+    with project.new("x"), pytest.raises(StateError, match="the capsule `x` already exists"):
         project.new("x")
 
 

@@ -6,9 +6,16 @@ from typing import NamedTuple
 import pytest
 
 from atoll.host import cgroups
-from atoll.host.cgroups import Attempt, Places, find_places, make_group, plan_settings, sweep
-from atoll.host.hierarchies import Hierarchy
-from atoll.model.spec import Limits as SpecLimits
+from atoll.host.cgroups import (
+    CgroupParents,
+    CgroupProbe,
+    Hierarchy,
+    find_cgroup_parents,
+    make_group,
+    plan_settings,
+    sweep,
+)
+from atoll.model.spec import LimitsSpec as SpecLimits
 
 V1_MEMORY = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control"]
 V2_MEMORY = ["memory.max", "memory.swap.max", "memory.oom.group", "memory.events"]
@@ -39,10 +46,10 @@ class Host:
         self.tried.append(directory)
         works = frozenset(uses) & frozenset(self.works.get(directory, ()))
         reasons = {use: f"{directory} has no {use}" for use in uses if use not in works}
-        return Attempt(f"{directory}/atoll", works, reasons)
+        return CgroupProbe(f"{directory}/atoll", works, reasons)
 
     def places(self, *trees):
-        return find_places(trees, self.attempt)
+        return find_cgroup_parents(trees, self.attempt)
 
 
 # Choosing
@@ -166,7 +173,7 @@ def test_missing_file_is_a_reason_and_is_not_made(tmp_path):
 
 def test_limit_that_does_not_show_afterwards_does_not_hold(tmp_path):
     (tmp_path / "pids.max").symlink_to(os.devnull)
-    assert "did not take `5`" in cgroups.set_limit(str(tmp_path), "pids", 5)
+    assert "did not accept `5`" in cgroups.set_limit(str(tmp_path), "pids", 5)
     (tmp_path / "pids.max").unlink()
     (tmp_path / "pids.max").touch()
     assert cgroups.set_limit(str(tmp_path), "pids", 5) is None
@@ -194,19 +201,19 @@ def test_what_was_written_has_to_be_there_rounded_to_pages(found, text, holds):
 
 
 def test_limits_without_a_place_are_unmet_with_their_reasons():
-    places = Places({}, {"memory": "closed", "cpu": "not offered", "pids": "closed, too"})
+    places = CgroupParents({}, {"memory": "closed", "cpu": "not offered", "pids": "closed, too"})
     made = make_group(places, "h-c", Limits(memory_bytes=1 << 20, cpus=1.0))
     assert made.directories == {}
     assert made.unmet == {"memory": "closed", "cpus": "not offered"}
 
 
 def test_limits_of_the_project_file_fit():
-    places = Places({}, {"pids": "closed"})
+    places = CgroupParents({}, {"pids": "closed"})
     assert make_group(places, "h-c", SpecLimits(pids=5)).unmet == {"pids": "closed"}
 
 
 def test_place_that_went_away_is_a_reason(tmp_path):
-    places = Places({"pids": str(tmp_path / "gone" / "atoll")}, {})
+    places = CgroupParents({"pids": str(tmp_path / "gone" / "atoll")}, {})
     made = make_group(places, "h-c", Limits(pids=5))
     assert made.directories == {}
     assert "No such file" in made.unmet["pids"]
@@ -217,16 +224,16 @@ def test_place_that_went_away_is_a_reason(tmp_path):
 )
 def test_names_that_could_leave_the_place_or_hide_a_file(name):
     with pytest.raises(ValueError, match="name"):
-        make_group(Places({}, {}), name, Limits())
+        make_group(CgroupParents({}, {}), name, Limits())
 
 
 def test_sweep_needs_a_prefix(tmp_path):
     with pytest.raises(ValueError, match="prefix"):
-        sweep(Places({"pids": str(tmp_path)}, {}), "", lambda _: False)
+        sweep(CgroupParents({"pids": str(tmp_path)}, {}), "", lambda _: False)
 
 
 def test_sweep_of_places_that_were_never_used(tmp_path):
-    swept = sweep(Places({"pids": str(tmp_path / "atoll")}, {}), "h-", lambda _: False)
+    swept = sweep(CgroupParents({"pids": str(tmp_path / "atoll")}, {}), "h-", lambda _: False)
     assert swept == ([], {})
 
 

@@ -42,8 +42,10 @@ def open_descriptors():
 
 
 def test_what_is_missing_is_fine(home):
+    before = sorted(home.rglob("*"))
     remove_tree(home / "nothing", within=home)
     remove_tree(home / "no" / "such" / "parent", within=home)
+    assert sorted(home.rglob("*")) == before
 
 
 def test_tree_of_every_kind_of_file(home):
@@ -280,9 +282,11 @@ def test_lock_is_exclusive(home):
 def test_release_can_be_repeated(home):
     lock = Lock(home / "lock")
     lock.release()
-    lock.acquire()
+    assert lock.acquire()
     lock.release()
     lock.release(remove=True)
+    assert not is_locked(home / "lock")
+    assert Lock(home / "lock").acquire()
 
 
 def test_context_releases_and_removes(home):

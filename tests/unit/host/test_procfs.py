@@ -9,7 +9,8 @@ import uuid
 import pytest
 
 from atoll.host import procfs
-from atoll.host.procfs import MARKER, end_marked, family, marked, parse_stat, processes
+from atoll.host.procfs import MARKER, end_marked, family, marked, processes
+from atoll.keeper import process_tree
 from atoll.model.state import Process
 
 
@@ -37,11 +38,8 @@ def start():
 
 
 def is_gone(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            return parse_stat(stream.read())[0] in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    process = process_tree.find_process(pid)
+    return process is None or process.is_dead
 
 
 def process_of(pid, ppid):
@@ -50,8 +48,9 @@ def process_of(pid, ppid):
 
 @pytest.mark.parametrize("name", [b"sh", b"a b", b") R 1 (", b"((", b"))) Z 0 0", b""])
 def test_command_name_cannot_forge_fields(name):
-    line = b"42 (" + name + b") S 7 42 42 0 -1 4194304\n"
-    assert parse_stat(line)[:3] == [b"S", b"7", b"42"]
+    line = b"42 (" + name + b") S 7 42 43" + b" 0" * 48 + b"\n"
+    found = process_tree.parse_stat(42, line)
+    assert (found.state, found.ppid, found.group, found.session) == ("S", 7, 42, 43)
 
 
 def test_own_process_is_seen_as_it_is():

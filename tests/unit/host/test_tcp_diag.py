@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from atoll.host import tcp_diag
-from atoll.host.listening import family_of
+from atoll.host.listening_sockets import family_of
 from atoll.host.tcp_diag import Diag, PeerUsers, find_listeners
 
 RESET = struct.pack("ii", 1, 0)

@@ -18,57 +18,22 @@ def lay(place, **files):
     return str(place)
 
 
-@pytest.fixture
-def v2(tmp_path):
-    directory = lay(
-        tmp_path / "v2",
-        memory__current="1048576\n",
-        memory__peak="2097152\n",
-        memory__events="low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n",
-        pids__current="5\n",
-        pids__events="max 4\n",
-        cpu__stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
-    )
-    return Group(dict.fromkeys(("memory", "pids", "cpu", "unified"), directory))
+def test_version_2(tmp_path):
+    events = "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n"
+    directory = lay(tmp_path / "v2", memory__events=events)
+    assert Group({"memory": directory, "unified": directory}).oom_kills() == 2
 
 
-@pytest.fixture
-def v1(tmp_path):
-    memory = lay(
-        tmp_path / "memory",
-        memory__usage_in_bytes="4096\n",
-        memory__max_usage_in_bytes="8192\n",
-        memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 6\n",
-    )
-    pids = lay(tmp_path / "pids", pids__current="1\n", pids__events="max 9\n")
-    cpu = lay(
-        tmp_path / "cpu",
-        cpu__stat="nr_periods 1\nnr_throttled 1\nthrottled_time 5\n",
-        cpuacct__usage="1500000000\n",
-    )
-    return Group({"memory": memory, "pids": pids, "cpu": cpu})
-
-
-def seen(group):
-    usage, events = group.usage(), group.events()
-    return (
-        (usage.memory_bytes, usage.memory_peak_bytes, usage.cpu_s, usage.pids),
-        (events.oom_kills, events.refused_forks),
-    )
-
-
-def test_version_2(v2):
-    assert seen(v2) == ((1 << 20, 2 << 20, 2.5, 5), (2, 4))
-
-
-def test_version_1(v1):
-    assert seen(v1) == ((4096, 8192, 1.5, 1), (6, 9))
+def test_version_1(tmp_path):
+    control = "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n"
+    memory = lay(tmp_path / "memory", memory__oom_control=control)
+    assert Group({"memory": memory}).oom_kills() == 6
 
 
 def test_what_is_not_counted_is_none_and_not_nothing(tmp_path):
-    bare = lay(tmp_path / "bare", cpu__stat="nr_periods 1\n", memory__peak="max\n")
-    assert seen(Group({"cpu": bare, "memory": bare})) == ((None,) * 4, (None,) * 2)
-    assert seen(Group({})) == ((None,) * 4, (None,) * 2)
+    bare = lay(tmp_path / "bare", memory__peak="max\n")
+    assert Group({"cpu": bare, "memory": bare}).oom_kills() is None
+    assert Group({}).oom_kills() is None
 
 
 def test_group_that_is_gone_or_that_never_was(tmp_path):

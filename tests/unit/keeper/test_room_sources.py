@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from atoll.keeper.rooms import _opened_source
+from atoll.keeper.sandbox_root import _opened_source
 
 
 @pytest.fixture

@@ -8,15 +8,16 @@ import time
 
 import pytest
 
-from atoll.keeper import descriptors, tree
-from atoll.keeper.budget import Budget, _Walk, free_bytes
-from atoll.keeper.descriptors import Census
-from atoll.keeper.process_limits import files_limit, rlimits
+from atoll.keeper import descriptors, process_tree
+from atoll.keeper.descriptors import DescriptorCount
+from atoll.keeper.disk_budget import DiskBudget, _Walk, free_bytes
+from atoll.keeper.rlimits import files_limit, rlimits
 from atoll.keeper.watchdog import (
-    Watch,
+    Watchdog,
     _end_of_rest,
     _resident_bytes,
 )
+from atoll.model.enclosure import Limits
 
 MEGABYTE = 1 << 20
 HOLDS = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -75,9 +76,9 @@ def start():
 
 def test_memory_of_all_together(start):
     pids = [start(PRIVATE)[0] for _ in range(2)]
-    assert Watch({"memory_bytes": 90 * MEGABYTE}).look(pids[:1]) is None
-    assert Watch({"memory_bytes": 90 * MEGABYTE}).look(pids) == "memory"
-    watch = Watch({"memory_bytes": 300 * MEGABYTE})
+    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).look(pids[:1]) is None
+    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).look(pids) == "memory"
+    watch = Watchdog(Limits(memory_bytes=300 * MEGABYTE))
     assert watch.look(pids) is None
     assert 120 * MEGABYTE < watch.memory_bytes < 300 * MEGABYTE
 
@@ -85,16 +86,16 @@ def test_memory_of_all_together(start):
 def test_shared_memory_counts_once(start):
     pid, children = start(SHARED)
     pids = [pid, *map(int, children)]
-    watch = Watch({"memory_bytes": 150 * MEGABYTE})
+    watch = Watchdog(Limits(memory_bytes=150 * MEGABYTE))
     assert watch.look(pids) is None
     assert 60 * MEGABYTE < watch.memory_bytes < 150 * MEGABYTE
-    assert Watch({"memory_bytes": 60 * MEGABYTE}).look(pids) == "memory"
+    assert Watchdog(Limits(memory_bytes=60 * MEGABYTE)).look(pids) == "memory"
 
 
 def test_dear_look_is_not_repeated_at_once(start):
     pid, children = start(SHARED)
     pids = [pid, *map(int, children)]
-    watch = Watch({"memory_bytes": 150 * MEGABYTE})
+    watch = Watchdog(Limits(memory_bytes=150 * MEGABYTE))
     watch.look(pids)
     shared_out = watch.memory_bytes
     watch.look(pids)
@@ -103,7 +104,7 @@ def test_dear_look_is_not_repeated_at_once(start):
 
 def test_verdict_stays_as_long_as_it_is_true(start):
     pids = [start(PRIVATE)[0]]
-    watch = Watch({"memory_bytes": 30 * MEGABYTE})
+    watch = Watchdog(Limits(memory_bytes=30 * MEGABYTE))
     assert [watch.look(pids) for _ in range(3)] == ["memory"] * 3
 
 
@@ -115,36 +116,29 @@ def test_processes_of_others_count_as_they_are_resident(start, ordinary_user):
     def look():
         with pytest.raises(PermissionError), open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
             stream.read()
-        assert Watch({"memory_bytes": 30 * MEGABYTE}).look([pid]) == "memory"
-        assert Watch({"memory_bytes": 200 * MEGABYTE}).look([pid]) is None
+        assert Watchdog(Limits(memory_bytes=30 * MEGABYTE)).look([pid]) == "memory"
+        assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).look([pid]) is None
 
     ordinary_user(look)
 
 
 def test_threads_count_as_the_kernel_counts_them(start):
     pid, _ = start(THREADS)
-    watch = Watch({"pids": 10})
+    watch = Watchdog(Limits(pids=10))
     assert watch.look([pid]) is None
     assert watch.tasks == 10
     assert watch.look([pid, os.getpid()]) == "pids"
-    assert Watch({"pids": 9}).look([pid]) == "pids"
+    assert Watchdog(Limits(pids=9)).look([pid]) == "pids"
 
 
 def test_processes_that_are_gone(start):
     process = subprocess.Popen(["true"])
     process.wait()
-    assert Watch({"pids": 1, "memory_bytes": 1}).look([process.pid]) is None
+    assert Watchdog(Limits(pids=1, memory_bytes=1)).look([process.pid]) is None
 
 
 def test_no_limit_no_verdict():
-    for limits in ({}, {"memory_bytes": None, "pids": None}):
-        assert Watch(limits).look([os.getpid()]) is None
-
-
-@pytest.mark.parametrize("value", ["4G", 1.5, True])
-def test_limits_are_whole_numbers(value):
-    with pytest.raises(ValueError, match="memory_bytes"):
-        Watch({"memory_bytes": value})
+    assert Watchdog(Limits()).look([os.getpid()]) is None
 
 
 # Disk
@@ -165,14 +159,14 @@ def verdict(budget, now=1.0):
 
 def test_budget_is_of_what_is_there(tmp_path):
     fill(tmp_path / "a" / "b", 3 * MEGABYTE)
-    assert verdict(Budget(str(tmp_path), 2 * MEGABYTE)) == "disk"
-    budget = Budget(str(tmp_path), 4 * MEGABYTE)
+    assert verdict(DiskBudget(str(tmp_path), 2 * MEGABYTE)) == "disk"
+    budget = DiskBudget(str(tmp_path), 4 * MEGABYTE)
     assert verdict(budget) is None
     assert 3 * MEGABYTE <= budget.used_bytes < 4 * MEGABYTE
 
 
 def test_growth_is_noticed_through_the_filesystem(tmp_path):
-    budget = Budget(str(tmp_path), 10 * MEGABYTE)
+    budget = DiskBudget(str(tmp_path), 10 * MEGABYTE)
     assert verdict(budget) is None
     fill(tmp_path / "big", 200 * MEGABYTE)
     assert verdict(budget) == "disk"
@@ -182,7 +176,7 @@ def test_growth_is_noticed_through_the_filesystem(tmp_path):
 
 
 def test_walked_only_when_it_may_matter_or_after_a_while(tmp_path):
-    budget = Budget(str(tmp_path), 1 << 60)
+    budget = DiskBudget(str(tmp_path), 1 << 60)
     assert verdict(budget, now=1.0) is None
     before = budget.used_bytes
     fill(tmp_path / "a", MEGABYTE)
@@ -200,7 +194,7 @@ def test_links_count_once_and_holes_and_targets_not_at_all(tmp_path):
     (upper / "link").symlink_to(outside)
     with (upper / "sparse").open("wb") as stream:
         stream.truncate(1 << 40)
-    budget = Budget(str(upper), 2 * MEGABYTE)
+    budget = DiskBudget(str(upper), 2 * MEGABYTE)
     assert verdict(budget) is None
     assert budget.used_bytes >= MEGABYTE
 
@@ -208,20 +202,20 @@ def test_links_count_once_and_holes_and_targets_not_at_all(tmp_path):
 def test_too_many_entries(tmp_path):
     for number in range(50):
         (tmp_path / str(number)).touch()
-    assert verdict(Budget(str(tmp_path), None, limit_entries=49)) == "inodes"
-    assert verdict(Budget(str(tmp_path), None, limit_entries=50)) is None
+    assert verdict(DiskBudget(str(tmp_path), None, limit_entries=49)) == "inodes"
+    assert verdict(DiskBudget(str(tmp_path), None, limit_entries=50)) is None
 
 
 def test_walk_is_done_in_parts(tmp_path):
     for number in range(50):
         fill(tmp_path / str(number % 5) / str(number), 4096)
-    budget = Budget(str(tmp_path), 30 * 4096, slice_entries=10)
-    looks = 1
+    budget = DiskBudget(str(tmp_path), 30 * 4096, slice_entries=10)
+    checks = 1
     while (found := budget.look(1.0)) is None:
-        looks += 1
-        assert looks < 20
+        checks += 1
+        assert checks < 20
     assert found == "disk"
-    assert looks >= 3
+    assert checks >= 3
 
 
 def test_depth_is_no_hiding_place(tmp_path):
@@ -234,8 +228,8 @@ def test_depth_is_no_hiding_place(tmp_path):
     os.posix_fallocate(deep, 0, 5 * MEGABYTE)
     os.close(deep)
     try:
-        assert verdict(Budget(str(tmp_path), 4 * MEGABYTE)) == "disk"
-        assert verdict(Budget(str(tmp_path), None, limit_entries=41)) is None
+        assert verdict(DiskBudget(str(tmp_path), 4 * MEGABYTE)) == "disk"
+        assert verdict(DiskBudget(str(tmp_path), None, limit_entries=41)) is None
     finally:
         os.unlink("file", dir_fd=handles[-1])
         while len(handles) > 1:
@@ -250,7 +244,7 @@ def test_depth_that_makes_each_step_dear_has_an_end(tmp_path):
     for number in range(100):
         (wide / str(number)).mkdir(parents=True)
     for place, expected in ((wide, None), (tmp_path / "deep", "inodes")):
-        assert verdict(Budget(str(place), None, limit_entries=110)) == expected
+        assert verdict(DiskBudget(str(place), None, limit_entries=110)) == expected
 
 
 def test_directory_that_became_a_link_is_not_entered(tmp_path):
@@ -264,7 +258,7 @@ def test_directory_that_became_a_link_is_not_entered(tmp_path):
 
 def test_closed_directory_is_no_hiding_place(open_place, ordinary_user):
     def try_it():
-        budget = Budget(str(open_place), 10 * MEGABYTE)
+        budget = DiskBudget(str(open_place), 10 * MEGABYTE)
         assert verdict(budget) is None
         fill(open_place / "closed" / "big", 200 * MEGABYTE)
         (open_place / "closed").chmod(0)
@@ -281,13 +275,13 @@ def test_no_descriptor_stays_open(tmp_path):
     fill(tmp_path / "a" / "b", 4096)
     before = os.listdir("/proc/self/fd")
     for limit in (1, MEGABYTE):
-        verdict(Budget(str(tmp_path), limit))
+        verdict(DiskBudget(str(tmp_path), limit))
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_missing_directory_is_told(tmp_path):
     with pytest.raises(FileNotFoundError):
-        Budget(str(tmp_path / "gone"), MEGABYTE).look(1.0)
+        DiskBudget(str(tmp_path / "gone"), MEGABYTE).look(1.0)
 
 
 def test_free_bytes(tmp_path):
@@ -306,15 +300,15 @@ def as_dict(limits, **where):
 
 def test_always_no_core_and_an_end_of_open_files():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    found = as_dict({})
+    found = as_dict(Limits())
     assert found.pop(resource.RLIMIT_CORE) == 1
     assert 16 <= found.pop(resource.RLIMIT_NOFILE) <= hard
     assert found == {}
-    assert as_dict({"files": 32})[resource.RLIMIT_NOFILE] == 32
+    assert as_dict(Limits(files=32))[resource.RLIMIT_NOFILE] == 32
 
 
 def test_each_limit_only_where_it_means_what_it_says():
-    limits = {"memory_bytes": 1 << 30, "pids": 100, "disk_bytes": 1 << 20, "cpus": 1.5}
+    limits = Limits(memory_bytes=1 << 30, pids=100, disk_bytes=1 << 20, cpus=1.5)
     assert as_dict(limits)[resource.RLIMIT_FSIZE] == 1 << 20
     assert not {resource.RLIMIT_DATA, resource.RLIMIT_NPROC} & as_dict(limits).keys()
     assert as_dict(limits, memory_is_held=False)[resource.RLIMIT_DATA] == 1 << 30
@@ -323,7 +317,7 @@ def test_each_limit_only_where_it_means_what_it_says():
 
 def test_hard_limits_are_never_raised():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert as_dict({"files": hard + 1})[resource.RLIMIT_NOFILE] < hard
+    assert as_dict(Limits(files=hard + 1))[resource.RLIMIT_NOFILE] < hard
 
 
 @pytest.mark.parametrize(
@@ -339,17 +333,17 @@ def test_capsule_has_fewer_descriptors_than_those_who_start_it(wanted, hard, giv
     ("limits", "code", "error"),
     [
         (
-            {"disk_bytes": 4096},
+            Limits(disk_bytes=4096),
             "import pathlib; pathlib.Path('f').write_bytes(b'x' * 5000)",
             "File too large",
         ),
         (
-            {"memory_bytes": 200 * MEGABYTE},
+            Limits(memory_bytes=200 * MEGABYTE),
             f"bytearray(b'x') * {300 * MEGABYTE}",
             "MemoryError",
         ),
         (
-            {"files": 32},
+            Limits(files=32),
             "held = [open('/dev/null') for _ in range(40)]",
             "Too many open files",
         ),
@@ -419,13 +413,13 @@ def start_unlinked(tmp_path):
 @pytest.mark.parametrize("how", ["open", "mapped"])
 def test_files_without_a_name_count(tmp_path, start_unlinked, how):
     pid = start_unlinked(how)
-    budget = Budget(str(tmp_path), 10 * MEGABYTE)
+    budget = DiskBudget(str(tmp_path), 10 * MEGABYTE)
     while (found := budget.look(1.0, [pid])) is None and budget._walk is not None:
         pass
     assert found == "disk"
     # Control: no walk finds it.
-    assert verdict(Budget(str(tmp_path), 10 * MEGABYTE)) is None
-    roomy = Budget(str(tmp_path), 30 * MEGABYTE)
+    assert verdict(DiskBudget(str(tmp_path), 10 * MEGABYTE)) is None
+    roomy = DiskBudget(str(tmp_path), 30 * MEGABYTE)
     while roomy.look(1.0, [pid, pid]) is None and roomy._walk is not None:
         pass
     assert 20 * MEGABYTE <= roomy.used_bytes < 30 * MEGABYTE
@@ -433,7 +427,7 @@ def test_files_without_a_name_count(tmp_path, start_unlinked, how):
 
 def test_files_in_memory_are_no_disk(tmp_path, start):
     pid, _ = start(MEMFD)
-    census = Census()
+    census = DescriptorCount()
     census.take([pid])
     assert census.disk_bytes < MEGABYTE
     assert 60 * MEGABYTE <= census.memory_bytes < 61 * MEGABYTE
@@ -441,8 +435,8 @@ def test_files_in_memory_are_no_disk(tmp_path, start):
 
 def test_memory_that_nobody_maps_counts(start):
     pid, _ = start(MEMFD)
-    assert Watch({"memory_bytes": 50 * MEGABYTE}).look([pid]) == "memory"
-    assert Watch({"memory_bytes": 200 * MEGABYTE}).look([pid]) is None
+    assert Watchdog(Limits(memory_bytes=50 * MEGABYTE)).look([pid]) == "memory"
+    assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).look([pid]) is None
     # Control: it is not resident in any process.
     assert _resident_bytes(pid) < 40 * MEGABYTE
 
@@ -450,9 +444,9 @@ def test_memory_that_nobody_maps_counts(start):
 def test_more_than_can_be_counted_is_over_every_limit(start, monkeypatch):
     pid, _ = start(PRIVATE)
     monkeypatch.setattr(descriptors, "_LIMIT_ENTRIES", 3)
-    assert Watch({"memory_bytes": 1 << 40}).look([pid]) == "memory"
+    assert Watchdog(Limits(memory_bytes=1 << 40)).look([pid]) == "memory"
     monkeypatch.undo()
-    assert Watch({"memory_bytes": 1 << 40}).look([pid]) is None
+    assert Watchdog(Limits(memory_bytes=1 << 40)).look([pid]) is None
 
 
 IN_FLIGHT = f"""
@@ -470,7 +464,7 @@ def test_descriptors_in_flight_are_limited(start, monkeypatch):
     pid, _ = start(IN_FLIGHT)
     for limit, is_exceeded in ((9, True), (10, False)):
         monkeypatch.setattr(descriptors, "_LIMIT_IN_FLIGHT", limit)
-        census = Census()
+        census = DescriptorCount()
         census.take([pid])
         assert census.is_exceeded == is_exceeded
 
@@ -499,14 +493,14 @@ def test_process_whose_first_thread_has_ended_is_no_hiding_place(start):
     pid, _ = start(HEADLESS)
     # The control: of the process itself nothing is to be seen.
     assert _resident_bytes(pid) == 0
-    assert tree.find_process(pid).is_dead
-    watch = Watch({"memory_bytes": 200 * MEGABYTE})
+    assert process_tree.find_process(pid).is_dead
+    watch = Watchdog(Limits(memory_bytes=200 * MEGABYTE))
     assert watch.look([pid]) is None
     assert watch.memory_bytes > 120 * MEGABYTE
-    census = Census()
+    census = DescriptorCount()
     census.take([pid])
     assert 60 * MEGABYTE <= census.memory_bytes < 61 * MEGABYTE
-    assert pid in tree.descendants(os.getpid())
+    assert pid in process_tree.descendants(os.getpid())
 
 
 EPOLLS = f"""
@@ -525,7 +519,7 @@ def test_what_is_watched_by_epoll_is_limited(start, monkeypatch):
     pid, _ = start(EPOLLS)
     for limit, is_exceeded in ((499, True), (1_000, False)):
         monkeypatch.setattr(descriptors, "_LIMIT_WATCHES", limit)
-        census = Census()
+        census = DescriptorCount()
         census.take([pid])
         assert census.is_exceeded == is_exceeded
 

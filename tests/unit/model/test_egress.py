@@ -8,8 +8,8 @@ import pytest
 
 from atoll.model.egress import (
     Destination,
+    EgressRule,
     Policy,
-    Rule,
     canonical_address,
     canonical_name,
     canonical_port,
@@ -185,7 +185,7 @@ NEVER = [
 @pytest.mark.parametrize("text", NEVER)
 @pytest.mark.parametrize("mode", ["allow", "open"])
 def test_addresses_that_no_rule_opens(text, mode):
-    policy = Policy(mode, (Rule.parse("0.0.0.0/0:*"), Rule.parse("::/0:*")))
+    policy = Policy(mode, (EgressRule.parse("0.0.0.0/0:*"), EgressRule.parse("::/0:*")))
     verdict = policy.judge_address(ip_address(text), 80, NOBODY)
     assert (verdict.allowed, verdict.ask) == (False, "")
 

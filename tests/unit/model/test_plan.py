@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.model.plan import CapsulePlan, Enclosure, IsolationPlan, Lease, WorkspacePlan
+from atoll.model.enclosure import Enclosure
+from atoll.model.plan import CapsulePlan, IsolationPlan, Lease, WorkspacePlan
 
 WORKSPACE = WorkspacePlan(
     driver="worktree",
@@ -88,13 +89,8 @@ def test_description_of_level_none():
     assert plan.describe()[1:] == ["use the checkout /r itself"]
 
 
-def test_enclosure_goes_around_a_command():
-    inside = Enclosure(env={"A": "1"}, cwd="/w", prefix=("bwrap", "--"))
-    assert inside.around(("make", "test")) == ("bwrap", "--", "make", "test")
-
-
 def test_adding_variables_makes_another_enclosure():
-    inside = Enclosure(env={"A": "1", "B": "1"}, cwd="/w", prefix=("p",))
+    inside = Enclosure(env={"A": "1", "B": "1"}, cwd="/w", holder="/h")
     more = inside.adding({"B": "2", "C": "3"})
-    assert more == Enclosure(env={"A": "1", "B": "2", "C": "3"}, cwd="/w", prefix=("p",))
+    assert more == Enclosure(env={"A": "1", "B": "2", "C": "3"}, cwd="/w", holder="/h")
     assert inside.env == {"A": "1", "B": "1"}

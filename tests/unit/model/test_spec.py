@@ -287,7 +287,7 @@ def test_names_are_labels(table: str, name: str) -> None:
 def test_no_text_may_hide_what_it_says(escape: str) -> None:
     for key in ("checks.a.run", "capsule.env.A", "services.a.command", "secrets.A.from.command"):
         message = only(f'{key} = "a{escape}"')
-        assert message == f"1: `{key}`: must not hold control characters"
+        assert message == f"1: `{key}`: must not contain control characters"
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,10 @@ def test_no_text_may_hide_what_it_says(escape: str) -> None:
             "\n".join(f"services.s{number}.command = 'x'" for number in range(65)),
             "must have at most 64 entries",
         ),
-        ("project.never = ['!*.pem']", "cannot take a pattern off the list"),
+        (
+            "project.never = ['!*.pem']",
+            "must not start with `!`: patterns can only be added to the list",
+        ),
         ("services.a = {command='x', shared='yes'}", "must be `true` or `false`"),
         (
             "services.a = {command='x', use='redis'}",
@@ -326,7 +329,7 @@ def test_no_text_may_hide_what_it_says(escape: str) -> None:
             "needs exactly one of `http`, `tcp`, `command`, `log`; it has none",
         ),
         ("services.a = {command='x', ready={http='/'}}", "needs the service's `port`"),
-        ("services.a = {command='x', needs=['a']}", "goes round in a circle: `a` → `a`"),
+        ("services.a = {command='x', needs=['a']}", "has a dependency cycle: `a` → `a`"),
         ("secrets.A = {}", "is missing"),
         (
             "secrets.A = {from={}}",
@@ -362,7 +365,7 @@ def test_circles_among_services_are_shown_in_the_order_of_needs() -> None:
     chain = "\n".join(
         f"[services.{name}]\ncommand='x'\nneeds=['{need}']" for name, need in ("ab", "bc", "ca")
     )
-    assert only(chain) == "3: `services.a.needs`: goes round in a circle: `a` → `b` → `c` → `a`"
+    assert only(chain) == "3: `services.a.needs`: has a dependency cycle: `a` → `b` → `c` → `a`"
 
 
 def test_syntax_errors_have_their_line() -> None:
@@ -380,7 +383,7 @@ def test_syntax_errors_have_their_line() -> None:
         (b"a = " + b"{a=" * 100_000, "1: is nested too deep"),
         (b"\n" + b".".join([b"a"] * 200_000) + b" = 1", "2: is nested too deep"),
         (b"[" + b".".join([b"a"] * 200_000) + b"]\n" + b"b=1\n" * 1000, "1: is nested too deep"),
-        (b"a = " + b"9" * 10_000, " holds a number that is too large"),
+        (b"a = " + b"9" * 10_000, " contains a number that is too large"),
         (b'"\\u001b[31m`x`" = 1', "1: `\"\\x1b[31m'x'\"`: unknown key"),
         (b'"\\u202ex\\n" = 1', '1: `"\\u202ex\\n"`: unknown key'),
     ],

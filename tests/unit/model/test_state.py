@@ -94,7 +94,7 @@ def test_work_in_words():
     ]
     assert Work(commits=3, off_branch=1, stashes=2).render() == [
         "2 commits that no other branch holds",
-        "1 commit that no other branch holds, outside of the capsule's branch",
+        "1 commit that no other branch holds, outside the capsule's branch",
         "2 stash entries",
     ]
     assert Work(commits=2).render() == ["2 commits that no other branch holds"]

@@ -91,7 +91,7 @@ def test_excludes_of_the_agent_have_no_say(repo, git, opened):
     (repo / ".git" / "info" / "exclude").write_text("*\n")
     (repo / "new.txt").write_text("x")
     assert git("status", "--short", cwd=repo) == ""
-    assert not opened().is_ignored(InsidePath(b"new.txt"), is_directory=False)
+    assert not opened().ignored([(InsidePath(b"new.txt"), False)])
 
 
 def test_links_and_large_files_do_not_count(repo, tmp_path, opened):
@@ -104,10 +104,10 @@ def test_links_and_large_files_do_not_count(repo, tmp_path, opened):
     os.mkfifo(repo / "fifo" / ".gitignore")
     ignore = opened()
     for name in (b"a", b"sub/a", b"fifo/a"):
-        assert not ignore.is_ignored(InsidePath(name), is_directory=False)
+        assert not ignore.ignored([(InsidePath(name), False)])
     (repo / "control").mkdir()
     (repo / "control" / ".gitignore").write_text("*\n")
-    assert ignore.is_ignored(InsidePath(b"control/a"), is_directory=False)
+    assert ignore.ignored([(InsidePath(b"control/a"), False)])
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def test_patterns_that_take_for_ever_hide_nothing(repo, opened, monkeypatch):
     (repo / ".gitignore").write_text("**/".join(["*a"] * 40) + "b\n" + "*\n")
     path = InsidePath(b"/".join([b"a" * 40] * 60))
     ignore = opened()
-    found = ignore.is_ignored(path, is_directory=False)
+    found = ignore.ignored([(path, False)])
     # Git may become faster one day; either way there is an answer.
     assert found or ignore.failure is not None
 
 
 def test_long_paths_are_shown(opened):
-    assert not opened().is_ignored(InsidePath(b"/".join([b"x" * 200] * 20)), is_directory=False)
+    assert not opened().ignored([(InsidePath(b"/".join([b"x" * 200] * 20)), False)])
 
 
 def test_one_program_for_a_level(repo, opened, monkeypatch):

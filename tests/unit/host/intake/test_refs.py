@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.host.intake.refs import AgentRefs, Budget, _parse_target, load_refs
+from atoll.host.intake.refs import AgentRefs, RefBudget, _parse_target, load_refs
 from readers import DirectoryReader
 
 ONE, TWO, THREE = "1" * 40, "2" * 40, "3" * 40
@@ -108,7 +108,7 @@ def test_symbolic_refs_are_followed_and_circles_end(bare):
     found = load(bare)
     assert found.head == ONE
     assert found.refs == {"refs/heads/main": ONE, "refs/heads/other": ONE}
-    assert "circle" in " ".join(found.refused)
+    assert "cycle" in " ".join(found.refused)
 
 
 def test_links_fifos_and_odd_names_are_refused(bare, tmp_path):
@@ -173,7 +173,7 @@ def test_refusals_are_bounded(bare):
     write(bare, "HEAD", ONE)
     write(bare, "refs/heads/loose", ONE)
     found = load(bare)
-    assert found.refused[100:] == ("the rest was not looked at",)
+    assert found.refused[100:] == ("the remaining refs were not read",)
     assert (found.head, found.refs) == (ONE, {})
 
 
@@ -202,8 +202,8 @@ def test_what_is_looked_at_is_bounded(bare, kind):
     reader = Counted(bare.parent)
     assert load_refs(reader).refused == ()
     looks.clear()
-    part = load_refs(reader, budget=Budget(50))
-    assert part.refused == ("the rest was not looked at",)
+    part = load_refs(reader, budget=RefBudget(50))
+    assert part.refused == ("the remaining refs were not read",)
     assert part.head == ONE
     assert len(looks) < 150
 

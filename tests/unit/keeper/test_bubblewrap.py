@@ -1,0 +1,45 @@
+"""What bwrap tells of a start, and what that means."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.keeper.bubblewrap import UNBUILT, find_cause, was_executed
+
+PLACES = b'{ "child-pid": 32463, "mnt-namespace": 4026532179 }\n'
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (PLACES + b'{ "exit-code": 0 }\n', True),
+        (PLACES + b'{ "exit-code": 137 }\n', True),
+        (PLACES, False),
+        (b"", False),
+    ],
+)
+def test_was_executed(record, expected):
+    assert was_executed(record) is expected
+
+
+ABSENT = "No such file or directory"
+LOST = ": its interpreter is not visible inside"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (b"bwrap: execvp x: No such file or directory\n", 127, f"`x`: {ABSENT}{LOST}"),
+        (b"bwrap: execvp x: Not a directory\n", 127, f"`x`: Not a directory{LOST}"),
+        (b"bwrap: execvp a: b: Permission denied\n", 126, "`a: b`: Permission denied"),
+        (b"bwrap: execvp x: Argument list too long\n", 126, "`x`: Argument list too long"),
+        (b"bwrap: Can't chdir to /x: Not a directory\n", 126, "cannot enter `/x`: Not a directory"),
+        (b"bwrap: no namespaces\n\n", UNBUILT, "bwrap: no namespaces"),
+        (b"one\r\ntwo\r\n", UNBUILT, "two"),
+        (b"", UNBUILT, "bwrap said nothing"),
+        (b"\xff\n", UNBUILT, "\ufffd"),
+    ],
+)  # fmt: skip
+def test_find_cause(said, code, message):
+    cause = find_cause(said)
+    assert (cause.exit_code, cause.message) == (code, message)

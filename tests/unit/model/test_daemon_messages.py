@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from atoll.model import daemon_messages as messages
+from atoll.model.errors import SpecError
+
+REQUESTS = [
+    (messages.StatusRequest(), {"do": "status"}),
+    (messages.StopRequest(), {"do": "stop"}),
+    (messages.AttachRequest(3), {"do": "attach", "capsule": 3}),
+    (messages.JournalRequest(3), {"do": "journal", "capsule": 3}),
+    (messages.RouterRequest(), {"do": "router"}),
+    (messages.PortsRequest("p", None), {"do": "ports", "project": "p", "capsule": None}),
+    (
+        messages.CheckoutRequest("p", 3, (80,)),
+        {"do": "checkout", "project": "p", "capsule": 3, "ports": [80]},
+    ),
+    (
+        messages.ChangesRequest("p", "/r", "w", 7),
+        {"do": "changes", "project": "p", "root": "/r", "watch": "w", "position": 7},
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "value"), REQUESTS)
+def test_requests_travel_as_they_always_did(request_, value):
+    encoded = messages.encode_request(request_)
+    assert {k: list(v) if isinstance(v, tuple) else v for k, v in encoded.items()} == value
+    assert messages.parse_request(value) == request_
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"do": "policy", "capsule": 1},
+        {"do": ["status"]},
+        {"do": "attach"},
+        {"do": "attach", "capsule": None},
+        {"do": "attach", "capsule": True},
+        {"do": "ports", "project": 1, "capsule": None},
+    ],
+)
+def test_bad_requests(value):
+    with pytest.raises(SpecError):
+        messages.parse_request(value)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        messages.DoneReply(),
+        messages.AttachReply(held=True, problems={"egress": "in use"}),
+        messages.RouterReply(7080, (1, 2), None, None),
+        messages.ChangesReply("w", 7, ("a",)),
+        messages.ChangesReply(),
+        messages.StatusReply(
+            {"pid": 1, "since": 2.0, "capsules": [], "watched": {}, "freezing": False}
+        ),
+    ],
+)
+def test_replies(reply):
+    sent = {**messages.encode_reply(reply), "revision": 9}
+    sent = {k: list(v) if isinstance(v, tuple) else v for k, v in sent.items()}
+    assert messages.parse_reply(type(reply), sent) == reply
