@@ -90,14 +90,14 @@ def test_a_branch_that_exists_is_not_touched(atoll, repo, git):
 )
 def test_a_ref_that_names_nothing(ref, atoll, repo):
     result = atoll("new", "x", f"--from={ref}", cwd=repo, check=False)
-    fails(result, 4, "names no commit")
+    fails(result, 4, "ambiguous revision")
 
 
 @pytest.mark.parametrize("level", ["container", "vm"])
 def test_a_level_that_does_not_exist_never_runs(level, atoll, repo, git, monkeypatch):
     monkeypatch.delenv("ATOLL_LEVEL")
     result = atoll("new", "x", "--level", level, cwd=repo, check=False)
-    fails(result, 6, "does not exist yet", "hint:")
+    fails(result, 6, "is not implemented yet", "hint:")
     assert git("branch", "--list", "atoll/*", cwd=repo) == ""
     (repo / "atoll.toml").write_text(f'[capsule]\nlevel = "{level}"\n')
     atoll("trust", cwd=repo)

@@ -11,7 +11,7 @@ import pytest
 
 import webapp
 from atoll.keeper.networks import BROWSER_PORT, OWN_PORTS
-from persons import as_both, require
+from persons import as_user, require
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def browser_of(person, name):
 # Two capsules.
 
 
-@as_both
+@as_user
 def test_what_pages_store_in_two_capsules_never_meets_and_survives_a_restart(person):
     make_two(person)
     for name in ("one", "two"):
@@ -77,7 +77,7 @@ def test_what_pages_store_in_two_capsules_never_meets_and_survives_a_restart(per
     assert recall(person, "two") == webapp.remembered("pear")
 
 
-@as_both
+@as_user
 def test_fork_carries_it_and_rollback_puts_it_back(person):
     person.atoll("new", "one")
     serve(person, "one")
@@ -118,7 +118,7 @@ def connects(host, port):
     return True
 
 
-@as_both
+@as_user
 def test_only_the_capsule_itself_reaches_its_browser(person):
     make_two(person)
     person.atoll("open", "one", "--headless")
@@ -170,7 +170,7 @@ with sync_playwright() as playwright:
 """
 
 
-@as_both
+@as_user
 def test_agent_inside_drives_its_browser_against_its_application(person):
     # A toolchain of the owner's, which is visible inside: this test's own Playwright. Its
     # interpreter may be root's, whose home no other user's capsule sees: that of the system does.
@@ -259,8 +259,8 @@ def test_port_that_another_process_has_is_told(person, wait_for):
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        ("/usr/bin/false", 5, "did not come up (exit code 1)"),
-        ("/nonexistent/chromium", 3, "no Chromium is installed"),
+        ("/usr/bin/false", 5, "did not start (exit code 1)"),
+        ("/nonexistent/chromium", 3, "neither Chromium"),
     ],
 )
 def test_browser_that_does_not_come_up_is_an_error(person, program, code, said):

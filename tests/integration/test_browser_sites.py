@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 from playwright.async_api import async_playwright
 
-from atoll.daemon.ports.doors import Door, Guests
-from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.ports.host_listeners import PortConnections, PortForward
+from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from persons import require
@@ -114,8 +114,8 @@ async def routed(home):
         router = Router(publisher)
         task = asyncio.create_task(router.serve())
         try:
-            report = await router._report({})
-            assert report["trouble"] is None
+            report = await router.report()
+            assert report.trouble is None
             rows = (await publisher.status(project.id))["ports"]
             urls = {(row["capsule"], row["name"]): row["url"] for row in rows}
             yield Stand(apps, [urls["one", "web"], urls["two", "web"]], urls["one", "api"])
@@ -241,8 +241,8 @@ def test_port_of_one_capsule_is_not_part_of_the_site_of_another(tmp_path):
             async with served(stand.one) as plain:
                 await visit(context, f"{name}:{plain}/stolen")
                 assert stand.one.seen.pop("/stolen") >= set(COOKIES), "control: a plain port"
-                guests = Guests()
-                door = Door(free_port(), Target(HOST, plain, LOOPBACK[:1]), guests)
+                guests = PortConnections()
+                door = PortForward(free_port(), Target(HOST, plain, LOOPBACK[:1]), guests)
                 try:
                     await visit(context, f"{name}:{door.port}/stolen")
                     await visit(context, f"http://localhost:{door.port}/own")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import webapp
-from atoll.keeper import tree
+from atoll.keeper import process_tree
 from atoll.testing.faults import KILLED
 from persons import require
 
@@ -81,7 +81,7 @@ def end(person, name="one"):
 
 def is_over(pid):
     """Whether a process has ended; its parent may be slow to notice."""
-    process = tree.find_process(pid)
+    process = process_tree.find_process(pid)
     return process is None or process.is_dead
 
 
@@ -151,7 +151,7 @@ def test_root_is_told_to_go_headless(person):
     person.atoll("new", "one")
     done = person.atoll("open", "one", check=False)
     assert done.returncode == 3, done.stderr
-    assert "refuses to have a window as root" in done.stderr
+    assert "as root" in done.stderr
     assert "hint: atoll open one --headless" in done.stderr
 
 

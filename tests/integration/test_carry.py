@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.layers import carry as carrying
-from atoll.drivers.layers.carry import UNREADABLE, dirty_paths, tracked_secrets
+from atoll.drivers.layers import carry_selection as carrying
+from atoll.drivers.layers.carry_selection import UNREADABLE, dirty_paths, tracked_secrets
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
-from atoll.host import trees
+from atoll.host.tree import manifests
 from atoll.model.errors import DriverError, SpecError
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n"
@@ -46,7 +46,7 @@ def reasons(left_out):
 def scanned(root, found, *, carry=None, never=()):
     """(paths, left out) of a scan of everything that was found."""
     skip = carrying.skipper(str(root), carry=carry, never=never)
-    scan = trees.scan(root, below=[*found.directories, *found.rest], skip=skip)
+    scan = manifests.scan(root, below=[*found.directories, *found.rest], skip=skip)
     return set(scan.entries), dict(scan.left_out)
 
 
@@ -296,7 +296,7 @@ def test_forgotten_worktree_is_an_ordinary_directory(project, git):
 def test_home_inside_stays_out(project, ignore):
     root = project({".atoll/store/a.log": "", "a.log": ""}, ignore=ignore)
     found = find_carried(root, home=str(root / ".atoll"))
-    assert reasons(found.left_out) == {".atoll": "Atoll's own home"}
+    assert reasons(found.left_out) == {".atoll": "Atoll's home directory"}
     assert found.directories == ()
 
 
@@ -326,7 +326,7 @@ def test_ignored_repository_travels_with_its_history(project, git):
     assert {"deps/lib/.git/HEAD", "deps/lib/.git/config", "own/.git/HEAD", "deps/linked"} <= paths
     assert left_out == {
         "deps/priv/.git/config": "settings with a password or token",
-        "deps/linked/.git": "a link to a repository that is kept elsewhere",
+        "deps/linked/.git": "a link to a repository elsewhere",
     }
 
 
@@ -556,7 +556,7 @@ def test_never_is_stronger_than_the_list(listed):
 def test_what_is_not_listed_is_told(listed):
     told = reasons(find_carried(listed, carry=["vendor/a", "draft.txt", "src/app.py"]).left_out)
     assert told["node_modules"] == "not listed in `project.carry`"
-    assert told["draft.txt"] == "not ignored by git, so only `--dirty` brings it"
+    assert told["draft.txt"] == "not ignored by git, so only `--dirty` copies it"
     assert "vendor" not in told
     assert "src/app.py" not in told
 
@@ -852,9 +852,9 @@ def test_repositories_inside_stay_out(make_repo, git, head):
     dirty = dirty_of(root, commit, home=str(root / "home"))
     assert (dirty.changed, dirty.removed) == (("own/y",), ())
     assert reasons(dirty.left_out) == {
-        "home": "Atoll's own home",
+        "home": "Atoll's home directory",
         "lib": "a submodule",
-        "own/repo": "a repository of its own",
+        "own/repo": "a nested repository",
         "tree": "a worktree of this repository",
     }
 

@@ -11,11 +11,12 @@ import sys
 import pytest
 
 import atoll
-from atoll.engine import upkeep, views
-from atoll.engine.runs import RunSpec
+from atoll.engine.enclosure import views
+from atoll.engine.history import upkeep
+from atoll.engine.run.runs import RunSpec
 from atoll.host import procfs
-from atoll.host.views import ask
-from atoll.keeper import tree
+from atoll.host.view_client import ask
+from atoll.keeper import process_tree
 from atoll.keeper.status import load_status
 from atoll.model.state import Reason
 from atoll.testing.conformance.bench import survey
@@ -28,7 +29,7 @@ build/app: src/one.txt src/two.txt
 PROGRAM = "int main(void) { return 0; }\n"
 
 
-@pytest.fixture(autouse=True, params=["clone", "sandbox"])
+@pytest.fixture(autouse=True, params=[pytest.param("clone", marks=pytest.mark.soak), "sandbox"])
 def level(request, atoll_home, monkeypatch):
     """What holds at level `clone` holds behind walls, too."""
     monkeypatch.setenv("ATOLL_LEVEL", request.param)
@@ -49,7 +50,7 @@ def opened():
         for capsule in project.capsules():
             capsule.stop(grace_s=0)
             views.end_view(project.session, capsule.record)
-        project.session.nursery.close()
+        project.session.forkserver.close()
         project.session.store.close()
 
 
@@ -199,7 +200,7 @@ def test_many_snapshots_are_flattened(repo, opened, wait_for, kind):
 
     def is_flat():
         upkeep.work(capsule.session)
-        own = upkeep.own_layers(upkeep.plan_of(capsule.session, capsule.record))
+        own = upkeep.find_layered_plan(capsule.session, capsule.record).own_layers
         return len(own) <= upkeep.DEEP
 
     wait_for(is_flat, what="few layers")
@@ -249,11 +250,11 @@ def test_a_minder_waits_for_the_next_run_and_goes_with_the_view(repo, opened, wa
     assert load_status(served.run.directory).keeper[0] == first
     second = wait_for(lambda: first != (found := waiting()) and found, what="another one")
     os.kill(second, signal.SIGKILL)
-    wait_for(lambda: not tree.descendants(holder), what="its burial")
+    wait_for(lambda: not process_tree.descendants(holder), what="its burial")
     assert capsule.run(["echo", "good"]).stdout == b"good\n"
     last = wait_for(waiting, what="one more")
     capsule.remove()
-    assert not [pid for pid in (holder, last) if tree.find_process(pid)]
+    assert not [pid for pid in (holder, last) if process_tree.find_process(pid)]
 
 
 def test_a_killed_minder_takes_only_its_own_run_along(repo, opened, wait_for, level):
@@ -266,15 +267,15 @@ def test_a_killed_minder_takes_only_its_own_run_along(repo, opened, wait_for, le
         wait_for(lambda run=run: load_status(run.directory), what="a start").keeper[0]
         for run in (doomed, other)
     ]
-    wait_for(lambda: len(tree.descendants(minders[0])) > 10, what="some forks")
+    wait_for(lambda: len(process_tree.descendants(minders[0])) > 10, what="some forks")
     # A shell and two that sleep; before these, bwrap outside and inside.
     size = 5 if level == "sandbox" else 3
-    wait_for(lambda: len(tree.descendants(minders[1])) == size, what="the other's tree")
-    before = tree.descendants(minders[1])
+    wait_for(lambda: len(process_tree.descendants(minders[1])) == size, what="the other's tree")
+    before = process_tree.descendants(minders[1])
     os.kill(minders[0], signal.SIGKILL)
     ended = capsule.wait(doomed, timeout_s=60)
     assert ended.outcome.reason is Reason.LOST
-    assert tree.descendants(minders[1]) == before
+    assert process_tree.descendants(minders[1]) == before
     assert views.living_runs(capsule.record) == 1
     assert procfs.marked(doomed.token) == []
     assert capsule.stop(grace_s=0.1)[0].outcome.reason is Reason.STOPPED

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import work
 from atoll.engine.projects import open_project
-from atoll.host.merged import MergedTree
+from atoll.host.tree.merged_tree import MergedTree
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath
 
 
-@pytest.fixture(params=["clone", "sandbox"])
+@pytest.fixture(params=[pytest.param("clone", marks=pytest.mark.soak), "sandbox"])
 def project(request, repo, atoll_home, monkeypatch):
     monkeypatch.setenv("ATOLL_LEVEL", request.param)
     return open_project(repo, background=False, warn=lambda _: None)
@@ -94,7 +93,7 @@ def test_stash_entries_are_named_and_can_be_applied_again(repo, atoll, monkeypat
 def test_a_commit_on_another_branch_has_a_hint_that_works(project, repo):
     capsule = project.new("x")
     capsule.run(["sh", "-c", HIDDEN["on a branch of its own"]])
-    with pytest.raises(StateError, match=r"1 commit .* outside of the capsule's branch") as refused:
+    with pytest.raises(StateError, match=r"1 commit .* outside the capsule's branch") as refused:
         capsule.remove()
     assert refused.value.hint.startswith("atoll rm x --force")
 
@@ -177,12 +176,12 @@ def test_a_moved_or_removed_submodule_is_a_change(script, project, repo, make_re
     git("commit", "--quiet", "--message", "submodule", cwd=repo)
     capsule = project.new("x")
     assert capsule.run(["sh", "-c", script]).exit_code == 0
-    told = work.diff(capsule).text.decode()
+    told = capsule.diff().text.decode()
     assert f"-Subproject commit {second}" in told
     assert (f"+Subproject commit {first}" in told) == ("checkout" in script)
     with pytest.raises(StateError, match="exists nowhere else"):
         capsule.remove()
-    work.commit(capsule, "moved")
+    capsule.commit("moved")
     assert git("diff", "--submodule=short", "main", "atoll/x", cwd=repo) == told
 
 
@@ -239,7 +238,7 @@ def test_modes_count_as_the_owner_says(counts, project, repo, git):
     git("config", "core.fileMode", str(counts).lower(), cwd=repo)
     capsule = project.new("x")
     assert capsule.run(["chmod", "+x", "README.md"]).exit_code == 0
-    assert (b"new mode 100755" in work.diff(capsule).text) is counts
+    assert (b"new mode 100755" in capsule.diff().text) is counts
     if counts:
         with pytest.raises(StateError, match="exists nowhere else"):
             capsule.remove()
@@ -259,8 +258,8 @@ def test_odd_separators_are_characters_like_any_other(project, repo, git, tmp_pa
     script = 'printf %s "$0" > "$1"; git branch "$2"'
     names = (f"a{SEPARATORS}b\nc", f"file {SEPARATORS}", f"of-{named}")
     assert capsule.run(["sh", "-c", script, *names]).exit_code == 0
-    (tmp_path / "patch").write_bytes(work.diff(capsule).text)
-    work.commit(capsule, "done")
+    (tmp_path / "patch").write_bytes(capsule.diff().text)
+    capsule.commit("done")
     assert git("show", f"atoll/x:{names[1]}", cwd=repo) == names[0]
     git("clone", "--quiet", str(repo), str(tmp_path / "fresh"), cwd=tmp_path)
     git("apply", str(tmp_path / "patch"), cwd=tmp_path / "fresh")
@@ -373,9 +372,9 @@ def test_rules_that_ignore_themselves_are_no_work(project, repo, git):
     assert capsule.run(["sh", "-c", script]).stdout == b""
     assert not capsule.work().any
     with pytest.raises(StateError, match="nothing to commit"):
-        work.commit(capsule, "cache")
+        capsule.commit("cache")
     # A patch shows them all the same: they hide files.
-    assert b"cache/.gitignore" in work.diff(capsule).text
+    assert b"cache/.gitignore" in capsule.diff().text
     # Beside what is tracked they may hide work.
     assert capsule.run(["sh", "-c", "echo '*' > src/.gitignore; echo w > src/w"]).exit_code == 0
     assert capsule.work().untracked == ("src/.gitignore",)
@@ -383,5 +382,5 @@ def test_rules_that_ignore_themselves_are_no_work(project, repo, git):
     assert capsule.run(["sh", "-c", script]).exit_code == 0
     assert capsule.work().uncommitted == (".gitignore",)
     assert capsule.work().untracked == ("w",)
-    work.commit(capsule, "work")
+    capsule.commit("work")
     assert git("diff", "--name-only", "main", "atoll/x", cwd=repo).split() == [".gitignore", "w"]

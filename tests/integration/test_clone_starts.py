@@ -16,7 +16,7 @@ SECRET = "hunter2"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 1\n"
 
 
-@pytest.fixture(autouse=True, params=["clone", "sandbox"])
+@pytest.fixture(autouse=True, params=[pytest.param("clone", marks=pytest.mark.soak), "sandbox"])
 def level(request, atoll_home, monkeypatch):
     monkeypatch.setenv("ATOLL_LEVEL", request.param)
     # Submodules and clones come from directories here.
@@ -42,7 +42,7 @@ def begun(git):
     for project in made:
         for capsule in project.capsules():
             capsule.remove(force=True)
-        project.session.nursery.close()
+        project.session.forkserver.close()
         project.session.store.close()
 
 
@@ -198,7 +198,7 @@ def test_lfs_that_is_required_and_missing(make_repo, git):
     with pytest.raises(atoll.AtollError, match="lfs"):
         project.new("x")
     assert project.capsules() == []
-    project.session.nursery.close()
+    project.session.forkserver.close()
 
 
 def test_partial_clone_is_refused(repo, tmp_path, git):
@@ -210,7 +210,7 @@ def test_partial_clone_is_refused(repo, tmp_path, git):
         project.new("x")
     assert "git fetch" in refusal.value.hint
     assert project.capsules() == []
-    project.session.nursery.close()
+    project.session.forkserver.close()
 
 
 def test_detached_head(repo, git, begun, goes_both_ways):
@@ -299,7 +299,7 @@ def test_project_on_another_filesystem(git, begun, goes_both_ways, level):
         git("add", "-A", cwd=place)
         git("commit", "-qm", "first", cwd=place)
         if level == "sandbox":
-            with pytest.raises(atoll.IsolationError, match="behind walls, where `/dev` is another"):
+            with pytest.raises(atoll.IsolationError, match="sandbox, which replaces `/dev`"):
                 begun(place)
             return
         capsule = begun(place)
@@ -313,7 +313,7 @@ def test_home_inside_of_the_project_is_refused(repo):
     project = atoll.open_project(repo, home=repo / ".atoll")
     with pytest.raises(atoll.PrerequisiteError, match="inside of the project"):
         project.new("x")
-    project.session.nursery.close()
+    project.session.forkserver.close()
 
 
 # What of the owner's settings comes along.

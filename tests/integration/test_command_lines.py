@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 COMMAND = "echo ${#TOKEN}; exec sleep 600"
 
@@ -40,7 +40,7 @@ def holding(text):
     return [line for line in command_lines() if text in line]
 
 
-@as_both
+@as_user
 def test_no_variable_of_a_capsule_is_in_a_command_line(person, secret, wait_for):
     person.atoll("new", "x")
     for options in ((), ("-t",)):
@@ -60,7 +60,7 @@ def test_no_variable_of_a_capsule_is_in_a_command_line(person, secret, wait_for)
     person.atoll("stop", "x")
 
 
-@as_both
+@as_user
 def test_no_command_on_the_host_has_a_variable_of_a_capsule(person, secret):
     told = [person.atoll("-v", "new", "x").stderr]
     told.append(person.atoll("-v", "run", "x", "--", "sh", "-c", "echo $TOKEN > made").stderr)

@@ -9,14 +9,14 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 SERVE = "echo $0 > who; exec python3 -m http.server 3000 --bind 127.0.0.1"
 PING = """
 import sys
-from atoll.keeper import asking
-with asking.connect(sys.argv[1]) as sock:
-    print(asking.ask(sock, {"ping": True})[0]["pid"])
+from atoll.keeper import requests
+with requests.connect(sys.argv[1]) as sock:
+    print(requests.ask(sock, {"ping": True})[0]["pid"])
 """
 DIRECT = build_opener(ProxyHandler({}))
 
@@ -59,7 +59,7 @@ def refused(person, name: str) -> bool:
     return "`not-allowed.example` is not allowed" in told
 
 
-@as_both
+@as_user
 def test_worker_that_no_longer_responds_is_replaced(online, wait_for):
     """The control, that it would stay otherwise, is in the unit tests of the heartbeat."""
     assert wait_for(lambda: page(online, "x"), what="the published port") == "x\n"
@@ -72,7 +72,7 @@ def test_worker_that_no_longer_responds_is_replaced(online, wait_for):
     assert refused(online, "x")
 
 
-@as_both
+@as_user
 def test_holder_that_does_not_respond_delays_no_other_capsule(online, wait_for):
     assert wait_for(lambda: found(online) == {"x", "y"}, what="both capsules")
     holder, worker = holder_of(online, "x"), worker_of(online)

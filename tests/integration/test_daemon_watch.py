@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from atoll.host.tree_watch import WatchLost, require_local
-from persons import as_both
+from atoll.host.tree.tree_watch import WatchLost, require_local
+from persons import as_user
 
 FILE = "node_modules/pkg/lib/file.js"
 
@@ -53,7 +53,7 @@ def append(person, text):
         stream.write(text)
 
 
-@as_both
+@as_user
 def test_project_is_frozen_after_init_and_new_needs_no_walk(watched, wait_for):
     watched.atoll("init")
     wait_for(lambda: watch_of(watched), what="the freeze in the background", timeout_s=60)
@@ -66,7 +66,7 @@ def test_project_is_frozen_after_init_and_new_needs_no_walk(watched, wait_for):
     assert made_without_walk(watched) == 1
 
 
-@as_both
+@as_user
 def test_edit_in_place_after_a_directory_was_moved(watched, wait_for):
     watched.atoll("init")
     wait_for(lambda: watch_of(watched), what="the freeze in the background", timeout_s=60)

@@ -45,7 +45,7 @@ def starts(shop):
         for capsule in project.capsules():
             capsule.remove(force=True)
     for project in opened:
-        project.session.nursery.close()
+        project.session.forkserver.close()
         project.session.store.close()
 
 

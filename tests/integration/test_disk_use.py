@@ -11,7 +11,9 @@ import pytest
 
 import atoll
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import disk_use, reaper, upkeep, views
+from atoll.engine.capsule import disk_use, reaper
+from atoll.engine.enclosure import views
+from atoll.engine.history import upkeep
 
 MEGABYTE = 1 << 20
 
@@ -31,7 +33,7 @@ def project(repo, git, atoll_home, monkeypatch):
     for capsule in made.capsules():
         capsule.stop(grace_s=0)
         views.end_view(made.session, capsule.record)
-    made.session.nursery.close()
+    made.session.forkserver.close()
     made.session.store.close()
 
 

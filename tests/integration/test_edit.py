@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 PLANT = """
 printf '#!/bin/sh\\nid > %s/marker-$(basename $0)\\ncat\\n' "$PLACE" > evil
@@ -49,7 +49,7 @@ def markers(person):
     return sorted(path.name for path in person.place.glob("marker-*"))
 
 
-@as_both
+@as_user
 def test_git_tells_the_truth_and_runs_nothing_planted(planted):
     told = planted.atoll("edit", "x", "--", "git", "status", "--porcelain").stdout.splitlines()
     assert {" M README.md", "?? new", "?? evil", "?? .gitattributes"} <= set(told), told
@@ -68,7 +68,7 @@ def test_git_tells_the_truth_and_runs_nothing_planted(planted):
     assert "marker-nested" in markers(planted)
 
 
-@as_both
+@as_user
 def test_git_reads_no_object_that_only_the_agent_has(planted):
     planted.sh("x", "echo mine > mine; git hash-object -w mine > id")
     asked = ("git", "cat-file", "-p", planted.sh("x", "cat id").strip())
@@ -79,7 +79,7 @@ def test_git_reads_no_object_that_only_the_agent_has(planted):
     assert planted.atoll("edit", "x", "--", *words, check=False).stdout == "mine\n"
 
 
-@as_both
+@as_user
 def test_a_commit_is_refused_rather_than_lost(planted):
     words = ("git", "commit", "-a", "-m", "mine")
     done = planted.atoll("edit", "x", "--", *words, check=False)
@@ -87,7 +87,7 @@ def test_a_commit_is_refused_rather_than_lost(planted):
     assert "atoll commit" in done.stderr
 
 
-@as_both
+@as_user
 def test_no_program_of_the_project_is_started(planted):
     plant = (
         "mkdir -p .venv/bin; for p in git ls my-editor; do "
@@ -108,7 +108,7 @@ def test_no_program_of_the_project_is_started(planted):
     for name in ("my-editor", "./evil", f"{venv}/bin/git", "evil", "../repo/evil"):
         done = planted.atoll("edit", "x", "--", name, env=env, check=False)
         assert done.returncode == 3, done
-        assert "is not a program of yours" in done.stderr
+        assert "was not found on your PATH" in done.stderr
         assert f"hint: atoll run x -- {name}" in done.stderr
     assert markers(planted) == []
     # As a control: with such a PATH it is started, as the owner.

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import persons
-from persons import as_both
+from persons import as_user
 
 RECORD = """#!/bin/sh
 for word in "$0" "$@"; do printf '%s\\n' "$word"; done > {place}/started
@@ -41,7 +41,7 @@ def started(person):
     return (person.place / "started").read_text().splitlines()
 
 
-@as_both
+@as_user
 def test_code_opens_an_instance_of_its_own(editing):
     install(editing, "code")
     trusted = "globalStorage/state.vscdb"
@@ -63,7 +63,7 @@ def test_code_opens_an_instance_of_its_own(editing):
     assert not data.exists()
 
 
-@as_both
+@as_user
 def test_code_with_another_editor(editing):
     install(editing, "idea", "my-editor")
     editing.atoll("code", "x", "--with", "my-editor")
@@ -76,7 +76,7 @@ def test_code_with_another_editor(editing):
         assert "idea.config.path=" in stream.read()
 
 
-@as_both
+@as_user
 def test_code_refuses(editing):
     done = editing.atoll("code", "x", check=False)
     assert done.returncode == 3
@@ -95,7 +95,7 @@ def test_code_refuses(editing):
     assert not (editing.place / "started").exists()
 
 
-@as_both
+@as_user
 def test_edit_without_a_command_opens_the_owners_editor(editing):
     persons.require("vim")
     change = "vim -es -c 'edit README.md' -c '%s/inside/edited/' -c 'wqa!'"
@@ -106,7 +106,7 @@ def test_edit_without_a_command_opens_the_owners_editor(editing):
     assert done.returncode == 2
 
 
-@as_both
+@as_user
 def test_editors_start_where_the_user_is(editing):
     below = editing.repo / "src"
     editing.atoll("edit", "x", "--", "sh", "-c", "echo two >> calc.py", cwd=below)
@@ -125,11 +125,11 @@ def test_edit_as_root_behind_walls(person):
     person.atoll("new", "x")
     change = "vim -es -c 'edit README.md' -c '%s/Sample/edited/' -c 'wqa!'"
     done = person.atoll("edit", "x", env={"EDITOR": change})
-    assert "inside of the walls" in done.stderr
+    assert "inside the sandbox" in done.stderr
     assert person.sh("x", "cat README.md; stat -c %U README.md") == "# edited\nagent\n"
 
 
-@as_both
+@as_user
 def test_path_says_what_editors_need(editing):
     done = editing.atoll("path", "x")
     assert done.stdout.startswith("/proc/")

@@ -195,7 +195,7 @@ def test_stand_in_needs_the_right_host_and_hello(stage):
 
 def test_stand_in_that_stands_for_nothing(stage):
     said = stage.curl("http://198.19.7.7/", proxy=None).stdout
-    assert said.startswith("atoll: this address stands for no name")
+    assert said.startswith("atoll: this synthetic address")
 
 
 @pytest.mark.parametrize("port", [22, 853, 6379])

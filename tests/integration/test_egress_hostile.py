@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import stages
-from atoll.daemon.egress.standins import FILE
+from atoll.daemon.egress.synthetic_addresses import FILE
 
 LIMIT = 500
 """New names under one wildcard and in one hour."""

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import stages
-from atoll.daemon.egress.shares import most_connections
+from atoll.daemon.egress.limits import most_connections
 
 BYTES = 100 << 20
 HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

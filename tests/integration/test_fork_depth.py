@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import atoll
-from atoll.engine import chores, upkeep, views
+from atoll.engine.enclosure import views
+from atoll.engine.history import upkeep
 from atoll.host import locks
 
 
@@ -19,7 +20,7 @@ def project(repo, atoll_home, monkeypatch):
     for capsule in made.capsules():
         capsule.stop(grace_s=0)
         views.end_view(made.session, capsule.record)
-    made.session.nursery.close()
+    made.session.forkserver.close()
     made.session.store.close()
 
 
@@ -30,7 +31,7 @@ def sh(capsule, script):
 
 
 def depth(capsule) -> int:
-    return len(upkeep.own_layers(upkeep.plan_of(capsule.session, capsule.record)))
+    return len(upkeep.find_layered_plan(capsule.session, capsule.record).own_layers)
 
 
 def fork_chain(project, count):
@@ -47,10 +48,10 @@ def test_forks_of_forks_stay_shallow(project, monkeypatch):
     """The views of all ancestors are held: that keeps nobody from flattening."""
     if project.new("probe").workspace_driver != "overlay":
         pytest.skip("no overlays here: nothing to flatten")
-    monkeypatch.setattr(chores, "TOO_DEEP", 4)
+    monkeypatch.setattr(upkeep, "TOO_DEEP", 4)
     monkeypatch.setattr(upkeep, "DEEP", 2)
     # What the background would do is left out: the fork itself has to see to it.
-    monkeypatch.setattr(chores, "start", lambda _: None)
+    monkeypatch.setattr(upkeep, "start", lambda _: None)
     last, deepest = fork_chain(project, 12)
     assert deepest <= 6
     assert sh(last, "cat state; ls many | wc -l").split() == ["11", "12"]
@@ -61,14 +62,14 @@ def test_flattening_under_a_held_view(project, monkeypatch):
     capsule = project.new("x")
     if capsule.workspace_driver != "overlay":
         pytest.skip("no overlays here: nothing to flatten")
-    monkeypatch.setattr(chores, "start", lambda _: None)
+    monkeypatch.setattr(upkeep, "start", lambda _: None)
     for number in range(5):
         sh(capsule, f"echo {number} > state; echo {number} > n{number}")
         # A keeper that has not ended yet makes a point a copy, which is no layer of the capsule.
         views.end_view(capsule.session, capsule.record)
         capsule.snapshot(str(number))
     sh(capsule, "true")
-    before = upkeep.plan_of(capsule.session, capsule.record)
+    before = upkeep.find_layered_plan(capsule.session, capsule.record)
     monkeypatch.setattr(upkeep, "DEEP", 2)
     assert locks.is_locked(capsule.session.view_lock(capsule.record).path)
     assert upkeep.flatten(capsule.session, capsule.record)
@@ -88,5 +89,5 @@ def test_a_fork_of_a_fork_500_deep(project):
     if project.new("probe").workspace_driver != "overlay":
         pytest.skip("no overlays here: nothing to flatten")
     last, deepest = fork_chain(project, 500)
-    assert deepest <= chores.TOO_DEEP + 2
+    assert deepest <= upkeep.TOO_DEEP + 2
     assert sh(last, "cat state; ls many | wc -l").split() == ["499", "500"]

@@ -64,7 +64,7 @@ DEAD = """
 "$PYTHON" - "$PLACE" <<'END' || test $? = 9
 import os, sys
 import atoll
-from atoll.engine.session import make_room
+from atoll.engine.state.session import make_room
 def die(step, subject):
     if step == "rm.announced":
         os._exit(9)

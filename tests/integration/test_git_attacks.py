@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import work
 from atoll.engine.projects import open_project
 from atoll.model.errors import AtollError, StateError
 
@@ -84,14 +83,14 @@ def project(repo, atoll_home, monkeypatch):
 def use_from_outside(project, capsule) -> None:
     """Everything that a person does with a capsule's work from the host."""
     for act in (
-        lambda: work.diff(capsule),
-        lambda: work.diff(capsule, stat=True),
+        capsule.diff,
+        lambda: capsule.diff(stat=True),
         capsule.work,
         capsule.export,
         lambda: capsule.export(everything=True),
-        lambda: work.commit(capsule, "from outside", verify=False),
+        lambda: capsule.commit("from outside", verify=False),
         lambda: capsule.snapshot("point"),
-        lambda: work.diff_since(capsule, capsule.require_snapshot()),
+        lambda: capsule.diff(since=capsule.require_snapshot()),
         lambda: project.fork(capsule, "copy"),
         capsule.rollback,
     ):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 USAGE, STATE, NOT_ENTERED = 2, 4, 126
 
@@ -17,19 +17,19 @@ def online(person):
     return person
 
 
-@as_both
+@as_user
 def test_several_capsules_are_made_at_once(person):
     assert person.atoll("new", "a", "b", "c").stdout.split() == ["a", "b", "c"]
     assert [one["name"] for one in person.answer("ls")] == ["a", "b", "c"]
     twice = person.atoll("new", "d", "d", check=False)
-    assert (twice.returncode, "`d` is named twice" in twice.stderr) == (USAGE, True)
+    assert (twice.returncode, "`d` is given twice" in twice.stderr) == (USAGE, True)
     # All or none.
     assert person.atoll("new", "d", "a", check=False).returncode == STATE
     assert person.atoll("new", "a", "--dry-run", check=False).returncode == STATE
     assert [one["name"] for one in person.answer("ls")] == ["a", "b", "c"]
 
 
-@as_both
+@as_user
 def test_command_starts_where_its_owner_is(person):
     person.write({"src/deep/f": "1", "notes/f": "1"})
     person.commit("directories")
@@ -48,13 +48,13 @@ def test_command_starts_where_its_owner_is(person):
     for directory in ("later", "notes"):
         code, place, said = where(at=directory)
         assert (code, place) == (0, "")
-        assert f"`{directory}` is not in `x`" in said
+        assert f"`{directory}`" in said
     code, _, said = where("--cwd", "nowhere")
     assert code == NOT_ENTERED
     assert "nowhere" in said
 
 
-@as_both
+@as_user
 def test_logs_are_those_of_what_runs(person, wait_for):
     person.atoll("new", "x")
     serve = "echo serving; exec sleep 600"
@@ -66,7 +66,7 @@ def test_logs_are_those_of_what_runs(person, wait_for):
     assert person.atoll("logs", "x").stdout == "something else\n"
 
 
-@as_both
+@as_user
 def test_ls_tells_what_changed_what_runs_and_how_far_branches_are(person):
     person.write({"README": "1\n"})
     person.commit("one")
@@ -87,7 +87,7 @@ def test_ls_tells_what_changed_what_runs_and_how_far_branches_are(person):
     person.atoll("resume", "y")
 
 
-@as_both
+@as_user
 def test_ls_of_all_projects(person):
     person.atoll("new", "x")
     other = person.make_repo({"f": "1"}, name="other")
@@ -100,7 +100,7 @@ def test_ls_of_all_projects(person):
     person.atoll("rm", "z", cwd=other)
 
 
-@as_both
+@as_user
 def test_refused_connections_are_told_after_a_run(online):
     """Clients say 403 or that a name has no address, and nothing of whose rule that was."""
     online.atoll("new", "x")
@@ -133,7 +133,7 @@ def test_refused_connections_are_told_after_a_run(online):
     assert "hint: atoll allow --project one.example" in failed.stderr
 
 
-@as_both
+@as_user
 def test_rule_for_the_whole_project(online):
     online.atoll("new", "x", "sealed", "--network", "allow")
     ask = "curl -sS -m 20 http://one.example/"
@@ -160,7 +160,7 @@ def test_rule_for_the_whole_project(online):
         assert online.atoll("allow", *words, check=False).returncode == code, words
 
 
-@as_both
+@as_user
 def test_failed_hook_names_the_way_around_it(person):
     person.atoll("new", "x")
     person.sh("x", "printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/pre-commit; chmod +x "
@@ -171,7 +171,7 @@ def test_failed_hook_names_the_way_around_it(person):
     person.atoll("commit", "x", "-m", "one", "--no-verify")
 
 
-@as_both
+@as_user
 def test_only_ports_that_listen_or_are_declared_are_shown(online, wait_for):
     online.atoll("new", "x")
     listen = (

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from atoll.keeper import asking, lookout, tree
+from atoll.keeper import idle_monitor, process_tree, requests
 from persons import as_both
 
 # Each process stays below what the kernel allows a single one: only together they are too much.
@@ -49,12 +49,12 @@ def require_watched(person):
         pytest.skip("this user can make groups")
 
 
-def lookout_of(person):
+def idle_monitor_of(person):
     """The process that watches idle runs."""
     try:
-        with lookout.connect(str(person.home / "lookout")) as sock:
+        with idle_monitor.connect(str(person.home / "lookout")) as sock:
             sock.settimeout(30)
-            return int(str(asking.ask(sock, {"ping": True})[0]["pid"]))
+            return int(str(requests.ask(sock, {"ping": True})[0]["pid"]))
     except OSError:
         return None
 
@@ -77,7 +77,7 @@ def test_a_run_that_wakes_up_is_held_to_its_limits(person):
     person.atoll("new", "x", "--limit", "memory=160M", "--limit", "disk=1G")
     require_watched(person)
     person.atoll("run", "-d", "x", "--", "sh", "-c", WAITS, "sh", EATS_TOGETHER)
-    watcher = lookout_of(person)
+    watcher = idle_monitor_of(person)
     assert watcher is not None
     until(lambda: is_watching(watcher), "the run is idle")
     person.sh("x", "echo go > go")
@@ -93,7 +93,7 @@ def test_an_idle_run_is_held_to_its_disk_limit(person):
     person.atoll(
         "run", "-d", "x", "--", "sh", "-c", 'mkfifo go; exec python3 -c "$1"', "sh", script
     )
-    until(lambda: (watcher := lookout_of(person)) and is_watching(watcher), "the run is idle")
+    until(lambda: (watcher := idle_monitor_of(person)) and is_watching(watcher), "the run is idle")
     # It may be ended before the shell has written all.
     person.atoll("run", "x", "--", "sh", "-c", "echo > go", check=False)
     person.atoll("wait", "x", "1", check=False)
@@ -101,11 +101,11 @@ def test_an_idle_run_is_held_to_its_disk_limit(person):
 
 
 @as_user
-def test_limits_hold_when_the_lookout_is_killed(person):
+def test_limits_hold_when_the_idle_monitor_is_killed(person):
     person.atoll("new", "x", "--limit", "memory=160M", "--limit", "disk=1G")
     require_watched(person)
     person.atoll("run", "-d", "x", "--", "sh", "-c", WAITS, "sh", EATS_TOGETHER)
-    watcher = lookout_of(person)
+    watcher = idle_monitor_of(person)
     until(lambda: is_watching(watcher), "the run is idle")
     os.kill(watcher, signal.SIGKILL)
     person.sh("x", "echo go > go")
@@ -137,7 +137,7 @@ def _sleeping():
     found = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
-            process = tree.find_process(int(name))
+            process = process_tree.find_process(int(name))
             if file.read() == b"sleep\x00600.25\x00" and process is not None:
                 found.add(process.identity)
     return found

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import inside, work
-from atoll.engine.levels import LEVELS, find_problems
+from atoll.engine.project.levels import LEVELS, find_problems
 from atoll.engine.projects import open_project
-from atoll.engine.runs import RunSpec
+from atoll.engine.run import internal_runs
+from atoll.engine.run.runs import RunSpec
 from atoll.host import procfs
 from atoll.model.errors import StateError, Unanswered
+
+pytestmark = pytest.mark.quick
 
 # Two forks, a session of its own, no environment; writes its pid, then sleeps.
 DAEMON = """
@@ -42,7 +44,7 @@ def capsule(repo, atoll_home, monkeypatch):
 
 
 def ask(capsule, *argv, **options):
-    return inside.ask(capsule.session, capsule.record, argv, **options)
+    return internal_runs.ask(capsule.session, capsule.record, argv, **options)
 
 
 def narrowed(capsule, argv=("true",), **options):
@@ -131,13 +133,13 @@ def test_work_of_runs_that_were_narrowed_differently_can_be_committed(capsule, r
     ask(capsule, "touch", "docs/a", "src/a")
     for place in ("docs", "src"):
         narrowed(capsule, write=(f"{place}/**",), argv=("sh", "-c", f"echo {place} > {place}/a"))
-    made = work.commit(capsule, "both")
+    made = capsule.commit("both")
     assert git("rev-parse", "atoll/x", cwd=repo).strip() == made
     # The capsule's own branch has followed, so that nothing is left to commit.
     run = capsule.run(["git", "rev-parse", "HEAD"])
     assert run.stdout.decode().strip() == made
     with pytest.raises(StateError, match="nothing to commit"):
-        work.commit(capsule, "again")
+        capsule.commit("again")
 
 
 PLANTED = ("reference-transaction", "pre-commit", "commit-msg", "post-index-change")
@@ -159,8 +161,8 @@ def test_what_a_narrowed_run_prepared_cannot_write_the_repository(capsule, other
     is_refused = has_hooks and other is not None
     if is_refused:
         with pytest.raises(StateError, match="different patterns"):
-            work.commit(capsule, "mine")
-    made = work.commit(capsule, "mine", verify=not is_refused)
+            capsule.commit("mine")
+    made = capsule.commit("mine", verify=not is_refused)
 
     def was_written():
         return capsule.run(["test", "-e", ".git/written"]).exit_code == 0
@@ -177,7 +179,7 @@ def test_a_commit_that_the_capsule_cannot_take_is_made_and_told(capsule, repo, g
     said = []
     capsule.session.warn = said.append
     ask(capsule, "touch", "new", ".git/index.lock")
-    made = work.commit(capsule, "new")
+    made = capsule.commit("new")
     assert git("rev-parse", "atoll/x", cwd=repo).strip() == made
     assert len(said) == 1
     assert "itself did not take it" in said[0]
@@ -189,7 +191,7 @@ def test_a_fork_inherits_how_runs_were_narrowed(capsule, repo):
     project = open_project(repo, background=False, warn=lambda _: None)
     made = project.fork(capsule, "y")
     try:
-        assert inside.narrowest(made.session, made.record) == ("none", ("docs/**",))
+        assert internal_runs.narrowest(made.session, made.record) == ("none", ("docs/**",))
         assert ask(made, "touch", "README.md").code != 0
     finally:
         made.remove(force=True)
@@ -209,8 +211,8 @@ def test_a_paused_capsule_is_not_committed(capsule, repo, git):
     capsule.pause()
     before = git("for-each-ref", cwd=repo)
     with pytest.raises(StateError, match="paused"):
-        work.commit(capsule, "new")
+        capsule.commit("new")
     assert git("for-each-ref", cwd=repo) == before
     capsule.resume()
-    made = work.commit(capsule, "new")
+    made = capsule.commit("new")
     assert git("rev-parse", "atoll/x", cwd=repo).strip() == made

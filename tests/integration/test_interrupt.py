@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from atoll.drivers.workspace import recovery
+from atoll.drivers.workspace import recovery_save
 from atoll.engine.projects import open_project
 from atoll.model.errors import Interrupted
 from atoll.model.state import CapsuleState
@@ -89,7 +89,7 @@ def test_an_interrupt_while_work_is_stored_takes_the_removal_back(
 
     with monkeypatch.context() as patch:
         # Its files are copied first, since git cannot store them all.
-        patch.setattr(recovery, "_note", interrupted)
+        patch.setattr(recovery_save, "_note", interrupted)
         with pytest.raises(type(signalled)):
             capsule.remove(force=True)
     assert said == ["`x` is not removed; its runs may have been stopped"]

@@ -12,10 +12,10 @@ import pytest
 
 import persons
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import reaper, work
-from atoll.engine.leases import workspace_plan
+from atoll.engine.capsule import reaper
 from atoll.engine.projects import open_project
-from atoll.host.intake import large
+from atoll.engine.state.leases import workspace_plan
+from atoll.host.intake import lfs_objects
 from atoll.model.errors import StateError
 
 FILTER = """\
@@ -100,7 +100,7 @@ def test_objects_go_where_the_owner_keeps_them(project, owner, git):
     capsule = project.new("x")
     sh(capsule, COMMIT)
     sh(capsule, "seq 100 > c.bin")
-    work.commit(capsule, "c")
+    capsule.commit("c")
     assert stored(owner / ".git/media", SECOND).is_file()
     content = "".join(f"{number}\n" for number in range(1, 101)).encode()
     assert stored(owner / ".git/media", content).read_bytes() == content
@@ -139,7 +139,7 @@ def test_tracking_another_kind_of_file_inside(project, owner, git):
        "git commit -qm psd")  # fmt: skip
     assert not capsule.work().uncommitted
     sh(capsule, "seq 4000 > m.psd; seq 3000 > m.txt")
-    work.commit(capsule, "more")
+    capsule.commit("more")
     sizes = git("ls-tree", "--long", "atoll/x", "n.psd", "m.psd", "m.txt", cwd=owner).split("\n")
     assert [int(line.split()[3]) < 200 for line in sizes if line] == [True, False, True]
     assert sh(capsule, "git status --short") == ""
@@ -302,11 +302,11 @@ git commit -qm wrong
 def test_wrong_objects_are_hashed_once_and_holes_are_not(project, owner, monkeypatch):
     hashed = []
 
-    def pieces(file, read=large.pieces):
+    def pieces(file, read=lfs_objects.pieces):
         hashed.append(os.fstat(file.fileno()).st_size)
         return read(file)
 
-    monkeypatch.setattr(large, "pieces", pieces)
+    monkeypatch.setattr(lfs_objects, "pieces", pieces)
     capsule = project.new("x")
     sh(capsule, WRONG)
     for _ in range(2):
@@ -348,7 +348,7 @@ def test_a_capsule_does_not_make_the_host_ask_a_server(project, owner, git):
             server.accept()
 
 
-@persons.as_both
+@persons.as_user
 def test_a_round_trip_as_root_and_as_a_user(person):
     with (person.place / "gitconfig").open("a", encoding="utf-8") as config:
         config.write(FILTER)

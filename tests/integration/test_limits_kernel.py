@@ -16,16 +16,18 @@ import time
 import traceback
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
 import atoll
-from atoll.host import cgroups, hierarchies, kernel
-from atoll.host.cgroups import Places, find_places, make_group, sweep
-from atoll.keeper import tree
+from atoll.host import cgroups, kernel
+from atoll.host.cgroups import CgroupParents, find_cgroup_parents, make_group, sweep
+from atoll.keeper import process_tree
 from atoll.keeper.groups import Group
-from atoll.keeper.process_limits import rlimits
+from atoll.keeper.rlimits import rlimits
+from atoll.model.enclosure import Limits
+from cgroup_counters import counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,12 +106,6 @@ while time.monotonic() < end:
 """
 
 
-class Limits(NamedTuple):
-    memory_bytes: int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-
-
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
     """Stands in for `atoll`, too: other people's capsules may live on this machine."""
@@ -133,7 +129,7 @@ def nothing_left(token: str) -> Iterator[None]:
 
 def ours(token: str) -> list[str]:
     """All directories with the token, the deepest first."""
-    mounts = {found.mount for found in hierarchies.load_hierarchies()}
+    mounts = {found.mount for found in cgroups.load_hierarchies()}
     trees = (path for mount in mounts for path, _, _ in os.walk(mount))
     return sorted((path for path in trees if token in path), reverse=True)
 
@@ -155,12 +151,12 @@ def absent(reason: str) -> None:
 
 
 @pytest.fixture
-def need(token: str) -> Callable[..., Places]:
+def need(token: str) -> Callable[..., CgroupParents]:
     """`need("memory")`: the places of this host, which must have these; `v1_only` hides others."""
 
-    def require(*uses: str, v1_only: bool = False) -> Places:
-        trees = hierarchies.load_hierarchies()
-        found = find_places([each for each in trees if not (v1_only and each.is_unified)])
+    def require(*uses: str, v1_only: bool = False) -> CgroupParents:
+        trees = cgroups.load_hierarchies()
+        found = find_cgroup_parents([each for each in trees if not (v1_only and each.is_unified)])
         for use in uses:
             if use not in found.parents:
                 absent(f"needs a group for `{use}`: {found.missing[use]}")
@@ -177,7 +173,7 @@ def v1_mounts() -> dict[str, str]:
     found = {
         use: each.mount
         for use in V1_USES
-        for each in hierarchies.load_hierarchies()
+        for each in cgroups.load_hierarchies()
         if use in each.controllers
     }
     if len(found) < len(V1_USES):
@@ -186,9 +182,9 @@ def v1_mounts() -> dict[str, str]:
 
 
 @pytest.fixture
-def make(token: str, need: Callable[..., Places]) -> Iterator[Callable[..., Group]]:
+def make(token: str, need: Callable[..., CgroupParents]) -> Iterator[Callable[..., Group]]:
     """`make(Limits(pids=5), "pids")`: a group on this host; ended and removed at the end."""
-    made: list[tuple[Places, Group]] = []
+    made: list[tuple[CgroupParents, Group]] = []
 
     def build(
         limits: Limits,
@@ -199,7 +195,7 @@ def make(token: str, need: Callable[..., Places]) -> Iterator[Callable[..., Grou
     ) -> Group:
         places = need(*uses, v1_only=v1_only)
         if only:
-            places = Places({use: places.parents[use] for use in only}, {})
+            places = CgroupParents({use: places.parents[use] for use in only}, {})
         found = make_group(places, f"{token}-{name or len(made)}", limits)
         made.append((places, Group(found.directories)))
         assert found.unmet == {}
@@ -277,7 +273,7 @@ def as_user(uid: int, function: Callable[[], None]) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    process = tree.find_process(pid)
+    process = process_tree.find_process(pid)
     return process is None or process.is_dead
 
 
@@ -285,7 +281,7 @@ def end(group: Group, process: subprocess.Popen[str]) -> None:
     """Kills all, and waits until the dead are reaped: as long as they are not, they count."""
     assert group.kill()
     process.wait(30)
-    assert poll(lambda: group.usage().pids == 0)
+    assert poll(lambda: counters(group).pids == 0)
 
 
 def poll(is_so: Callable[[], bool], timeout_s: float = 20) -> bool:
@@ -302,31 +298,31 @@ def test_memory(make, start):
     group = make(Limits(memory_bytes=64 * MEGABYTE), "memory")
     fits = start(group, EATS, 20)
     assert fits.communicate(timeout=60)[0] == "full\n"
-    assert group.events().oom_kills == 0
+    assert group.oom_kills() == 0
     greedy = start(group, EATS, 200)
     assert greedy.communicate(timeout=60)[0] == ""
     assert greedy.returncode == -signal.SIGKILL
-    assert group.events().oom_kills >= 1
-    assert 20 * MEGABYTE < group.usage().memory_peak_bytes <= 64 * MEGABYTE
+    assert group.oom_kills() >= 1
+    assert 20 * MEGABYTE < counters(group).memory_peak_bytes <= 64 * MEGABYTE
 
 
 def test_memory_without_a_limit_is_counted(make, start):
     group = make(Limits(), "memory")
     assert start(group, EATS, 200).communicate(timeout=60)[0] == "full\n"
-    assert group.usage().memory_peak_bytes > 200 * MEGABYTE
-    assert group.events().oom_kills == 0
+    assert counters(group).memory_peak_bytes > 200 * MEGABYTE
+    assert group.oom_kills() == 0
 
 
 def test_pids(make, start):
     group = make(Limits(pids=8), "pids")
     modest = start(group, FORKS, 5)
     assert modest.stdout.readline() == "5\n"
-    assert (group.usage().pids, group.events().refused_forks) == (6, 0)
+    assert (counters(group).pids, counters(group).refused_forks) == (6, 0)
     end(group, modest)
     assert start(group, FORKS, 100).stdout.readline() == "7 then refused\n"
-    assert group.usage().pids == 8
+    assert counters(group).pids == 8
     assert len(group.pids()) == 8
-    assert group.events().refused_forks >= 1
+    assert counters(group).refused_forks >= 1
 
 
 def test_cpu(make, start):
@@ -337,7 +333,7 @@ def test_cpu(make, start):
     directory = group._by_use["cpu"]
     with open(f"{directory}/cpu.stat", encoding="ascii") as stream:
         assert dict(line.split() for line in stream)["nr_throttled"] != "0"
-    counted_s = group.usage().cpu_s
+    counted_s = counters(group).cpu_s
     assert counted_s is None or 0.5 * used_s < counted_s < 2 * used_s + 0.5
 
 
@@ -523,7 +519,7 @@ def test_groups_are_made_while_others_remove_the_parent(need, token):
 
 
 def test_probe_leaves_nothing(token):
-    assert find_places().parents or os.geteuid() != 0
+    assert find_cgroup_parents().parents or os.geteuid() != 0
     assert ours(token) == []
 
 
@@ -532,7 +528,7 @@ def test_ordinary_user_gets_nothing_and_is_told_why():
         absent("needs root, to be a user without a session")
 
     def look():
-        found = find_places()
+        found = find_cgroup_parents()
         assert found.parents == {}
         for use in ("unified", *V1_USES):
             assert "denied" in found.missing[use] or "mounted" in found.missing[use]
@@ -600,7 +596,7 @@ def test_delegated_part_of_version_1(v1_mounts, token, is_inside):
         handed_over(directory, uid)
 
     def life():
-        found = find_places()
+        found = find_cgroup_parents()
         assert found.parents == expected
         assert "denied" in found.missing["unified"]
         made = make_group(found, f"{token}-0", Limits(64 * MEGABYTE, 1.0, 4))
@@ -608,9 +604,9 @@ def test_delegated_part_of_version_1(v1_mounts, token, is_inside):
         group = Group(made.directories)
         pid, said = fork_in(group, 20)
         assert said == "1 2 3 Resource temporarily unavailable"
-        assert group.events().refused_forks >= 1
+        assert counters(group).refused_forks >= 1
         assert len(group.pids()) == 4
-        assert group.usage().memory_bytes > 0
+        assert counters(group).memory_bytes > 0
         assert group.freeze()
         assert sweep(found, token, lambda _: False) == ([f"{token}-0"], {})
         assert os.waitpid(pid, 0)[1] == signal.SIGKILL
@@ -629,7 +625,7 @@ def test_delegated_part_of_version_2_without_controllers(need, token):
     handed_over(given, uid)
 
     def life():
-        found = find_places()
+        found = find_cgroup_parents()
         assert found.parents["unified"] == f"{given}/{token}"
         group = Group(make_group(found, f"{token}-0", Limits()).directories)
         pid, said = fork_in(group, 2)
@@ -666,13 +662,13 @@ def test_number_of_processes_in_a_user_namespace():
 
     def fork_on():
         kernel.unshare(kernel.CLONE_NEWUSER)
-        for kind, value in rlimits({"pids": 5}, memory_is_held=True, in_user_namespace=True):
+        for kind, value in rlimits(Limits(pids=5), memory_is_held=True, in_user_namespace=True):
             resource.setrlimit(kind, (value, value))
         pid, said = fork_in(Group({}), 20)
         born, _, reason = said.partition(" Resource")
         assert reason == " temporarily unavailable"
         assert 2 <= len(born.split()) <= 4
-        for process in tree.processes_under(pid):
+        for process in process_tree.processes_under(pid):
             os.kill(process.pid, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
 

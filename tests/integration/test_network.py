@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 CURL = "curl -sS -m 20"
 REFUSED = 7
@@ -57,7 +57,7 @@ def daemon_pid(person) -> int:
     return person.answer("daemon", "status")["pid"]
 
 
-@as_both
+@as_user
 def test_capsules_have_a_localhost_each(person):
     serve = "echo $0 > who; exec python3 -m http.server 3000 --bind 127.0.0.1"
     for name in ("x", "y"):
@@ -70,7 +70,7 @@ def test_capsules_have_a_localhost_each(person):
         person.sh(name, "python3 -c 'import socket; socket.create_server((\"\", 80))'")
 
 
-@as_both
+@as_user
 def test_what_is_not_allowed_is_refused_and_written_down(online):
     online.atoll("new", "x")
     told = online.sh("x", f"{CURL} http://not-allowed.example/secret?token=1")
@@ -88,7 +88,7 @@ def test_what_is_not_allowed_is_refused_and_written_down(online):
     assert "token" not in attempts
 
 
-@as_both
+@as_user
 def test_port_of_the_host_is_granted_live_and_taken_back(online):
     with service() as port:
         online.atoll("new", "x")
@@ -101,7 +101,7 @@ def test_port_of_the_host_is_granted_live_and_taken_back(online):
         online.sh("x", f"! {ask}")
 
 
-@as_both
+@as_user
 def test_daemon_that_is_killed(online, wait_for):
     """Its worker comes back by itself, runs go on, and in between nothing gets out."""
     with service() as port:
@@ -128,7 +128,7 @@ def test_daemon_that_is_killed(online, wait_for):
         assert run["argv"] == ["sleep", "600"]
 
 
-@as_both
+@as_user
 def test_run_may_have_no_network_at_all(online):
     with service() as port:
         online.atoll("new", "x")
@@ -141,7 +141,7 @@ def test_run_may_have_no_network_at_all(online):
     assert refused.returncode == 2
 
 
-@as_both
+@as_user
 def test_set_up_may_have_a_wider_network(online):
     """And only the set-up: the runs have what the capsule was made with."""
     with service() as port:
@@ -164,7 +164,7 @@ def test_without_a_daemon_nothing_gets_out(person):
     assert done.returncode == REFUSED, done
 
 
-@as_both
+@as_user
 def test_nobody_else_reaches_the_daemon(online):
     online.atoll("new", "x")
     online.sh("x", "true")

@@ -276,6 +276,8 @@ def test_ignored_files_are_no_work(place):
     (place.workspace() / "build").mkdir()
     (place.workspace() / "build" / "out.o").write_text("made\n")
     place.atoll("rm", "x")
+    assert (place.names(), place.points()) == ([], [])
+    assert find_leftovers(place.home, place.repo) == []
 
 
 def test_commits_on_a_branch_that_stays_are_safe(place):
@@ -297,6 +299,9 @@ def test_commits_below_a_detached_owner_are_safe(place):
     commit = place.commit("done.txt", cwd=place.workspace())
     place.git("checkout", "--quiet", "--detach", commit)
     place.atoll("rm", "x")
+    assert (place.names(), place.points()) == ([], [])
+    assert place.git("rev-parse", "HEAD").strip() == commit
+    assert (place.repo / "done.txt").exists()
 
 
 def test_keep_branch(place):
@@ -423,7 +428,7 @@ def test_recover_twice_under_two_names(place):
     place.atoll("rm", "x", "--force")
     place.atoll("recover", "x")
     refused = place.atoll("recover", "x", code=4).stderr
-    assert "there is a capsule `x` already" in refused
+    assert "the capsule `x` already exists" in refused
     place.atoll("recover", "x", "--as", "second")
     assert place.snapshot() == place.snapshot("second") == before
     assert sorted(place.names()) == ["second", "x"]

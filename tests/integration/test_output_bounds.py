@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from atoll.engine.captured import LIMIT_BYTES, TEXT_LIMIT_BYTES
 from atoll.engine.projects import open_project
+from atoll.engine.run.captured_output import LIMIT_BYTES, TEXT_LIMIT_BYTES
 
 MUCH = TEXT_LIMIT_BYTES + (1 << 20)
 

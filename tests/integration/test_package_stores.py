@@ -18,7 +18,7 @@ import pytest
 import persons
 from atoll.keeper import calls
 from atoll.model.package_stores import PACKAGE_STORES
-from persons import MS_PRIVATE, MS_REC, as_both
+from persons import MS_PRIVATE, MS_REC, as_user
 
 SECRET = "only-for-the-owner"
 CREDENTIALS = (
@@ -64,7 +64,7 @@ def each_store(script):
     return f"for place in {places}; do cd $place; {script}; done"
 
 
-@as_both
+@as_user
 def test_a_store_is_copied_on_write(person):
     home = fill_stores(person)
     before = contents(home)
@@ -83,7 +83,7 @@ def test_a_store_is_copied_on_write(person):
     assert listed == ".: d held later three held: n\n" * count
 
 
-@as_both
+@as_user
 def test_changes_follow_snapshots_forks_and_rollbacks(person):
     fill_stores(person)
     person.atoll("new", "x")
@@ -98,7 +98,7 @@ def test_changes_follow_snapshots_forks_and_rollbacks(person):
         assert person.sh(name, each_store("echo $(cat mine; ls held)")) == f"{said}\n" * count
 
 
-@as_both
+@as_user
 def test_no_credential_comes_in_with_a_store(person):
     home = fill_stores(person)
     person.write(dict.fromkeys(CREDENTIALS, SECRET), root=home)
@@ -124,7 +124,7 @@ APPEARS_LATER = (
 """In each store that hides something, with and without the directories above it."""
 
 
-@as_both
+@as_user
 def test_what_appears_while_a_view_is_open_stays_hidden(person):
     home = fill_stores(person)
     person.write({"v10/files/one": ""}, root=home / ".local/share/pnpm/store")
@@ -151,7 +151,7 @@ def test_each_store_that_hides_something_is_tried():
     assert hiding - tried <= later
 
 
-@as_both
+@as_user
 def test_a_lock_inside_is_not_the_owners(person):
     home = fill_stores(person)
     person.write({".lock": ""}, root=home / ".cache/uv")
@@ -167,7 +167,7 @@ def test_a_lock_inside_is_not_the_owners(person):
         holding.communicate(timeout=60)
 
 
-@as_both
+@as_user
 def test_what_is_written_counts_towards_the_disk_limit(person):
     fill_stores(person)
     person.atoll("new", "x", "--limit", "disk=20M")
@@ -176,7 +176,7 @@ def test_what_is_written_counts_towards_the_disk_limit(person):
     assert person.outcome("x")["reason"] == "disk"
 
 
-@as_both
+@as_user
 def test_a_store_of_its_own_is_not_covered(person):
     """From before the owner had one, or from before Atoll shared any."""
     person.atoll("new", "x")
@@ -186,7 +186,7 @@ def test_a_store_of_its_own_is_not_covered(person):
     assert person.sh("x", "cat ~/.npm/_cacache/*; cat ~/.cache/pip/held/one") == "mine\nhost\n"
 
 
-@as_both
+@as_user
 def test_a_store_that_is_gone_leaves_the_changes(person):
     home = fill_stores(person)
     person.atoll("new", "x")
@@ -196,7 +196,7 @@ def test_a_store_that_is_gone_leaves_the_changes(person):
     assert person.sh("x", "cat ~/.m2/repository/mine; ls ~/.m2/repository") == "mine\nmine\n"
 
 
-@as_both
+@as_user
 def test_elsewhere_by_variables(person):
     data = person.place / "data"
     stores = ("uv", "cargo/registry/cache", "cache/pip", "pnpm/store")
@@ -216,7 +216,7 @@ def test_elsewhere_by_variables(person):
 
 
 @pytest.mark.parametrize("has_store", [False, True], ids=["without a store", "with a store"])
-@as_both
+@as_user
 def test_the_directory_of_pnpm_on_path(person, has_store):
     """As its installer sets it up: it was shown read-only, and with it the store."""
     share = person.place / "owner/.local/share/pnpm"
@@ -306,7 +306,7 @@ def registry():
     server.server_close()
 
 
-@as_both
+@as_user
 def test_npm_installs_offline_from_the_owners_cache(person, registry):
     persons.require("npm")
     project = {"name": "p", "version": "1.0.0", "dependencies": {}}
@@ -325,7 +325,7 @@ def test_npm_installs_offline_from_the_owners_cache(person, registry):
     assert contents(cache) == before
 
 
-@as_both
+@as_user
 def test_ccache_hits_what_the_owner_has_compiled(person):
     persons.require("ccache")
     persons.require("gcc")

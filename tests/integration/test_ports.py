@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from atoll.engine import ports as engine_ports
+from atoll.engine.network import ports as engine_ports
 from atoll.testing.faults import processes_of
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import pytest
 
 from atoll.host import git as host_git
 from atoll.host import process, programs
-from atoll.host.intake.objects import Imported, import_objects
-from atoll.host.transfer import Brought, Limits
+from atoll.host.intake.commit_import import Imported, import_objects
+from atoll.host.intake.transfer import ImportSize, TransferLimits
 from atoll.model.errors import DriverError, StateError
 from readers import DirectoryReader
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ZERO = "0" * 40
 TESTS = str(Path(__file__).parents[1])
-NOTHING = Brought(objects=0, size_bytes=0)
+NOTHING = ImportSize(objects=0, size_bytes=0)
 
 
 class Pair:
@@ -90,9 +90,9 @@ class Pair:
             "commit", "\n".join([*lines, f"author {who}", f"committer {who}", "", "x"]).encode()
         )
 
-    def bring(self, *tips: str, known: tuple[str, ...] | None = None, **options: Any) -> Brought:
+    def bring(self, *tips: str, known: tuple[str, ...] | None = None, **options: Any) -> ImportSize:
         imported = self.imported(*tips, known=known, **options)
-        return Brought(imported.objects, imported.size_bytes)
+        return ImportSize(imported.objects, imported.size_bytes)
 
     def imported(
         self, *tips: str, known: tuple[str, ...] | None = None, **options: Any
@@ -222,8 +222,8 @@ def refused(pair):
         assert text.isprintable()
         assert len(text) < 1500
         if error is StateError:
-            assert text.endswith("; nothing was taken")
-            assert caught.value.hint
+            assert text.endswith("; nothing was imported")
+            assert caught.value.hint  # type: ignore[attr-defined]
         return text
 
     return check
@@ -890,21 +890,21 @@ def test_thin_pack_on_an_object_that_the_owner_lacks(pair, refused):
 def test_size_limit(pair, refused):
     (pair.inner / "big").write_bytes(os.urandom(100_000))
     tip = pair.commit()
-    refused("is larger than 64K", tip, limits=Limits(size_bytes=64 << 10))
-    assert pair.bring(tip, limits=Limits(size_bytes=128 << 10)).size_bytes > 100_000
+    refused("is larger than 64K", tip, limits=TransferLimits(size_bytes=64 << 10))
+    assert pair.bring(tip, limits=TransferLimits(size_bytes=128 << 10)).size_bytes > 100_000
 
 
 def test_object_limit(pair, refused):
     tip = pair.commits(10)
-    refused("has more than 1 objects", tip, limits=Limits(objects=1))
+    refused("has more than 1 objects", tip, limits=TransferLimits(objects=1))
     count = len(pair.objects_below(tip) - pair.objects_below(pair.base))
-    refused(f"has more than {count - 1} objects", tip, limits=Limits(objects=count - 1))
-    assert pair.bring(tip, limits=Limits(objects=count)).objects == count
+    refused(f"has more than {count - 1} objects", tip, limits=TransferLimits(objects=count - 1))
+    assert pair.bring(tip, limits=TransferLimits(objects=count)).objects == count
 
 
 @pytest.mark.parametrize("count", [1, 200])
 def test_time_limit(pair, refused, count):
-    refused("took longer than 1ms", pair.commits(count), limits=Limits(seconds=0.001))
+    refused("took longer than 1ms", pair.commits(count), limits=TransferLimits(seconds=0.001))
 
 
 def test_loose_objects_that_unfold(pair, refused):
@@ -912,8 +912,8 @@ def test_loose_objects_that_unfold(pair, refused):
     tip = pair.put_commit(
         pair.put("tree", entry("100644", "zeros", pair.put("blob", bytes(32 << 20)))), pair.base
     )
-    refused("is larger than 2M", tip, limits=Limits(size_bytes=2 << 20))
-    assert pair.bring(tip, limits=Limits(size_bytes=5 << 20)).size_bytes < 1 << 20
+    refused("is larger than 2M", tip, limits=TransferLimits(size_bytes=2 << 20))
+    assert pair.bring(tip, limits=TransferLimits(size_bytes=5 << 20)).size_bytes < 1 << 20
     pair.check()
 
 
@@ -923,10 +923,10 @@ def test_pack_over_the_limit_matters_only_when_it_is_needed(pair, refused):
     pair.lose(*pair.new(tip))
     pair.put_pack(data)
     pair.put_pack(data + bytes(1 << 20), "pack-2.pack")
-    assert pair.bring(tip, limits=Limits(size_bytes=1 << 19)).objects == 3
+    assert pair.bring(tip, limits=TransferLimits(size_bytes=1 << 19)).objects == 3
     other = pair.commit(b_txt="two\n")
     pair.lose(other)
-    refused("is larger than 512K", other, limits=Limits(size_bytes=1 << 19))
+    refused("is larger than 512K", other, limits=TransferLimits(size_bytes=1 << 19))
 
 
 def variable(number: int) -> bytes:
@@ -962,7 +962,7 @@ def test_delta_that_unfolds(pair, refused):
     began = time.monotonic()
     pair.lose(tip)
     pair.put_pack(data)
-    refused("is not in it", tip, limits=Limits(memory_bytes=512 << 20))
+    refused("is not in it", tip, limits=TransferLimits(memory_bytes=512 << 20))
     assert time.monotonic() - began < 30
 
 
@@ -1091,8 +1091,9 @@ def test_four_at_a_time(repo, pair_of):
 KILLED_CHILD = """
 import os, signal, sys
 from pathlib import Path
-from atoll.host import process, transfer
-from atoll.host.intake import loose, objects
+from atoll.host import process
+from atoll.host.intake import transfer
+from atoll.host.intake import commit_import, loose_objects
 from readers import DirectoryReader
 
 kind, number, repository, tip, base, inner = sys.argv[1:]
@@ -1114,11 +1115,11 @@ if kind == "command":
     process.on_command = trap
 elif kind == "chunk":
     transfer.Incoming.take = trapping(transfer.Incoming.take)
-    loose.PackWriter._write = trapping(loose.PackWriter._write)
+    loose_objects.PackWriter._write = trapping(loose_objects.PackWriter._write)
 elif kind == "disk":
     for name in ("mkdir", "rename", "fsync", "unlink", "rmdir"):
         setattr(os, name, trapping(getattr(os, name)))
-objects.import_objects(DirectoryReader(Path(inner)), repository, [tip], known=[base])
+commit_import.import_objects(DirectoryReader(Path(inner)), repository, [tip], known=[base])
 """
 
 
@@ -1284,4 +1285,4 @@ def test_disk_that_takes_no_more(pair, refused, size_bytes, message):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     pair.check()
-    assert pair.bring(tip, limits=Limits(seconds=None)).objects == 3
+    assert pair.bring(tip, limits=TransferLimits(seconds=None)).objects == 3

@@ -15,7 +15,6 @@ from atoll.host import git as host_git
 from atoll.host import process, ref_files
 from atoll.model.errors import DriverError
 
-MOST_PROGRAMS = 8
 COMMIT = "git -c user.name=a -c user.email=a@b commit --quiet --message y"
 
 
@@ -42,20 +41,24 @@ def programs(trace) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize(
-    ("work", "flags", "code"),
+    ("level", "work", "flags", "code", "most"),
     [
-        ("echo new >new; echo x >x.log", ["--force"], 0),
-        ("echo changed >app.py; rm gone", ["--force"], 0),
-        ("echo changed >app.py; git add app.py; echo more >>app.py", ["--force"], 0),
-        (f"echo changed >app.py; git add app.py; {COMMIT}; echo more >>app.py", ["--force"], 0),
-        ("git status; echo x >x.log", [], 0),
-        ("echo new >new", [], 4),
+        ("clone", "echo new >new; echo x >x.log", ["--force"], 0, 8),
+        ("clone", "echo changed >app.py; rm gone", ["--force"], 0, 7),
+        ("clone", "echo changed >app.py; git add app.py; echo more >>app.py", ["--force"], 0, 8),
+        ("clone", f"echo changed >app.py; git add app.py; {COMMIT}; echo more >>app.py",
+         ["--force"], 0, 8),
+        ("clone", "git status; echo x >x.log", [], 0, 6),
+        ("clone", "echo new >new", [], 4, 4),
+        ("worktree", "git status", [], 0, 6),
+        ("worktree", "echo changed >app.py", ["--force"], 0, 8),
     ],
-    ids=["untracked", "modified", "staged", "committed", "nothing", "refused"],
-)
-def test_removal_starts_few_programs(owned, tmp_path, work, flags, code):
+    ids=["untracked", "modified", "staged", "committed", "nothing", "refused",
+         "worktree", "worktree-modified"],
+)  # fmt: skip
+def test_removal_starts_few_programs(owned, tmp_path, level, work, flags, code, most):
     trace = tmp_path / "trace"
-    assert owned("new", "x", "--level", "clone").returncode == 0
+    assert owned("new", "x", "--level", level).returncode == 0
     assert owned("run", "x", "--", "sh", "-c", work).returncode == 0
     done = owned("rm", *flags, "x", trace=trace)
     if "ptrace" in done.stderr:
@@ -64,7 +67,30 @@ def test_removal_starts_few_programs(owned, tmp_path, work, flags, code):
     if code == 4:
         assert owned("rm", "--force", "x").returncode == 0
     assert done.returncode == code, done.stderr
-    assert len(started) <= MOST_PROGRAMS, "\n".join(started)
+    assert len(started) <= most, "\n".join(started)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_removal_of_several_looks_at_each_once(owned, tmp_path):
+    trace = tmp_path / "trace"
+    for name in ("x", "y"):
+        assert owned("new", name, "--level", "clone").returncode == 0
+        assert owned("run", name, "--", "sh", "-c", "git status; echo x >x.log").returncode == 0
+    done = owned("rm", "x", "y", trace=trace)
+    if "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    asked = [line for line in programs(trace) if "check-ignore" in line]
+    assert len(asked) == 2, "\n".join(asked)
+
+
+def test_removal_of_several_is_all_or_none(owned):
+    for name in ("x", "y"):
+        assert owned("new", name, "--level", "clone").returncode == 0
+    assert owned("run", "y", "--", "sh", "-c", "echo new >new").returncode == 0
+    assert owned("rm", "x", "y").returncode == 4
+    assert owned("ls", "--json").stdout.count('"name"') == 2
+    assert owned("rm", "x", "y", "--force").returncode == 0
 
 
 def test_recovery_point_is_whole_and_sound(owned, repo, git):

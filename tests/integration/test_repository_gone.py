@@ -183,7 +183,7 @@ def test_git_lfs_files_come_back_with_their_content(lost, large, atoll, atoll_ho
     oid = hashlib.sha256(b"old\0" * 999).hexdigest()
     (standin / "lfs/objects" / oid[:2] / oid[2:4] / oid).unlink()
     said = atoll("recover", "y", cwd=lost).stderr
-    assert "is of another project, whose repository is gone" in said
+    assert "belongs to a project whose repository was deleted" in said
     assert "`old.bin`: Git LFS pointers whose objects" in said
     assert atoll("run", "y", "--", "tail", "-n1", "v.bin", cwd=lost).stdout == "8\n"
     atoll("recover", "--gone", "y", "--drop", cwd=lost)

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
-from persons import as_both
+from persons import as_user
 
 STEALS = """
 import itertools, socket
@@ -78,7 +78,7 @@ def probe(person) -> str:
     return person.atoll("run", "x", "--", "python3", "-c", script(PROBES, ports)).stdout.strip()
 
 
-@as_both
+@as_user
 def test_ports_without_a_daemon_are_refused_and_cannot_be_taken(person):
     person.atoll("new", "x")
     assert probe(person) == str([REFUSED] * 4)
@@ -87,7 +87,7 @@ def test_ports_without_a_daemon_are_refused_and_cannot_be_taken(person):
     assert "0.0.0.0" in steal(person, [(1, 62_999), (2, 62_999)])
 
 
-@as_both
+@as_user
 def test_ports_of_a_daemon_cannot_be_taken_before_and_after_it_is_killed(person, wait_for):
     person.wants_daemon()
     person.atoll("new", "x")

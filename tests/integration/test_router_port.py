@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from atoll.host.listening import family_of
-from persons import as_both, require
+from atoll.host.listening_sockets import family_of
+from persons import as_user, require
 from worlds import free_port
 
 NOBODY = 65_534
@@ -59,7 +59,7 @@ def url(person, port=None):
     return f"http://web.one--repo.localhost:{port or person.env['ATOLL_ROUTER_PORT']}"
 
 
-@as_both
+@as_user
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
 def test_no_url_and_no_profile_while_a_stranger_has_the_port(person, address):
     with socket.socket(family_of(address)) as probe:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.testing.conformance.bench import survey
-from persons import as_both, require
+from persons import as_user, require
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def said_by(person, *argv, options=(), code=126):
 # Commands.
 
 
-@as_both
+@as_user
 def test_commands_that_cannot_be_started(capsule):
     capsule.sh("x", "echo text > plain; mkdir dir; printf '#!/nowhere/sh\\n' > lost; chmod +x lost")
     assert "`no-such-command`: command not found" in said_by(capsule, "no-such-command", code=127)
@@ -66,7 +66,7 @@ def test_very_many_arguments(capsule):
     assert inside.stdout == shown
 
 
-@as_both
+@as_user
 def test_large_environment(person):
     variables = {f"V{number}": "v" * 10_000 for number in range(100)}
     text = "".join(f'{name} = "{value}"\n' for name, value in variables.items())
@@ -91,14 +91,14 @@ def test_environment_that_is_too_large(person):
     assert (refused.returncode, "`capsule.env.HUGE`: is too long" in refused.stderr) == (2, True)
 
 
-@as_both
+@as_user
 def test_binary_output_passes_untouched(capsule):
     script = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 4096)"
     done = capsule.atoll("run", "x", "--", "python3", "-c", script, text=False)
     assert done.stdout == bytes(range(256)) * 4096
 
 
-@as_both
+@as_user
 def test_command_that_closes_its_output_and_lingers(capsule, wait_for):
     capsule.atoll("run", "-d", "x", "--", "sh", "-c", "exec <&- >&- 2>&-; sleep 600")
     wait_for(lambda: "sleep" in str(capsule.answer("ps", "x")), what="the command")
@@ -113,7 +113,7 @@ def test_command_that_closes_its_output_and_lingers(capsule, wait_for):
 # Places.
 
 
-@as_both
+@as_user
 def test_places_that_are_gone(capsule):
     before = survey(capsule.repo)
     # Its parent is the capsule's own to write: other capsules must not follow it anywhere.
@@ -127,7 +127,7 @@ def test_places_that_are_gone(capsule):
     assert survey(capsule.repo) == before
 
 
-@as_both
+@as_user
 def test_links_planted_where_the_room_is_furnished(person):
     """HOME lies in a directory that is the capsule's own to fill, and is furnished anew."""
     person.write({".local/bin/tool": "#!/bin/sh\necho tool\n"}, root=person.place / "owner")
@@ -148,14 +148,16 @@ def test_links_planted_where_the_room_is_furnished(person):
 def end_view(person):
     """As if nobody had used the capsule for a while: the next run furnishes its room anew."""
     [directory] = person.home.glob("projects/*/x")
-    ask = "import sys; from atoll.host import views; print(views.ask(sys.argv[1], {'end': True}))"
+    ask = (
+        "import sys; from atoll.host.view_client import ask; print(ask(sys.argv[1], {'end': True}))"
+    )
     assert "'runs': 0" in person.run(sys.executable, "-c", ask, directory).stdout
 
 
 # Stops.
 
 
-@as_both
+@as_user
 def test_run_that_is_stopped_while_it_starts(capsule, wait_for):
     for number in range(1, 6):
         started = capsule.popen("run", "x", "--", "sleep", "600")
@@ -181,7 +183,7 @@ def test_two_who_stop_one_run(capsule, wait_for):
         _, complaint = process.communicate(timeout=60)
         assert process.returncode == 0, complaint
     assert capsule.outcome("x")["reason"] == "stopped"
-    assert "nothing runs" in capsule.atoll("stop", "x").stderr
+    assert "no active runs" in capsule.atoll("stop", "x").stderr
 
 
 # Pauses.
@@ -195,7 +197,7 @@ def count(person):
     return [path.read_text() for path in found]
 
 
-@as_both
+@as_user
 def test_pause_and_resume(capsule, wait_for):
     capsule.atoll("run", "-d", "x", "--", "sh", "-c", COUNTS)
     wait_for(lambda: count(capsule), timeout_s=60, what="a count")
@@ -223,7 +225,7 @@ def states(person):
 
 
 @pytest.mark.parametrize("how", ["stop", "rm"])
-@as_both
+@as_user
 def test_end_of_a_paused_one(capsule, wait_for, how):
     capsule.atoll("run", "-d", "x", "--", "sh", "-c", COUNTS)
     wait_for(lambda: count(capsule), timeout_s=60, what="a count")
@@ -243,7 +245,7 @@ def test_end_of_a_paused_one(capsule, wait_for, how):
 # One agent per module.
 
 
-@as_both
+@as_user
 def test_only_what_was_named_can_be_written(person):
     outside = person.place / "owner"
     person.write({"src/pay/a.py": "a\n", "src/pay/deep/b.py": "b\n", "src/other/c.py": "c\n"})
@@ -293,7 +295,7 @@ exit 0
 """
 
 
-@as_both
+@as_user
 def test_a_narrowed_run_cannot_write_a_repository(person):
     person.write({"docs/a.md": "a\n"})
     person.git("add", "-A")
@@ -317,7 +319,7 @@ def test_a_narrowed_run_cannot_write_a_repository(person):
     assert done.stdout.split() == [*all_of_it, "parent"]
 
 
-@as_both
+@as_user
 def test_a_repository_elsewhere_is_not_narrowed(person):
     person.write({"docs/a.md": "a\n"})
     person.git("add", "-A")

@@ -287,10 +287,10 @@ def test_what_holds_each_limit_is_told_truly(person):
     groups = person.groups()
     limits = person.answer("show", "x")["limits"]
     doctor = next(f for f in person.answer("doctor") if f["name"] == "limits")["detail"]
-    _, *parts = re.split(r"(?:^|; )(enforced|watched|not held): ", doctor)
+    _, *parts = re.split(r"(?:^|; )(enforced|watched|not enforced): ", doctor)
     told = dict(zip(parts[::2], parts[1::2], strict=True))
     for name, file, otherwise in (
-        ("memory_bytes", "memory.*", "watched"), ("cpus", "cpu.*", "not held"),
+        ("memory_bytes", "memory.*", "watched"), ("cpus", "cpu.*", "not enforced"),
         ("pids", "pids.max", "watched"),
     ):  # fmt: skip
         is_limited = any(list(Path(group).glob(file)) for group in groups)
@@ -303,7 +303,7 @@ def test_what_holds_each_limit_is_told_truly(person):
         for left in limits[name]["uncounted"]:
             assert left in told[wanted]
     if not groups:
-        assert "cpus 1 (not held)" in person.atoll("show", "x").stdout
+        assert "cpus 1 (not enforced)" in person.atoll("show", "x").stdout
 
 
 @as_both

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from persons import as_both, require
+from persons import as_user, require
 from terminals import Terminal
 
 PATIENT = """
@@ -58,7 +58,7 @@ def terminal(person):
         term.close()
 
 
-@as_both
+@as_user
 def test_size_and_its_change(person, terminal):
     require("python3")
     person.atoll("new", "x")
@@ -71,7 +71,7 @@ def test_size_and_its_change(person, terminal):
     assert term.process.wait(timeout=60) == 5
 
 
-@as_both
+@as_user
 def test_ctrl_c_reaches_the_command_which_goes_on(person, terminal):
     require("python3")
     person.atoll("new", "x")
@@ -105,7 +105,7 @@ def is_in_foreground(person, command):
     return False
 
 
-@as_both
+@as_user
 def test_shell_with_job_control(person, terminal, wait_for):
     require("bash")
     person.atoll("new", "x")
@@ -130,7 +130,7 @@ def test_shell_with_job_control(person, terminal, wait_for):
     assert term.process.wait(timeout=60) == 9
 
 
-@as_both
+@as_user
 def test_full_screen_program(person, terminal):
     require("vim")
     person.atoll("new", "x")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.host import hierarchies, scopes
+from atoll.host import cgroups, scopes
 from atoll.keeper import calls
 from atoll.keeper.groups import Group
 from persons import MS_PRIVATE, MS_REC, living, ordinary_user, require, still_running
@@ -105,7 +105,7 @@ def own_hierarchies() -> list[str]:
     """Where systemd keeps its groups: version 2, and with it the named one of version 1."""
     return [
         tree.mount
-        for tree in hierarchies.load_hierarchies()
+        for tree in cgroups.load_hierarchies()
         if tree.is_unified or "name=systemd" in tree.controllers
     ]
 
@@ -121,7 +121,7 @@ def managed(wait_for):
             return
         if SYSTEMD is None:
             pytest.skip("systemd is not installed")
-        if hierarchies.find_unified() is None:
+        if cgroups.find_unified() is None:
             pytest.skip("version 2 of cgroups is not mounted")
         user = ordinary_user()
         token = f"of-{uuid.uuid4().hex[:8]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.keeper import shares
+from atoll.keeper import user_quotas
 from persons import as_both, require
 
 TAKES_INOTIFY = """
@@ -38,9 +38,9 @@ def test_inotify_instances_of_a_capsule_are_a_share(person):
     whole = int(INSTANCES.read_text())
     person.atoll("new", "x")
     taken = int(person.sh("x", f"python3 -c '{TAKES_INOTIFY}'"))
-    assert 8 <= taken <= shares.share_of(whole) < whole
+    assert 8 <= taken <= user_quotas.share_of(whole) < whole
     # Control: what is no capsule is not limited to a share.
-    assert int(person.run(sys.executable, "-c", TAKES_INOTIFY).stdout) > shares.share_of(whole)
+    assert int(person.run(sys.executable, "-c", TAKES_INOTIFY).stdout) > user_quotas.share_of(whole)
 
 
 @pytest.mark.parametrize("person", ["user"], indirect=True)
@@ -71,8 +71,8 @@ def test_pseudo_terminals_of_a_capsule_are_limited(person):
 
 
 def test_share():
-    assert shares.share_of(128) == 32
-    assert shares.share_of(20) == 16
-    assert shares.share_of(4) == 4
-    for _, value in shares.resource_limits():
+    assert user_quotas.share_of(128) == 32
+    assert user_quotas.share_of(20) == 16
+    assert user_quotas.share_of(4) == 4
+    for _, value in user_quotas.resource_limits():
         assert value > 0

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from persons import as_both
+from persons import as_user
 
 TRY = """
 import errno, fcntl, os, sys
@@ -47,7 +47,7 @@ def test_a_lease_makes_others_wait(tmp_path):
         os.close(holder)
 
 
-@as_both
+@as_user
 def test_a_capsule_takes_no_lease(person):
     """Neither on a toolchain of the owner's, nor on the history that its project's capsules share,
     nor on a file of its own that the host will read.
@@ -63,7 +63,7 @@ def test_a_capsule_takes_no_lease(person):
     assert done.stdout.splitlines() == [f"{path} EPERM" for path in tried for _ in range(2)]
 
 
-@as_both
+@as_user
 def test_the_locks_of_uv_do_not_exist_inside(person):
     share = person.place / "owner/.local/share/uv"
     for kind in ("tools", "python"):

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import persons
-from atoll.drivers.workspace.owner_modules import find_module
-from atoll.engine import work
-from atoll.engine.leases import workspace_plan
+from atoll.drivers.workspace.submodules import find_module
 from atoll.engine.projects import open_project
+from atoll.engine.state.leases import workspace_plan
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath
 
@@ -79,7 +78,7 @@ def test_commits_of_a_submodule_of_a_submodule_come_out(project, owner, git):
     with pytest.raises(StateError, match=r"2 changed submodules: `lib`, `lib/deep`$") as caught:
         capsule.remove()
     assert str(caught.value.hint).startswith('atoll commit x -m "…" (records')
-    work.commit(capsule, "nested")
+    capsule.commit("nested")
     assert capsule.remove(keep_branch=True) is None
     git("merge", "--quiet", "atoll/x", cwd=owner)
     git("submodule", "update", "--quiet", "--no-fetch", "--recursive", cwd=owner)
@@ -91,7 +90,7 @@ def test_a_commit_from_outside_records_and_brings_them(project, owner, git):
     sh(capsule, BUMP)
     with pytest.raises(StateError, match="`lib`"):
         capsule.remove()
-    work.commit(capsule, "bump")
+    capsule.commit("bump")
     recorded = git("rev-parse", "atoll/x:lib", cwd=owner).strip()
     assert git("cat-file", "-t", recorded, cwd=owner / "lib") == "commit\n"
     # Every commit of the branch, not only the last: the one before was amended away.
@@ -189,7 +188,7 @@ def test_names_of_submodules_do_not_lead_out_of_the_owners_repository(project, o
         'echo "gitdir: ../.git/modules/$n" > $p/.git; '
         "git update-index --add --cacheinfo 160000,$c,$p; done; git commit -qm evil",
     )
-    assert [text for text in warnings if "was not brought out" in text]
+    assert [text for text in warnings if "were not exported" in text]
     assert (sorted(os.listdir(modules)), sorted(os.listdir(modules / "lib"))) == before
     assert not (owner / ".git" / "modules" / "lib" / "hooks" / "evil").exists()
     assert not (owner / ".git" / "evil").exists()
@@ -250,7 +249,7 @@ def test_what_was_fetched_inside_is_no_work(project, owner, git, tmp_path):
         capsule.remove()
 
 
-@persons.as_both
+@persons.as_user
 def test_a_round_trip_as_root_and_as_a_user(person):
     library = person.make_repo({"lib.py": "pass\n"}, name="library")
     person.git(*ALLOW, "submodule", "--quiet", "add", library, "lib")

@@ -90,7 +90,7 @@ def test_attach_types_to_a_run_and_leaves_it_running(atoll, repo, terminal):
     term.type("one\n")
     term.expect("got-one")
     term.type("\x1d")
-    term.expect("left x.1 running")
+    term.expect("detached from x.1")
     assert term.process.wait(timeout=20) == 0
     again = terminal("attach", "x")
     # What was said before is shown to whoever comes later.

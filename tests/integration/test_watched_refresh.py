@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.layers import completeness, freezing, refresh
-from atoll.drivers.layers.carried import Watched, load_carried
+from atoll.drivers.layers import base_check, layer_builder, refresh
 from atoll.drivers.layers.deltas import DEEPEST, find_manifest
+from atoll.drivers.layers.dependency_layers import WatchedChanges, load_carried
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import Source, load_refs
-from atoll.host import git, trees
-from atoll.host.tree_watch import TreeWatch, WatchLost, require_local
+from atoll.host import git
+from atoll.host.tree import manifests
+from atoll.host.tree.tree_watch import TreeWatch, WatchLost, require_local
 from atoll.model.plan import Ground
 
 GROUND = Ground(carry=None, never=())
@@ -37,9 +38,9 @@ class Checkout:
         return git.find_commit("HEAD", cwd=str(self.root))
 
     def walk(self):
-        watched = Watched(self.name, self.watch.changes(-1).position)
-        order = freezing.Order(self.commit(), deltas=True, thorough=True, watched=watched)
-        return freezing.freeze_carried(self.pool, str(self.root), GROUND, order)
+        watched = WatchedChanges(self.name, self.watch.changes(-1).position)
+        order = layer_builder.BuildOrder(self.commit(), deltas=True, thorough=True, watched=watched)
+        return layer_builder.freeze_carried(self.pool, str(self.root), GROUND, order)
 
     def refresh(self):
         """As `new` does it: without a walk if that is possible. Returns how it was done."""
@@ -51,7 +52,7 @@ class Checkout:
             self.watch = TreeWatch(str(self.root), limit=1_000)
             self.name += "+"
             return WALK, self.walk()
-        watched = Watched(self.name, found.position, found.paths, is_continued=True)
+        watched = WatchedChanges(self.name, found.position, found.paths, is_continued=True)
         git_dir = str(self.root / ".git")
         source = Source(
             checkout=str(self.root),
@@ -89,7 +90,7 @@ def shown(pool, layers):
     found = {}
     for layer in layers:
         tree = pool.tree(layer) / WORKSPACE
-        for path, status in sorted(trees.walk(tree)):
+        for path, status in sorted(manifests.walk(tree)):
             if stat.S_ISCHR(status.st_mode) or not stat.S_ISDIR(status.st_mode):
                 for below in [p for p in found if p == path or p.startswith(f"{path}/")]:
                     del found[below]
@@ -111,7 +112,7 @@ def expected(root):
     """What of the checkout is carried."""
     found = {}
     for top in ("node_modules", "src"):
-        for path, status in trees.walk(root / top):
+        for path, status in manifests.walk(root / top):
             name = f"{top}/{path}"
             is_log = path.endswith(".log") and not stat.S_ISDIR(status.st_mode)
             if top == "node_modules" or is_log:
@@ -131,9 +132,11 @@ def require_equal(checkout, made):
     assert files_in(shown(checkout.pool, made.layers)) == files_in(expected(checkout.root))
     for part in made.parts:
         # What the next walk compares with is as a walk would have found it now.
-        entries = trees.scan(checkout.root, below=[part.name] if part.name != "/" else made.rest)
+        entries = manifests.scan(
+            checkout.root, below=[part.name] if part.name != "/" else made.rest
+        )
         known = find_manifest(checkout.pool, part.layers)
-        assert trees.difference(known, entries.entries, strict=True) == ([], [])
+        assert manifests.difference(known, entries.entries, strict=True) == ([], [])
 
 
 # One change each
@@ -325,17 +328,17 @@ def test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout):
 
 def test_collapse_takes_what_a_dropped_delta_holds(checkout, monkeypatch):
     """Also where no stamp tells: the watch reports what is written within a tick of the clock."""
-    same = trees.difference
-    monkeypatch.setattr(trees, "difference", lambda old, new, **_: same(old, new))
+    same = manifests.difference
+    monkeypatch.setattr(manifests, "difference", lambda old, new, **_: same(old, new))
     test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout)
 
 
 def test_check_reports_a_change_of_the_same_size_and_mtime(checkout):
     made = load_carried(checkout.pool)
-    frozen = completeness.Frozen(checkout.pool, (), made, None)
+    frozen = base_check.FrozenFiles(checkout.pool, (), made, None)
 
     def outdated():
-        return completeness.find_gaps(frozen, str(checkout.root), GROUND, is_fresh=True).outdated
+        return base_check.find_gaps(frozen, str(checkout.root), GROUND, is_fresh=True).outdated
 
     assert outdated() == []
     replace_same_stamp(checkout.root / "node_modules/a/lib/f1.js", "a 9\n")

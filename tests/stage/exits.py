@@ -12,12 +12,12 @@ from pathlib import Path
 
 from sockets import DATAGRAM, STREAM, V4, V6, made_in
 
-from atoll.daemon.egress.granting import Grant
-from atoll.daemon.egress.journal import Journal
-from atoll.daemon.egress.leaving import Doors, Egress
-from atoll.daemon.egress.shares import Share
-from atoll.daemon.egress.world import World
+from atoll.daemon.egress.egress_log_writer import Journal
+from atoll.daemon.egress.gateway import Egress, HostPortForward
+from atoll.daemon.egress.host_network import HostNetwork
+from atoll.daemon.egress.limits import EgressShare
 from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
+from atoll.drivers.contracts import EgressSockets
 from atoll.keeper.networks import CAUGHT_PORT, NAMES_PORT, PROXY_PORT
 from atoll.model.egress import Policy
 
@@ -46,23 +46,28 @@ async def serve(share: LoopShare, serving) -> None:
 async def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    world = World.of(os.environ)
+    world = HostNetwork.of(os.environ)
     async with asyncio.TaskGroup() as group:
         for place in map(Path, sys.argv[1:]):
             journal = Journal(place)
             policy = functools.partial(read_policy, place)
-            parts = {"capsule": place.name, "policy": policy, "journal": journal, "world": world}
-            parts["share"] = Share()
-            doors = Doors(
+            parts = {
+                "capsule": place.name,
+                "policy": policy,
+                "journal": journal,
+                "host_network": world,
+            }
+            parts["share"] = EgressShare()
+            sockets = EgressSockets(
                 proxy=open_door(place, V4, STREAM, PROXY_PORT),
-                caught=tuple(open_door(place, f, STREAM, CAUGHT_PORT) for f in (V4, V6)),
-                names=tuple(open_door(place, f, DATAGRAM, NAMES_PORT) for f in (V4, V6)),
-                names_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
+                transparent=tuple(open_door(place, f, STREAM, CAUGHT_PORT) for f in (V4, V6)),
+                dns=tuple(open_door(place, f, DATAGRAM, NAMES_PORT) for f in (V4, V6)),
+                dns_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
             )
             share = LoopShare()
-            group.create_task(serve(share, Egress(**parts, directory=place).serve(doors)))
+            group.create_task(serve(share, Egress(**parts, directory=place).serve(sockets)))
             listeners = [open_door(place, family, STREAM, GRANTED) for family in (V4, V6)]
-            group.create_task(serve(share, Grant(GRANTED, **parts).serve(listeners)))
+            group.create_task(serve(share, HostPortForward(GRANTED, **parts).serve(listeners)))
         sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n")
         sys.stdout.flush()
 

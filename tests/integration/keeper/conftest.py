@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import atoll.keeper
-from atoll.keeper import asking, log, status, tree, wire
-from atoll.keeper.wire import Kind
+from atoll.keeper import log, process_tree, requests, status, wire
+from atoll.keeper.status import RunStatus
+from atoll.keeper.wire import MessageKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +37,8 @@ def eventually(is_so: Callable[[], object], what: str, timeout_s: float = PATIEN
         time.sleep(0.005)
 
 
-def is_alive(process: tree.Process) -> bool:
-    now = tree.find_process(process.pid)
+def is_alive(process: process_tree.TreeProcess) -> bool:
+    now = process_tree.find_process(process.pid)
     return now is not None and now.start == process.start and not now.is_dead
 
 
@@ -53,12 +54,12 @@ class Client:
         self.is_over = False
         self._decoder = wire.Decoder()
         if hello is not None:
-            self.send_json(Kind.HELLO, hello)
+            self.send_json(MessageKind.HELLO, hello)
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: MessageKind, payload: bytes = b"") -> None:
         self.sock.sendall(wire.encode(kind, payload))
 
-    def send_json(self, kind: Kind, value: dict[str, object]) -> None:
+    def send_json(self, kind: MessageKind, value: dict[str, object]) -> None:
         self.sock.sendall(wire.encode_json(kind, value))
 
     def read_once(self, size: int = 65536) -> None:
@@ -68,11 +69,11 @@ class Client:
             data = b""
         self.is_over = not data
         for kind, payload in self._decoder.feed(data):
-            if kind is Kind.OUT:
+            if kind is MessageKind.OUT:
                 self.out += payload
-            elif kind is Kind.ERR:
+            elif kind is MessageKind.ERR:
                 self.err += payload
-            elif kind is Kind.ENDED:
+            elif kind is MessageKind.ENDED:
                 self.ended = wire.parse_json(payload)
             else:
                 self.errors.append(wire.parse_json(payload))
@@ -102,7 +103,7 @@ class Keeper:
     def __init__(self, run_dir: Path, spec: dict[str, object]) -> None:
         self.run_dir = run_dir
         self.token = str(spec["run"])
-        self.seen: list[tree.Process] = []
+        self.seen: list[process_tree.TreeProcess] = []
         self.clients: list[Client] = []
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(run_dir / "spec.json", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -114,18 +115,18 @@ class Keeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [*atoll.keeper.bootstrap(ROOT), str(theirs.fileno()), str(run_dir)]
         began = time.monotonic()
-        nursery = subprocess.Popen(
+        forkserver = subprocess.Popen(
             argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
-        asking.ask(ours, {"start": str(run_dir)}, (lock, write))
+        requests.ask(ours, {"start": str(run_dir)}, (lock, write))
         os.close(write)
         os.close(lock)
         with open(read, "rb") as news:
             self.ready = json.loads(news.readline())
         self.start_s = time.monotonic() - began
         ours.close()
-        self.nursery_exit = nursery.wait(PATIENCE_S)
+        self.forkserver_exit = forkserver.wait(PATIENCE_S)
         self.minder = int(self.ready.get("pid", 0))
         self.guard = int(self.ready.get("watcher", 0))
 
@@ -134,7 +135,7 @@ class Keeper:
         self.clients.append(Client(self.run_dir, None if role is None else hello))
         return self.clients[-1]
 
-    def status(self) -> status.Status | None:
+    def status(self) -> RunStatus | None:
         return status.load_status(self.run_dir)
 
     def wait_started(self) -> int:
@@ -144,7 +145,7 @@ class Keeper:
         assert found.pid is not None
         return found.pid
 
-    def wait_ended(self) -> status.Status:
+    def wait_ended(self) -> RunStatus:
         eventually(self.is_unlocked, "the end of the keeper")
         found = self.status()
         assert found is not None
@@ -159,28 +160,28 @@ class Keeper:
                 return False
             return True
 
-    def stop(self, grace_s: float = 5.0) -> status.Status:
+    def stop(self, grace_s: float = 5.0) -> RunStatus:
         client = self.client("control")
-        client.send_json(Kind.STOP, {"grace_s": grace_s})
+        client.send_json(MessageKind.STOP, {"grace_s": grace_s})
         client.close()
         return self.wait_ended()
 
     def logged(self, stream: str = "out") -> bytes:
         return b"".join(e.data for e in log.read_log(self.run_dir) if e.stream == stream)
 
-    def watch(self, pid: int) -> tree.Process:
+    def watch(self, pid: int) -> process_tree.TreeProcess:
         """Remember a process that must be gone in the end, whatever it does to hide."""
-        process = tree.find_process(pid)
+        process = process_tree.find_process(pid)
         assert process is not None, f"{pid} was gone already"
         self.seen.append(process)
         return process
 
-    def processes(self) -> list[tree.Process]:
+    def processes(self) -> list[process_tree.TreeProcess]:
         """All that is alive of this run, the keeper's own included."""
         marks = (f"ATOLL_RUN={self.token}".encode(), os.fsencode(self.run_dir))
         found = {process.pid: process for process in self.seen if is_alive(process)}
         for name in filter(str.isdecimal, os.listdir("/proc")):
-            process = tree.find_process(int(name))
+            process = process_tree.find_process(int(name))
             if process is None or process.is_dead or process.pid == os.getpid():
                 continue
             try:
@@ -231,7 +232,7 @@ def keep(tmp_path: Path) -> Iterator[Callable[..., Keeper]]:
             assert found is None or "could not be ended" not in str(found.message)
         left = keeper.processes()
         for process in left:
-            tree.send_signal(process, signal.SIGKILL)
+            process_tree.send_signal(process, signal.SIGKILL)
         assert not left, [Path(f"/proc/{process.pid}/cmdline") for process in left]
         assert not (keeper.run_dir / "control").exists()
 

@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from atoll.keeper import guard, minder, tree
-from atoll.keeper.places import Place
-from atoll.keeper.wire import Kind
+from atoll.keeper import minder, process_tree, supervisor
+from atoll.keeper.child_process import ServedDirectory
+from atoll.keeper.wire import MessageKind
 
 
 def spec_of(tmp_path, *argv, **changes):
@@ -38,7 +38,7 @@ def until(is_so, what):
 def test_a_place_is_lost_when_it_is_removed_or_replaced(tmp_path):
     place = tmp_path / "place"
     place.mkdir()
-    made = Place(str(place))
+    made = ServedDirectory(str(place))
     assert not made.is_lost()
     place.rename(tmp_path / "away")
     assert made.is_lost()
@@ -56,7 +56,7 @@ class Guarded:
         lock = os.open(self.run_dir / "alive", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         read, write = os.pipe()
-        self.guard = guard.fork_guard(str(self.run_dir), lock, write, starter)
+        self.guard = supervisor.fork_guard(str(self.run_dir), lock, write, starter)
         os.close(write)
         os.close(lock)
         with open(read, "rb") as news:
@@ -75,11 +75,11 @@ class Guarded:
 def test_a_run_ends_when_its_directory_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(minder, "_PLACE_S", 0.05)
     run = Guarded(tmp_path, "sleep", "600")
-    until(lambda: tree.descendants(run.keeper), "the command")
-    processes = [run.keeper, *tree.descendants(run.keeper)]
+    until(lambda: process_tree.descendants(run.keeper), "the command")
+    processes = [run.keeper, *process_tree.descendants(run.keeper)]
     shutil.rmtree(run.run_dir)
     run.wait()
-    assert not any(map(tree.find_process, processes))
+    assert not any(map(process_tree.find_process, processes))
 
 
 def test_a_run_ends_with_a_starter_that_never_became_its_client(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_ctrl_c_that_comes_before_the_command(keep):
     """It is typed before the command has its terminal, and reaches it all the same."""
     run = keep("sleep", "600", tty=True, foreground=True, stdin="client")
     client = run.client("foreground", rows=24, cols=80)
-    client.send(Kind.STDIN, b"\x03")
+    client.send(MessageKind.STDIN, b"\x03")
     ended = client.read_to_end()
     assert (ended["reason"], ended["signal"]) == ("signalled", signal.SIGINT)
     run.wait_ended()

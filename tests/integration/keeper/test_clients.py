@@ -11,14 +11,14 @@ import sys
 import pytest
 
 from atoll.keeper import wire
-from atoll.keeper.wire import Kind
+from atoll.keeper.wire import MessageKind
 
 
 def test_command_waits_for_its_foreground_client(keep, tmp_path):
     keeper = keep("touch", "mark", foreground=True)
     control = keeper.client("control")
     attached = keeper.client("attach")
-    attached.send_json(Kind.RESIZE, {"rows": 1, "cols": 1})
+    attached.send_json(MessageKind.RESIZE, {"rows": 1, "cols": 1})
     assert keeper.status() is None
     assert not (tmp_path / "mark").exists()
     client = keeper.client("foreground")
@@ -38,12 +38,12 @@ def test_stop_before_the_start(keep, tmp_path):
 def test_only_one_foreground_client(keep):
     keeper = keep("cat", foreground=True, stdin="client")
     first = keeper.client("foreground")
-    first.send(Kind.STDIN, b"x")
+    first.send(MessageKind.STDIN, b"x")
     first.read_until(lambda: first.out == b"x", "the echo")
     second = keeper.client("foreground")
     second.read_until(lambda: second.is_over, "the refusal")
     assert "foreground" in second.errors[0]["message"]
-    first.send(Kind.STDIN_EOF)
+    first.send(MessageKind.STDIN_EOF)
     assert first.read_to_end()["exit_code"] == 0
     keeper.wait_ended()
 
@@ -60,7 +60,7 @@ import sys
 sys.path.append(sys.argv[2])
 from atoll.keeper import wire
 sock = wire.connect(sys.argv[1])
-sock.sendall(wire.encode_json(wire.Kind.HELLO, {"role": "foreground"}))
+sock.sendall(wire.encode_json(wire.MessageKind.HELLO, {"role": "foreground"}))
 while sock.recv(65536): pass
 """
 
@@ -130,31 +130,32 @@ def test_what_a_client_said_before_it_left_counts(keep):
     keeper = keep("yes")
     client = keeper.client("attach")
     client.read_once()
-    client.send_json(Kind.STOP, {"grace_s": 5})
+    client.send_json(MessageKind.STOP, {"grace_s": 5})
     client.close()
     assert keeper.wait_ended().reason == "stopped"
 
 
 BAD = {
     "garbage": b"GET / HTTP/1.0\r\n\r\n",
-    "too long": struct.pack("!BI", Kind.HELLO, 1 << 30),
-    "no hello": wire.encode_json(Kind.STOP, {}),
-    "not json": wire.encode(Kind.HELLO, b"\xff\xfe"),
-    "deep json": wire.encode(Kind.HELLO, b"[" * 200_000),
-    "a list": wire.encode(Kind.HELLO, b"[]"),
-    "no such role": wire.encode_json(Kind.HELLO, {"role": "king"}),
-    "odd role": wire.encode_json(Kind.HELLO, {"role": ["attach"]}),
-    "twice": wire.encode_json(Kind.HELLO, {"role": "attach"}) * 2,
-    "wrong way": wire.encode_json(Kind.HELLO, {"role": "attach"}) + wire.encode(Kind.OUT, b"{}"),
-    "no signal": wire.encode_json(Kind.HELLO, {"role": "attach"})
-    + wire.encode_json(Kind.SIGNAL, {"signal": 4000}),
-    "odd grace": wire.encode_json(Kind.HELLO, {"role": "control"})
-    + wire.encode_json(Kind.STOP, {"grace_s": "soon"}),
-    "endless grace": wire.encode_json(Kind.HELLO, {"role": "control"})
-    + wire.encode(Kind.STOP, b'{"grace_s": NaN}'),
-    "odd size": wire.encode_json(Kind.HELLO, {"role": "attach", "rows": "x", "cols": 1}),
-    "may not write": wire.encode_json(Kind.HELLO, {"role": "control"})
-    + wire.encode(Kind.STDIN, b"x"),
+    "too long": struct.pack("!BI", MessageKind.HELLO, 1 << 30),
+    "no hello": wire.encode_json(MessageKind.STOP, {}),
+    "not json": wire.encode(MessageKind.HELLO, b"\xff\xfe"),
+    "deep json": wire.encode(MessageKind.HELLO, b"[" * 200_000),
+    "a list": wire.encode(MessageKind.HELLO, b"[]"),
+    "no such role": wire.encode_json(MessageKind.HELLO, {"role": "king"}),
+    "odd role": wire.encode_json(MessageKind.HELLO, {"role": ["attach"]}),
+    "twice": wire.encode_json(MessageKind.HELLO, {"role": "attach"}) * 2,
+    "wrong way": wire.encode_json(MessageKind.HELLO, {"role": "attach"})
+    + wire.encode(MessageKind.OUT, b"{}"),
+    "no signal": wire.encode_json(MessageKind.HELLO, {"role": "attach"})
+    + wire.encode_json(MessageKind.SIGNAL, {"signal": 4000}),
+    "odd grace": wire.encode_json(MessageKind.HELLO, {"role": "control"})
+    + wire.encode_json(MessageKind.STOP, {"grace_s": "soon"}),
+    "endless grace": wire.encode_json(MessageKind.HELLO, {"role": "control"})
+    + wire.encode(MessageKind.STOP, b'{"grace_s": NaN}'),
+    "odd size": wire.encode_json(MessageKind.HELLO, {"role": "attach", "rows": "x", "cols": 1}),
+    "may not write": wire.encode_json(MessageKind.HELLO, {"role": "control"})
+    + wire.encode(MessageKind.STDIN, b"x"),
 }
 
 
@@ -169,8 +170,8 @@ def test_bad_frames_cost_only_their_sender(keep):
     torn = keeper.client(None)
     torn.sock.sendall(b"\x01\x00")
     torn.close()
-    good.send(Kind.STDIN, b"still here")
-    good.send(Kind.STDIN_EOF)
+    good.send(MessageKind.STDIN, b"still here")
+    good.send(MessageKind.STDIN_EOF)
     assert good.read_to_end()["exit_code"] == 0
     assert good.out == b"still here"
     keeper.wait_ended()
@@ -183,8 +184,8 @@ from atoll.keeper import wire
 directory = os.open(sys.argv[1], os.O_PATH)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sock = wire.connect(f"/proc/self/fd/{directory}")
-sock.sendall(wire.encode_json(wire.Kind.HELLO, {"role": "control"}))
-sock.sendall(wire.encode_json(wire.Kind.STOP, {"grace_s": 0}))
+sock.sendall(wire.encode_json(wire.MessageKind.HELLO, {"role": "control"}))
+sock.sendall(wire.encode_json(wire.MessageKind.STOP, {"grace_s": 0}))
 try: print(sock.recv(100))
 except ConnectionResetError: print(b"")
 """
@@ -202,7 +203,7 @@ def test_other_users_are_refused(keep):
     stranger = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     assert stranger.stdout in ("b''\n", ""), stranger.stderr
     assert stranger.stdout or "BrokenPipe" in stranger.stderr, stranger.stderr
-    client.send(Kind.STDIN, b"\n")
+    client.send(MessageKind.STDIN, b"\n")
     assert client.read_to_end()["reason"] == "exited"
     keeper.wait_ended()
 
@@ -220,6 +221,6 @@ def test_signal_to_the_command(keep):
     keeper = keep("sh", "-c", "trap 'echo usr; exit 9' USR1; echo up; while :; do sleep 0.05; done")
     client = keeper.client()
     client.read_until(lambda: b"up" in client.out, "the first word")
-    client.send_json(Kind.SIGNAL, {"signal": int(signal.SIGUSR1)})
+    client.send_json(MessageKind.SIGNAL, {"signal": int(signal.SIGUSR1)})
     assert client.read_to_end()["exit_code"] == 9
     keeper.wait_ended()

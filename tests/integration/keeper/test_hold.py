@@ -10,9 +10,8 @@ import subprocess
 import pytest
 
 from atoll.host.process import wait_until
-from atoll.keeper import tree
-from atoll.keeper.held import NOTHING, PTRACE, UNVERIFIED
-from atoll.keeper.wire import Kind
+from atoll.keeper import process_tree
+from atoll.keeper.wire import NOTHING, PTRACE, UNVERIFIED, MessageKind
 from busy import DEBUGGED, FORKS, HEAD, PROGRAMS, TIMERS, Counter
 
 
@@ -26,7 +25,7 @@ def ask(client, kind, **value):
 def hold(client, **value):
     """As whoever needs it does: a busy machine may need more than one try to verify it."""
     for _ in range(20):
-        answer = ask(client, Kind.HOLD, **value)
+        answer = ask(client, MessageKind.HOLD, **value)
         if answer["how"] != UNVERIFIED:
             break
     return answer
@@ -94,11 +93,11 @@ def test_a_process_with_another_tracer_is_not_said_to_be_held(keep, python, tmp_
     keeper = keep(python, "-c", DEBUGGED, str(counter.path))
     grow(keeper, counter, 5)
     client = keeper.client("control")
-    answer = ask(client, Kind.HOLD, stays=stays)
+    answer = ask(client, MessageKind.HOLD, stays=stays)
     assert answer["how"] == UNVERIFIED
     assert "is traced by another" in answer["reason"]
     if stays:
-        ask(client, Kind.RESUME)
+        ask(client, MessageKind.RESUME)
     client.sock.close()
     grow(keeper, counter, 5)
 
@@ -129,7 +128,7 @@ def test_a_pause_lasts_until_it_is_ended(keep, python, tmp_path, clock):
     grow(keeper, clock, 1000)
     assert counter.value == held
     other = keeper.client("control")
-    assert ask(other, Kind.RESUME)["processes"] == 1
+    assert ask(other, MessageKind.RESUME)["processes"] == 1
     grow(keeper, counter, 5)
 
 
@@ -138,11 +137,11 @@ def test_a_held_run_can_be_stopped(keep, python, tmp_path, stays):
     counter = Counter(tmp_path / "counter")
     keeper = keep(python, "-c", FORKS, str(counter.path))
     grow(keeper, counter, 5)
-    below = tree.processes_under(keeper.minder)
+    below = process_tree.processes_under(keeper.minder)
     client = keeper.client("control")
     assert hold(client, stays=stays)["how"] == PTRACE
     other = keeper.client("control")
-    other.send_json(Kind.STOP, {"grace_s": 0})
+    other.send_json(MessageKind.STOP, {"grace_s": 0})
     if not stays:
         # What a snapshot relies on goes on only when that is over.
         held = counter.value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from atoll.keeper import log
-from atoll.keeper.wire import Kind
+from atoll.keeper.wire import MessageKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def test_full_disk(small_disk, keep):
     keeper = keep("sh", "-c", script, run_dir=run_dir, stdin="client", foreground=True)
     client = keeper.client("foreground")
     client.read_until(lambda: len(client.out) >= 300_000, "the output")
-    client.send(Kind.STDIN, b"\n")
+    client.send(MessageKind.STDIN, b"\n")
     assert client.read_to_end()["exit_code"] == 3
     status = keeper.wait_ended()
     assert "No space left" in status.message

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from atoll.keeper.status import parse_status
-from atoll.keeper.wire import Kind
+from atoll.keeper.wire import MessageKind
 
 
 @pytest.mark.parametrize("code", [0, 1, 77, 255])
@@ -28,9 +28,9 @@ def test_signal(keep):
     assert (status.reason, status.exit_code, status.signal) == ("signalled", None, 9)
 
 
-def test_ready_names_the_processes_and_the_nursery_is_gone(keep):
+def test_ready_names_the_processes_and_the_fork_server_is_gone(keep):
     keeper = keep("sleep", "1000")
-    assert keeper.nursery_exit == 0
+    assert keeper.forkserver_exit == 0
     keeper.wait_started()
     status = keeper.status()
     assert status.state == "running"
@@ -166,8 +166,8 @@ def test_two_clients_stop_at_once(keep):
     keeper = keep("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done")
     first, second, watcher = keeper.client("control"), keeper.client("control"), keeper.client()
     watcher.read_until(lambda: b"up" in watcher.out, "the command's first word")
-    first.send_json(Kind.STOP, {"grace_s": 60})
-    second.send_json(Kind.STOP, {"grace_s": 0.2})
+    first.send_json(MessageKind.STOP, {"grace_s": 60})
+    second.send_json(MessageKind.STOP, {"grace_s": 0.2})
     assert first.read_to_end() == second.read_to_end() == watcher.read_to_end()
     status = keeper.wait_ended()
     assert (status.reason, status.signal) == ("stopped", signal.SIGKILL)

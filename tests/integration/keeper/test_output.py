@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from atoll.keeper import log
-from atoll.keeper.wire import Kind
+from atoll.keeper.wire import MessageKind
 
 MIB = 1024 * 1024
 
@@ -27,8 +27,8 @@ def test_stdin_goes_through(keep):
     client = keeper.client("foreground")
     data = os.urandom(300_000)
     for start in range(0, len(data), 50_000):
-        client.send(Kind.STDIN, data[start : start + 50_000])
-    client.send(Kind.STDIN_EOF)
+        client.send(MessageKind.STDIN, data[start : start + 50_000])
+    client.send(MessageKind.STDIN_EOF)
     assert client.read_to_end()["exit_code"] == 0
     assert client.out == data
     keeper.wait_ended()
@@ -170,7 +170,7 @@ def test_stdin_larger_than_the_keeper_will_hold(keep):
     block, sent = b"x" * 65536, 0
     with contextlib.suppress(TimeoutError):
         while sent < 64 * MIB:
-            client.send(Kind.STDIN, block)
+            client.send(MessageKind.STDIN, block)
             sent += len(block)
     assert sent < 4 * MIB
     client.close()  # in the middle of a frame, while nothing is read from it
@@ -181,8 +181,8 @@ def test_command_that_closes_its_stdin(keep):
     keeper = keep("sh", "-c", "exec 0<&-; echo up; sleep 0.3", foreground=True, stdin="client")
     client = keeper.client("foreground")
     client.read_until(lambda: client.out, "the first word")
-    client.send(Kind.STDIN, b"x" * 100_000)
-    client.send(Kind.STDIN_EOF)
+    client.send(MessageKind.STDIN, b"x" * 100_000)
+    client.send(MessageKind.STDIN_EOF)
     assert client.read_to_end()["exit_code"] == 0
     keeper.wait_ended()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
-from atoll.keeper.wire import Kind
+from atoll.keeper.wire import MessageKind
 
 WAIT = "while :; do sleep 0.05; done"
 
@@ -25,16 +25,16 @@ def test_it_is_a_terminal_of_the_size_asked_for(keep):
 def test_resize(keep):
     keeper, client = start(keep, f"trap 'stty size' WINCH; echo up; {WAIT}")
     client.read_until(lambda: b"up" in client.out, "the first word")
-    client.send_json(Kind.RESIZE, {"rows": 50, "cols": 132})
+    client.send_json(MessageKind.RESIZE, {"rows": 50, "cols": 132})
     client.read_until(lambda: b"50 132" in client.out, "the new size")
-    client.send_json(Kind.RESIZE, {"rows": -1, "cols": 1 << 40})
+    client.send_json(MessageKind.RESIZE, {"rows": -1, "cols": 1 << 40})
     assert keeper.stop(grace_s=0.3).reason == "stopped"
 
 
 def test_ctrl_c(keep):
     keeper, client = start(keep, f"echo up; {WAIT}")
     client.read_until(lambda: b"up" in client.out, "the first word")
-    client.send(Kind.STDIN, b"\x03")
+    client.send(MessageKind.STDIN, b"\x03")
     ended = client.read_to_end()
     assert (ended["reason"], ended["signal"]) == ("signalled", signal.SIGINT)
     assert b"^C" in client.out
@@ -45,7 +45,7 @@ def test_signal_goes_to_the_foreground_group(keep):
     script = 'set -m; sh -c \'trap "echo inner; exit 3" INT; echo up; ' + WAIT + "'; echo code $?"
     keeper, client = start(keep, script)
     client.read_until(lambda: b"up" in client.out, "the inner command")
-    client.send_json(Kind.SIGNAL, {"signal": int(signal.SIGINT)})
+    client.send_json(MessageKind.SIGNAL, {"signal": int(signal.SIGINT)})
     assert client.read_to_end()["reason"] == "exited"
     assert client.out == b"up\r\ninner\r\ncode 3\r\n"
     keeper.wait_ended()
@@ -54,10 +54,10 @@ def test_signal_goes_to_the_foreground_group(keep):
 def test_end_of_input(keep):
     keeper, client = start(keep, "stty -echo; echo up; cat; echo over")
     client.read_until(lambda: b"up" in client.out, "the first word")
-    client.send(Kind.STDIN, b"line\nrest")
-    client.send(Kind.STDIN_EOF)
+    client.send(MessageKind.STDIN, b"line\nrest")
+    client.send(MessageKind.STDIN_EOF)
     with contextlib.suppress(BrokenPipeError):  # it may be over by now
-        client.send(Kind.STDIN_EOF)
+        client.send(MessageKind.STDIN_EOF)
     assert client.read_to_end()["exit_code"] == 0
     assert client.out == b"up\r\nline\r\nrestover\r\n"
     keeper.wait_ended()
@@ -89,7 +89,7 @@ def test_hangup(keep):
 def test_attached_client_writes_too(keep):
     keeper = keep("sh", "-c", "read x; echo got $x", tty=True, stdin="client")
     client = keeper.client("attach", rows=10, cols=20)
-    client.send(Kind.STDIN, b"word\n")
+    client.send(MessageKind.STDIN, b"word\n")
     assert client.read_to_end()["exit_code"] == 0
     assert b"got word\r\n" in client.out
     keeper.wait_ended()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.keeper import ending, tracer, tree
-from atoll.keeper.wire import Kind
+from atoll.keeper import process_tree, termination, tracer
+from atoll.keeper.wire import MessageKind
 from busy import FORKS, LEAVING, Counter
 
 # Double fork, own session, no descriptors, no environment, deaf to everything that can be ignored.
@@ -73,14 +73,14 @@ def start_daemon(keep, python, tmp_path, tail="exec sleep 1000", **changes):
 def test_daemon_is_gone_after_stop(keep, python, tmp_path):
     keeper, daemon = start_daemon(keep, python, tmp_path)
     assert keeper.stop(grace_s=0.3).reason == "stopped"
-    assert tree.find_process(daemon.pid) is None
+    assert process_tree.find_process(daemon.pid) is None
 
 
 def test_daemon_is_gone_after_a_natural_end(keep, python, tmp_path):
     keeper, daemon = start_daemon(keep, python, tmp_path, tail="exit 6", grace_s=0.3)
     status = keeper.wait_ended()
     assert (status.reason, status.exit_code, status.leftover) == ("exited", 6, 1)
-    assert tree.find_process(daemon.pid) is None
+    assert process_tree.find_process(daemon.pid) is None
 
 
 def test_children_may_end_in_peace(keep, tmp_path):
@@ -89,7 +89,7 @@ def test_children_may_end_in_peace(keep, tmp_path):
     keeper = keep("sh", "-c", f"({child}) & read x; exit 2", stdin="client")
     client = keeper.client()
     client.read_until(lambda: b"up" in client.out, "the child")
-    client.send(Kind.STDIN, b"\n")
+    client.send(MessageKind.STDIN, b"\n")
     status = keeper.wait_ended()
     assert (status.reason, status.exit_code) == ("exited", 2)
     assert status.leftover >= 1
@@ -101,7 +101,7 @@ def test_fork_bomb(keep, python, tmp_path):
     keeper = keep(python, "-c", BOMB, str(count))
     keeper.until(lambda: count.exists() and count.stat().st_size >= 50, "some forks")
     assert keeper.stop(grace_s=0.1).reason == "stopped"
-    assert tree.descendants(keeper.minder) == []
+    assert process_tree.descendants(keeper.minder) == []
 
 
 def test_process_that_never_stays(keep, python):
@@ -155,26 +155,26 @@ def test_many_chains_of_forks_are_ended(keep, python):
     client.read_until(lambda: b"up" in client.out, "the chains")
     ended = keeper.stop(grace_s=0)
     assert (ended.reason, ended.message) == ("stopped", None)
-    assert tree.descendants(keeper.minder) == []
+    assert process_tree.descendants(keeper.minder) == []
 
 
 def test_reaping_returns_while_children_go_on_dying(monkeypatch):
     """With a small limit, so that a few children stand for an endless supply."""
-    monkeypatch.setattr(tree, "REAP_LIMIT", 3)
+    monkeypatch.setattr(process_tree, "REAP_LIMIT", 3)
     pids = [os.posix_spawn("/bin/true", ["true"], {}) for _ in range(5)]
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    first, has_children = tree.reap()
-    assert (len(first), has_children, tree.is_cut_short(first)) == (3, True, True)
-    second, _ = tree.reap()
+    first, has_children = process_tree.reap()
+    assert (len(first), has_children, process_tree.is_cut_short(first)) == (3, True, True)
+    second, _ = process_tree.reap()
     assert {child.pid for child in (*first, *second)} >= {*pids}
-    assert not tree.is_cut_short(second)
+    assert not process_tree.is_cut_short(second)
 
 
 def test_stopped_processes_are_ended(keep, python):
     keeper = keep("sh", "-c", "sleep 1000 & kill -STOP $! $$; wait")
     pid = keeper.wait_started()
-    keeper.until(lambda: (now := tree.find_process(pid)) and now.state == "T", "the stop")
+    keeper.until(lambda: (now := process_tree.find_process(pid)) and now.state == "T", "the stop")
     status = keeper.stop()
     assert (status.reason, status.signal) == ("stopped", signal.SIGTERM)
 
@@ -189,7 +189,7 @@ def test_keeper_is_killed(keep, python, tmp_path, victim):
     assert "killed" in status.message
     assert status.pid == main.pid
     assert status.started_at
-    assert tree.find_process(daemon.pid) is None
+    assert process_tree.find_process(daemon.pid) is None
     assert keeper.processes() == []
 
 
@@ -214,7 +214,7 @@ def test_both_are_killed_and_the_main_process_goes_too(keep):
     main = keeper.watch(keeper.wait_started())
     os.kill(keeper.guard, signal.SIGKILL)
     os.kill(keeper.minder, signal.SIGKILL)
-    keeper.until(lambda: tree.find_process(main.pid) is None, "the end of the main process")
+    keeper.until(lambda: process_tree.find_process(main.pid) is None, "the end of the main process")
     keeper.until(keeper.is_unlocked, "the end of the lock")
     (keeper.run_dir / "control").unlink(missing_ok=True)  # the engine's part
 
@@ -224,8 +224,8 @@ def test_names_with_spaces_and_parentheses_are_read(keep, tmp_path):
     odd.symlink_to("/bin/sleep")
     keeper = keep(str(odd), "1000")
     pid = keeper.wait_started()
-    keeper.until(lambda: tree.descendants(keeper.minder) == [pid], "the command")
-    found = tree.find_process(pid)
+    keeper.until(lambda: process_tree.descendants(keeper.minder) == [pid], "the command")
+    found = process_tree.find_process(pid)
     assert found.ppid == keeper.minder
     assert keeper.stop().reason == "stopped"
 
@@ -233,23 +233,23 @@ def test_names_with_spaces_and_parentheses_are_read(keep, tmp_path):
 def test_signals_go_only_to_the_process_that_was_seen(keep):
     keeper = keep("sleep", "1000")
     pid = keeper.wait_started()
-    seen = tree.find_process(pid)
+    seen = process_tree.find_process(pid)
     namesake = copy.copy(seen)
     namesake.start -= 1
-    assert tree.send_signal(namesake, signal.SIGKILL) is False
-    assert tree.send_signal(seen, signal.SIGKILL) is True
+    assert process_tree.send_signal(namesake, signal.SIGKILL) is False
+    assert process_tree.send_signal(seen, signal.SIGKILL) is True
     assert keeper.wait_ended().signal == signal.SIGKILL
 
 
 def test_a_group_whose_number_was_given_to_a_stranger_is_left_alone():
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
-        seen = tree.find_process(stranger.pid)
+        seen = process_tree.find_process(stranger.pid)
         gone = copy.copy(seen)
         gone.session -= 1
-        tree.kill_groups([gone])
+        process_tree.kill_groups([gone])
         assert stranger.poll() is None
         # As a control: by its own session it is found.
-        tree.kill_groups([seen])
+        process_tree.kill_groups([seen])
         assert stranger.wait(10) == -signal.SIGKILL
 
 
@@ -276,10 +276,10 @@ def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):
     """A stuck process cannot be had on demand, so no signal is delivered here."""
     keeper = keep("sleep", "1000")
     pid = keeper.wait_started()
-    monkeypatch.setattr(ending, "GIVE_UP_S", 0.3)
-    monkeypatch.setattr(tree, "send_signal", lambda *_: False)
-    monkeypatch.setattr(tree, "kill_groups", lambda *_: None)
-    stuck = ending.Ending(keeper.minder, [(signal.SIGTERM, 0.1)], time.monotonic())
+    monkeypatch.setattr(termination, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(process_tree, "send_signal", lambda *_: False)
+    monkeypatch.setattr(process_tree, "kill_groups", lambda *_: None)
+    stuck = termination.Ending(keeper.minder, [(signal.SIGTERM, 0.1)], time.monotonic())
 
     def is_given_up() -> bool:
         stuck.advance(time.monotonic(), main_is_gone=True)
@@ -287,7 +287,7 @@ def test_what_cannot_be_killed_does_not_hold_the_keeper(keep, monkeypatch):
 
     keeper.until(is_given_up, "the end of all attempts")
     assert stuck.leftover == 0
-    assert str(pid) in ending.survivors_message(keeper.minder)
+    assert str(pid) in termination.survivors_message(keeper.minder)
     monkeypatch.undo()
     assert keeper.stop().reason == "stopped"
 
@@ -297,6 +297,6 @@ def test_a_hastened_end_skips_the_steps_to_come(keep):
     client = keeper.client()
     client.read_until(lambda: client.out, "the first word")
     os.kill(keeper.minder, signal.SIGTERM)
-    client.send_json(Kind.STOP, {"grace_s": 0.1})
+    client.send_json(MessageKind.STOP, {"grace_s": 0.1})
     assert client.read_to_end()["signal"] == signal.SIGKILL
     assert keeper.wait_ended().reason == "stopped"
