@@ -6,6 +6,7 @@ Law: no test sees the owner's settings, and no test leaves a process behind.
 from __future__ import annotations
 
 import collections
+import compileall
 import contextlib
 import fcntl
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from atoll.host import views
+from atoll.host import view_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,6 +52,46 @@ SAMPLE_FILES = {
     "src/calc.py": "def add(a, b):\n    return a + b\n",
     ".gitignore": "build/\n__pycache__/\n",
 }
+
+
+ROOT = Path(__file__).parents[1]
+DIRECTORIES_OF_QUICK_TESTS = {"unit", "architecture", "snapshots"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiles the sources once, so that no `atoll` process has to.
+
+    Without this an ordinary user, who cannot write to the checkout or cannot read the bytecode
+    that root wrote under a strict umask, compiles everything anew at each start of the program.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    before = os.umask(0o022)
+    try:
+        # A checkout of another user cannot be written to: then its owner has done it.
+        with contextlib.suppress(OSError):
+            for cache in (ROOT / "src").rglob("__pycache__"):
+                cache.chmod(0o755)
+                for path in cache.iterdir():
+                    path.chmod(0o644)
+            compileall.compile_dir(str(ROOT / "src"), quiet=2)
+    finally:
+        os.umask(before)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Twice as many as there are processors: most tests wait for disks and other processes."""
+    del config
+    return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs real components is slow, unless it is marked as `quick`."""
+    for item in items:
+        kind = item.path.relative_to(ROOT / "tests").parts[0]
+        if kind not in DIRECTORIES_OF_QUICK_TESTS and item.get_closest_marker("quick") is None:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
@@ -231,7 +272,7 @@ def no_process_left_at_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def end_views(home: Path) -> None:
     """Views end by themselves after a while; no test shall need to know how long that is."""
     for path in home.glob("projects/*/*/keeper"):
-        views.ask(str(path.parent), {"end": True})
+        view_client.ask(str(path.parent), {"end": True})
 
 
 def remove_groups(home: Path) -> None:
@@ -300,6 +341,22 @@ _MOST_REASONS = 12
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _report_warnings(terminalreporter)
+    _report_skipped(terminalreporter)
+
+
+def _report_warnings(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests found that deserves a second look but is no failure."""
+    reports = terminalreporter.stats.get("passed", [])
+    found = [text for report in reports for name, text in report.user_properties
+             if name == "warning"]  # fmt: skip
+    if found:
+        terminalreporter.section("worth a second look", sep="-")
+        for text in found:
+            terminalreporter.line(text)
+
+
+def _report_skipped(terminalreporter: pytest.TerminalReporter) -> None:
     """The skipped tests, by reason: one line each, the most frequent first."""
     reasons = collections.Counter(
         _reason(report) for report in terminalreporter.stats.get("skipped", [])

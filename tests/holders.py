@@ -22,13 +22,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from atoll.daemon.ports.publishing import Publisher
+from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.daemon.ports.targets import connect
-from atoll.engine.session import Session
-from atoll.engine.store import Store
-from atoll.host.listening import family_of, find_listening
-from atoll.keeper import asking, calls, networks, wire
+from atoll.engine.state.session import Session
+from atoll.engine.state.store import Store
+from atoll.host.listening_sockets import family_of, find_listening
+from atoll.keeper import calls, networks, requests, wire
 from worlds import World, free_port
 
 POLL_S = 0.1
@@ -39,7 +39,7 @@ PATIENCE_S = 30.0
 
 
 def hold(directory):
-    listener = wire.listen(directory, asking.SOCKET, socket.SOCK_SEQPACKET)
+    listener = wire.listen(directory, requests.SOCKET, socket.SOCK_SEQPACKET)
     listener.settimeout(None)
     root = os.geteuid() == 0
     calls.unshare(calls.CLONE_NEWNET | (0 if root else calls.CLONE_NEWUSER))
@@ -53,16 +53,16 @@ def hold(directory):
 def answer(client):
     with contextlib.suppress(EOFError):
         while True:
-            request, _ = asking.receive(client)
+            request, _ = requests.receive(client)
             match request:
                 case {"sockets": wanted}:
                     made = networks.make_sockets(wanted)
-                    asking.send(client, {}, tuple(sock.fileno() for sock in made))
+                    requests.send(client, {}, tuple(sock.fileno() for sock in made))
                     for sock in made:
                         sock.close()
                 case {"serve": [address, port, text]}:
                     serve(address, port, text)
-                    asking.send(client, {"pid": os.getpid()})
+                    requests.send(client, {"pid": os.getpid()})
 
 
 def serve(address, port, text):
@@ -92,11 +92,11 @@ class Held:
 
     def __init__(self, capsule, directory):
         self.capsule = capsule
-        self._wire = asking.connect(directory)
+        self._wire = requests.connect(directory)
 
     async def dial(self, port, address="127.0.0.1"):
         wanted = [[int(family_of(address)), int(socket.SOCK_STREAM)]]
-        _, (fd,) = asking.ask(self._wire, {"sockets": wanted})
+        _, (fd,) = requests.ask(self._wire, {"sockets": wanted})
         sock = socket.socket(fileno=fd)
         try:
             sock.settimeout(0)
@@ -179,8 +179,8 @@ class Stage:
         self.daemon.wait()
 
     def serve(self, name, text, port=None, address="0.0.0.0"):
-        with asking.connect(self.home / name) as wire_:
-            asking.ask(wire_, {"serve": [address, port or self.port, text]})
+        with requests.connect(self.home / name) as wire_:
+            requests.ask(wire_, {"serve": [address, port or self.port, text]})
 
     def checkout(self, name):
         """As a row in the store, which the daemon follows."""

@@ -261,7 +261,7 @@ class Person:
     def end_view(self, name: str) -> None:
         """Has the holder of a capsule's view end, as it does by itself after a while."""
         [directory] = self.home.glob(f"projects/*/{name}")
-        ask = "import sys; from atoll.host import views; views.ask(sys.argv[1], {'end': True})"
+        ask = "import sys; from atoll.host.view_client import ask; ask(sys.argv[1], {'end': True})"
         self.run(sys.executable, "-c", ask, directory)
 
     def groups(self) -> list[str]:
@@ -318,3 +318,8 @@ def require(tool: str) -> str:
 
 
 as_both = pytest.mark.parametrize("person", ["root", "user"], indirect=True)
+
+as_user = pytest.mark.parametrize(
+    "person", [pytest.param("root", marks=pytest.mark.soak), "user"], indirect=True
+)
+"""For what does not depend on who asks: root tries it in `make soak`, too."""

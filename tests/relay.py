@@ -12,11 +12,13 @@ import socket
 import sys
 import threading
 
-from atoll.host import views
+from atoll.host import view_client
 
 
 def _dial(directory: str, port: int) -> socket.socket:
-    answer = views.ask(directory, {"sockets": [[int(socket.AF_INET), int(socket.SOCK_STREAM)]]})
+    answer = view_client.ask(
+        directory, {"sockets": [[int(socket.AF_INET), int(socket.SOCK_STREAM)]]}
+    )
     if answer is None:
         raise ConnectionRefusedError
     sock = socket.socket(fileno=answer[1][0])

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from socket import socket as Socket  # noqa: N812 - a method here is called `socket`
 from typing import TYPE_CHECKING
 
 import pytest
 
-from atoll.engine import attempts
+from atoll.engine.network import egress_log
 from atoll.keeper.networks import PROXY_PORT
 from stage import sockets
 
@@ -91,12 +92,12 @@ class Stage:
         base = ["curl", "-sS", "--max-time", "20", "--cacert", self.place / "cert.pem"]
         return self.run(*base, *how, *argv, capsule=capsule)
 
-    def socket(self, capsule: str = "tight", *, family: int = sockets.V4) -> socket.socket:
+    def socket(self, capsule: str = "tight", *, family: int = sockets.V4) -> Socket:
         (sock,) = sockets.made_in(self.place / capsule, (family, sockets.STREAM))
         sock.settimeout(SLOW_S)
         return sock
 
-    def dial(self, capsule: str = "tight", port: int = PROXY_PORT) -> socket.socket:
+    def dial(self, capsule: str = "tight", port: int = PROXY_PORT) -> Socket:
         sock = self.socket(capsule)
         try:
             sock.connect(("127.0.0.1", port))
@@ -120,18 +121,18 @@ class Stage:
         file = self.place / f"{kind}.log"
         return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
-    def attempt(self, capsule: str = "tight", **wanted: object) -> attempts.Attempt:
+    def attempt(self, capsule: str = "tight", **wanted: object) -> egress_log.EgressAttempt:
         """The last one like this that has ended, once it is written down."""
 
-        def find() -> attempts.Attempt | None:
+        def find() -> egress_log.EgressAttempt | None:
             found = [a for a in self.attempts(capsule) if wanted.items() <= a._asdict().items()]
             found = [a for a in found if a.took_s is not None or not a.allowed]
             return max(found, key=lambda attempt: attempt.at, default=None)
 
         return wait_for(find)
 
-    def attempts(self, capsule: str = "tight") -> list[attempts.Attempt]:
-        return attempts.read_attempts(self.place / capsule)
+    def attempts(self, capsule: str = "tight") -> list[egress_log.EgressAttempt]:
+        return egress_log.read_attempts(self.place / capsule)
 
 
 def heard(sock: socket.socket, *, quiet_s: float = 2.0) -> bytes:

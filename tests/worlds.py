@@ -8,11 +8,11 @@ import asyncio
 import socket
 
 from atoll.daemon.ports.targets import HOST
-from atoll.engine.session import Session
-from atoll.engine.store import Store
-from atoll.host.listening import Listening
+from atoll.engine.state.session import Session
+from atoll.engine.state.store import Store
+from atoll.host.listening_sockets import Listening
 from atoll.model.plan import CapsulePlan, IsolationPlan, WorkspacePlan
-from atoll.model.state import Project
+from atoll.model.state import ProjectRecord
 
 
 def free_port():
@@ -75,7 +75,7 @@ class World:
         return sorted(found)
 
     def project(self, name="shop", number=1, root="/r"):
-        record = Project(f"{name}-{number:08x}", name, root, f"{root}/.git{number}")
+        record = ProjectRecord(f"{name}-{number:08x}", name, root, f"{root}/.git{number}")
         return self.session.store.remember_project(record)
 
     def capsule(self, project, name, level="sandbox", **numbers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,9 @@ def sources() -> dict[str, str]:
     }
     assert len(found) >= FEWEST_MODULES, f"only {len(found)} modules in {PACKAGE}"
     return found
+
+
+@pytest.fixture
+def warn(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """`warn("engine/x.py: 700 lines")`: listed after the test run, also from another worker."""
+    return lambda text: record_property("warning", text)

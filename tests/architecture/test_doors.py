@@ -18,7 +18,7 @@ DOORS: dict[str, set[str]] = {
     "asyncio.create_subprocess_exec": SPAWN,
     "asyncio.create_subprocess_shell": SPAWN,
     "ctypes": {"host/kernel.py", "keeper/calls.py"},
-    "sqlite3": {"engine/database.py", "engine/store.py"},
+    "sqlite3": {"engine/state/database.py", "engine/state/store.py"},
     "print": PRINT,
     "sys.stdout": {*PRINT, "cli/streams.py"},
     "click.echo": PRINT,
@@ -139,7 +139,7 @@ def test_doors_are_open_where_they_belong():
     assert (
         wrong_doors({"host/kernel.py": "import ctypes", "keeper/calls.py": "import ctypes"}) == []
     )
-    assert wrong_doors({"engine/store.py": "import sqlite3"}) == []
+    assert wrong_doors({"engine/state/store.py": "import sqlite3"}) == []
     assert wrong_doors({"cli/output.py": "import sys\nprint('x', file=sys.stdout)"}) == []
     assert wrong_doors({"host/files.py": "from shutil import rmtree"}) == []
 

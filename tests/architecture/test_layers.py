@@ -36,6 +36,12 @@ def test_contracts_are_kept(root):
         ("model/planted.py", "import atoll.engine\n", "faces > engine > drivers > host > model"),
         ("model/planted.py", "import sqlite3\n", "model does no I/O"),
         ("keeper/planted.py", "import click\n", "the keeper is standard library only"),
+        ("keeper/planted.py", "import atoll.model.errors\n", "the keeper is standard library only"),
+        (
+            "model/enclosure.py",
+            "import atoll.model.errors\n",
+            "what the keeper sees of model imports nothing",
+        ),
         (
             "engine/planted.py",
             "import atoll.drivers.workspace\n",

@@ -106,8 +106,8 @@ def test_face():
 
 def test_unequal_face_is_reported():
     module = ModuleType("planted")
-    module.__all__ = ["present", "absent"]
-    module.present = module.hidden = 1
+    module.__all__ = ["present", "absent"]  # type: ignore[attr-defined]
+    module.present = module.hidden = 1  # type: ignore[attr-defined]
     assert unequal_faces(module) == [
         "`hidden` is shown but not declared",
         "`absent` is declared but missing",

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from atoll.engine.levels import LEVELS, find_problems
+from atoll.engine.project.levels import LEVELS, find_problems
 
 
 @pytest.fixture(scope="session")

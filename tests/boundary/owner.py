@@ -163,7 +163,7 @@ class Owner:
         }  # fmt: skip
         for name in self.case.checkout:
             for path, text in ingredients.CHECKOUT[name].items():
-                place_file(self.project / path.format(**known), text.format(**known))
+                place_file(self.project / path.format(**known), text.format(**known))  # type: ignore[attr-defined]
         for root in (self.project, self.sibling):
             for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
                 subprocess.run(["git", *words], cwd=root, env=self.env, check=True)

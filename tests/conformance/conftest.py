@@ -239,8 +239,8 @@ def be_first(where: Where, suite: type, place: Path, theirs: socket.socket) -> N
 def perform(where: Where, suite: type, place: Path, theirs: socket.socket) -> None:
     """The far end: becomes who is wanted, then performs what is asked for."""
     become(where, place)
-    suite.driver, suite.level = where.driver, where.level
-    suite.root, suite.where = place, where
+    suite.driver, suite.level = where.driver, where.level  # type: ignore[attr-defined]
+    suite.root, suite.where = place, where  # type: ignore[attr-defined]
     with theirs, theirs.makefile("r", encoding="utf-8") as asked:
         while (name := json.loads(asked.readline() or '"end"')) != "end":
             answer(theirs, *(perform_one(suite, name) if name else ("good", "")))

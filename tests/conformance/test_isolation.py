@@ -95,7 +95,7 @@ class TestFake(PrivateIsolationSuite):
     def test_it_remembers_what_it_handed_out(self, tmp_path):
         trial = self.trial(tmp_path)
         first, second = trial.enclosure(), trial.enclosure(LANG="C")
-        assert trial.driver.enclosures == [first, second]
+        assert trial.driver.enclosures == [first, second]  # type: ignore[attr-defined]
 
 
 names = st.one_of(

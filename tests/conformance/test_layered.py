@@ -66,7 +66,7 @@ class TestChecks(BenchSuite):
         home.mkdir()
         problems = {name: layered_driver(name).check(home) for name in LAYERED}
         content = {name for name, found in problems.items() if not found}
-        assert content == set(WORKS[self.where.filesystem]), problems
+        assert content == set(WORKS[self.where.filesystem]), problems  # type: ignore[attr-defined]
         assert all(f"driver `{name}`" in p.what for name, found in problems.items() for p in found)
         assert [path.name for path in home.iterdir()] == ["probes.json"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine.levels import LEVELS, find_problems
+from atoll.engine.project.levels import LEVELS, find_problems
 from atoll.engine.projects import open_project
 from atoll.host import files
 

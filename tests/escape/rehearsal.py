@@ -19,6 +19,7 @@ from pathlib import Path
 from atoll.engine.projects import Project, open_project
 from atoll.engine.verify import attack, inside
 from atoll.engine.verify.canaries import VARIABLE
+from atoll.engine.verify.wall_test import WallFinding
 
 PYTHON = "/usr/bin/python3"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -63,7 +64,7 @@ def run_on(stage: str, task: bytes) -> tuple[bytes, str]:
     return done.stdout, done.stderr.decode(errors="replace")[-500:]
 
 
-def told(findings: list[attack.Finding]) -> dict[str, list[str]]:
+def told(findings: list[WallFinding]) -> dict[str, list[str]]:
     return {finding.id: [finding.verdict, finding.detail] for finding in findings}
 
 

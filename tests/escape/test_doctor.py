@@ -9,7 +9,7 @@ import pytest
 
 from atoll.engine import doctor
 from atoll.engine.verify import attack, short
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 
 # As in `test_verify.py`.
 
@@ -53,7 +53,7 @@ def test_all_ids_are_attempts_of_verify():
     ],
 )
 def test_what_doctor_says(home, monkeypatch, code, good, said):
-    wall = Wall("visible", (Attempt("X01", "any", code),))
+    wall = Wall("visible", (WallTest("X01", "any", code),))
     monkeypatch.setattr(short, "visible", lambda: wall)
     finding = next(f for f in doctor.examine() if f.name == doctor.VISIBLE)
     assert (finding.good, finding.needed) == (good, True)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from atoll.drivers.layers.commit import find_submodules, parse_links
 from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.repository import Source
-from atoll.drivers.layers.submodules import find_submodules, parse_links
-from atoll.engine import layers, upkeep, views
-from atoll.engine.leases import workspace_plan
+from atoll.engine.enclosure import views
+from atoll.engine.history import layers, upkeep
+from atoll.engine.state.leases import workspace_plan
 from atoll.host import files, process
 
 
@@ -21,7 +22,7 @@ def _ended(project):
     for capsule in project.capsules():
         capsule.stop(grace_s=0)
         views.end_view(project.session, capsule.record)
-    project.session.nursery.close()
+    project.session.forkserver.close()
     project.session.store.close()
 
 
@@ -295,7 +296,7 @@ def test_submodule_behind_a_link(project, repo, tmp_path, git, make_repo):
     (repo / "link").symlink_to(tmp_path)
     git("add", "link", cwd=repo)
     git("commit", "-qm", "link", cwd=repo)
-    refs = project.session.acquaintance.refs(project.record)
+    refs = project.session.ref_cache.refs(project.record)
     source = Source(str(repo), f"{repo}/.git", f"{repo}/.git", refs, refs.head_commit)
     assert find_submodules(source, [("link/outside", inner)]) == []
     (repo / "link").unlink()

@@ -111,7 +111,7 @@ def test_many_files_in_a_few_trees_are_not_gone_through(owner):
     )
     done = owner.atoll("diff", "b", check=False)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "unfolds to too many files" in done.stderr
+    assert "expands to too many files" in done.stderr
     assert "cannot be compared" in owner.atoll("show", "b").stdout
     owner.atoll("rm", "b", "--force")
     assert json.loads(owner.atoll("ls", "--json").stdout)["data"] == []

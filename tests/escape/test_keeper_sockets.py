@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import runs, views
-from atoll.engine.runs import RunSpec
+from atoll.engine.enclosure import views
+from atoll.engine.run import runs
+from atoll.engine.run.runs import RunSpec
 from atoll.host.process import wait_until
-from atoll.keeper import asking, wire
+from atoll.keeper import requests, wire
+from atoll.model.enclosure import encode
 
 # Prints what a keeper answers to the first question; nothing when it hangs up.
 CLIENT = """
@@ -62,9 +64,9 @@ def busy(capsule):
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_nobody_in_other_namespaces_is_answered(busy, namespace):
     capsule, run = busy
-    ping = ("SOCK_SEQPACKET", capsule.record.directory, asking.SOCKET, b'{"ping": true}')
-    hello = wire.encode_json(wire.Kind.HELLO, {"role": "control"})
-    hold = hello + wire.encode_json(wire.Kind.HOLD, {})
+    ping = ("SOCK_SEQPACKET", capsule.record.directory, requests.SOCKET, b'{"ping": true}')
+    hello = wire.encode_json(wire.MessageKind.HELLO, {"role": "control"})
+    hold = hello + wire.encode_json(wire.MessageKind.HOLD, {})
     control = ("SOCK_STREAM", run.directory, wire.CONTROL, hold)
     # The control: one of ours.
     assert client(*ping)
@@ -76,12 +78,12 @@ def test_nobody_in_other_namespaces_is_answered(busy, namespace):
 def start(capsule, directory, spec):
     """What the holder makes of a directory with a spec of our own; False when it refuses."""
     Path(directory).mkdir(parents=True)
-    Path(directory, "spec.json").write_text(json.dumps(spec))
+    Path(directory, "spec.json").write_text(json.dumps(encode(spec)))
     lock = os.open(Path(directory, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
     reader, writer = os.pipe()
     try:
-        with asking.connect(capsule.record.directory, timeout_s=30) as sock:
-            asking.ask(sock, {"start": str(directory)}, (lock, writer))
+        with requests.connect(capsule.record.directory, timeout_s=30) as sock:
+            requests.ask(sock, {"start": str(directory)}, (lock, writer))
     except (EOFError, ConnectionError):
         return False
     else:
@@ -116,7 +118,7 @@ def test_a_forged_spec_gets_the_walls_of_its_capsule(busy, tmp_path):
     assert not marker.exists()
     assert capsule.run(["cat", "/tmp/inside"]).exit_code == 0
     # The control: without walls it can write there.
-    subprocess.run(forged(capsule, marker)["argv"], check=False, capture_output=True)
+    subprocess.run(forged(capsule, marker).argv, check=False, capture_output=True)
     assert marker.exists()
     os.unlink("/tmp/inside")
 
@@ -128,10 +130,10 @@ def test_only_directories_of_own_runs_are_started(busy, tmp_path):
     (own / "runs" / "88").symlink_to(tmp_path / "elsewhere")
     for place in (tmp_path / "elsewhere", own / "runs" / "88x", own / "other" / "1"):
         assert not start(capsule, place, spec)
-    with asking.connect(str(own), timeout_s=30) as sock:
+    with requests.connect(str(own), timeout_s=30) as sock:
         reader, writer = os.pipe()
         with pytest.raises((EOFError, ConnectionError)):
-            asking.ask(sock, {"start": str(own / "runs" / "88")}, (reader, writer))
+            requests.ask(sock, {"start": str(own / "runs" / "88")}, (reader, writer))
         os.close(reader)
         os.close(writer)
     assert views.living_runs(capsule.record) == 1
@@ -144,7 +146,7 @@ def test_only_directories_of_own_runs_are_started(busy, tmp_path):
 )  # fmt: skip
 def test_no_message_ends_a_holder(busy, message):
     capsule, _ = busy
-    with asking.connect(capsule.record.directory, timeout_s=30) as sock:
+    with requests.connect(capsule.record.directory, timeout_s=30) as sock:
         sock.sendall(message)
         sock.settimeout(30)
         sock.recv(1000)

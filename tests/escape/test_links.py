@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from atoll.engine import runs, views, work
+from atoll.engine.enclosure import views
+from atoll.engine.run import runs
 from atoll.model.errors import AtollError
 
 # What the agent does; $PROJECT is its workspace, $SECRET a directory of the host.
@@ -73,7 +74,7 @@ def test_the_room_is_built_anew(owner, secret, project, capsule, plant):
     )
     seen = capsule.run(["sh", "-c", look])
     assert b"secret\n" not in seen.stdout
-    for act in (lambda: work.diff(capsule), lambda: capsule.export(everything=True)):
+    for act in (capsule.diff, lambda: capsule.export(everything=True)):
         try:
             act()
         except AtollError:

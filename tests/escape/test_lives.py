@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.engine import runs, views
-from atoll.engine.runs import RunSpec
-from atoll.host import views as holders
+from atoll.engine.enclosure import views
+from atoll.engine.run import runs
+from atoll.engine.run.runs import RunSpec
+from atoll.host import view_client as holders
 from atoll.model.state import Reason
 from atoll.testing.remains import find_remains, keepers_of, views_of
 
@@ -194,7 +195,7 @@ def test_many_rounds_leave_nothing(project, repo, git, wait_for):
     assert git("status", "--porcelain", "--ignored", cwd=repo) == ""
     # Their records go with the capsule, as for every level.
     capsule.remove(force=True)
-    session.nursery.close()
+    session.forkserver.close()
     wait_for(lambda: not keepers_of(session.home), timeout_s=90, what="the end of all keepers")
     assert find_remains(session.home, repo, refs=["refs/heads/main"]) == []
 

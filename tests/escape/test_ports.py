@@ -8,8 +8,8 @@ import socket
 import pytest
 
 import hostile
+from atoll.daemon.ports.checkout_ports import WELL_KNOWN
 from atoll.daemon.ports.port_leases import MAX_PORTS
-from atoll.daemon.ports.reserved import WELL_KNOWN
 from hostile import as_both, wait_for
 from worlds import free_port
 
@@ -111,7 +111,7 @@ def test_checked_out_capsule_takes_no_port_of_the_host_by_listening(online):
     said = online.atoll("checkout", "x").stderr
     for port in wanted:
         assert can_be_taken(port)
-        assert f"port {port} is not taken" in said
+        assert f"port {port} is not published" in said
     command = next(line for line in said.splitlines() if line.strip().startswith("hint: "))
     # What this user cannot bind is not proposed.
     is_root = online.run("id", "-u").stdout == "0\n"
@@ -139,7 +139,7 @@ def test_project_file_takes_no_port_of_a_service_of_the_host(online):
     assert eventually(lambda: {ordinary, service} == set(leases(online, "x")))
     said = online.atoll("checkout", "x").stderr
     assert can_be_taken(service)
-    assert f"port {service} is not taken" in said
+    assert f"port {service} is not published" in said
     # The control: a port like any other is taken because it is declared.
     assert say(ordinary) == f"inside {ordinary}"
 

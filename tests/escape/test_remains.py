@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from atoll.engine import removal
-from atoll.engine.runs import RunSpec
+from atoll.engine.enclosure import enclosures
+from atoll.engine.run.runs import RunSpec
 from atoll.host import process, procfs
 
 
 def test_a_question_inherits_three_descriptors(capsule):
-    inside = removal.enclosure(capsule.session, capsule.record)
+    inside = enclosures.enclosure(capsule.session, capsule.record)
     own = os.open("/dev/null", os.O_RDONLY)
     lister = ("python3", "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))")
     try:

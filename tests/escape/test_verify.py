@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll.engine.verify import attack, inside
-from atoll.engine.verify.attempt import Attempt, Wall
+from atoll.engine.verify.wall_test import Wall, WallTest
 from atoll.testing.remains import checkout_digest, differences, portrait, timeless
 
 # What still gets through; `test_walls.py` says what has to be built.
@@ -141,7 +141,7 @@ def test_what_a_killed_one_leaves_goes_with_the_next(
 
 def make(code):
     """One attempt by the real program, as a plain process."""
-    wall = Wall("any", (Attempt("X01", "any", code), Attempt("X02", "next", "gave_way('next')")))
+    wall = Wall("any", (WallTest("X01", "any", code), WallTest("X02", "next", "gave_way('next')")))
     words = [sys.executable, "-I", "-S", "-c", inside.LOADER]
 
     def run(task):
@@ -175,7 +175,7 @@ def test_verdicts(code, verdict):
 
 @pytest.mark.parametrize("said", [b"", b"no JSON\n", b"[]\n", b"{}\n", b'{"X01": ["fine", ""]}'])
 def test_a_run_that_does_not_answer_claims_nothing(said):
-    wall = Wall("any", (Attempt("X01", "any", ""),))
+    wall = Wall("any", (WallTest("X01", "any", ""),))
     (found,) = attack.attack(wall, {}, lambda _: (said, "there is no python3 inside"))
     assert found.verdict == "not tried"
     assert found.detail

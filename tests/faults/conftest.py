@@ -92,6 +92,11 @@ class Clones:
         assert done.code == 0, f"atoll {args} exited with {done.code}\n{done.said}{done.told}"
         return done.said
 
+    def stop_daemon(self) -> None:
+        """The next command that needs one starts another."""
+        if "ATOLL_DAEMON" not in os.environ:
+            self.atoll("daemon", "stop")
+
     def git(self, *args: str) -> str:
         return self._git(*args, cwd=self.repo)
 
@@ -165,7 +170,7 @@ class Clones:
         wanted = self.refs | {f"refs/atoll/recovery/{point}" for point in self.points()}
         there = set(self.git("for-each-ref", "--format=%(refname)", "refs/heads/atoll").split())
         branches = {f"refs/heads/atoll/{name}" for name in exported if name in names}
-        # Sessions of commands that ran in this process hold their nurseries until they go.
+        # Sessions of commands that ran in this process hold their fork servers until they go.
         gc.collect()
         left = find_remains(self.home, self.repo, refs=wanted | (there & branches))
         left += [f"temporary file {path}" for path in self.tmp.iterdir()]
@@ -210,16 +215,30 @@ def fill_project(repo: Path) -> None:
 
 @pytest.fixture
 def clones(
-    atoll_home: Path, repo: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    atoll_home: Path,
+    repo: Path,
+    git: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Clones]:
-    """A project at level `clone`, whose carried directory is `build`."""
-    monkeypatch.setenv("ATOLL_LEVEL", "clone")
+    """A project whose carried directory is `build`: at level `clone` and without a daemon, or, with
+    the parameter "default", with the settings that everyone has: level `sandbox` and a daemon.
+    """
+    is_default = getattr(request, "param", "clone") == "default"
+    if is_default:
+        monkeypatch.delenv("ATOLL_LEVEL")
+        monkeypatch.delenv("ATOLL_DAEMON")
+    else:
+        monkeypatch.setenv("ATOLL_LEVEL", "clone")
     fill_project(repo)
     clones = Clones(atoll_home, repo, git)
     clones.tmp.mkdir()
     monkeypatch.setenv("TMPDIR", str(clones.tmp))
-    yield clones
-    end_all(atoll_home)
+    try:
+        yield clones
+    finally:
+        clones.stop_daemon()
+        end_all(atoll_home)
 
 
 def end_all(home: Path) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from atoll.drivers.layers.pool import Pool
-from atoll.engine import chores, reaper, upkeep
+from atoll.engine.capsule import reaper
+from atoll.engine.history import upkeep
 from atoll.engine.projects import open_project
 from atoll.model.errors import StateError
 from atoll.testing.remains import differences, timeless
@@ -19,9 +20,8 @@ from atoll.testing.remains import differences, timeless
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.faults.conftest import Clones
-
     from atoll.engine.projects import Project
+    from faults.conftest import Clones
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def closing(clones: Clones) -> Iterator[Project]:
     try:
         yield project
     finally:
-        project.session.nursery.close()
+        project.session.forkserver.close()
 
 
 def unclean(ended: Sequence[Ended]) -> list[Ended]:
@@ -215,7 +215,7 @@ def test_many_forks_of_a_capsule_that_is_removed(clones: Clones) -> None:
 
 
 def test_more_snapshots_than_one_mount_can_name(clones: Clones) -> None:
-    many = chores.TOO_DEEP + 24
+    many = upkeep.TOO_DEEP + 24
     clones.atoll("new", "x")
     with closing(clones) as project:
         capsule = project.capsule("x")

@@ -1,5 +1,8 @@
 """kill -9 at every step, tool and act of a capsule with layers: as before or as after.
 
+Every step is tried with the default settings (level `sandbox`, a daemon), and in a soak at level
+`clone`, too.
+
 Each scenario brings a project to the moment before one verb, lets the verb die at one point, and
 looks at everything: what the capsules hold, what the owner's repository holds, what is left. One
 world serves many points: whatever a crash did to it would show at a later one, too.
@@ -14,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from atoll.engine.session import STEPS
+from atoll.engine.state.session import STEPS
 from atoll.testing.faults import steps_of
 from atoll.testing.remains import keepers_of, runs_of, timeless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.faults.conftest import Clones
+    from faults.conftest import Clones
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +64,7 @@ def new_one(clones: Clones) -> Any:
 def cold(clones: Clones) -> Any:
     """Nothing is frozen yet."""
     expected = new_one(clones)
+    clones.stop_daemon()
     clones.wait_for(lambda: not keepers_of(clones.home), what="the end of all work on the home")
     shutil.rmtree(clones.home)
     for pin in clones.git("for-each-ref", "--format=%(refname)", "refs/atoll").split():
@@ -330,6 +334,9 @@ them: a sample, in which every number of the first scenario lies in the making o
 """
 
 
+@pytest.mark.parametrize(
+    "clones", ["default", pytest.param("clone", marks=pytest.mark.soak)], indirect=True
+)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_every_step(clones: Clones, name: str) -> None:
     scenario = SCENARIOS[name]

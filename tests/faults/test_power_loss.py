@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from atoll.drivers.layers import probes
-from atoll.engine import chores, layers, reaper, upkeep, views
+from atoll.engine.capsule import reaper
+from atoll.engine.enclosure import views
+from atoll.engine.history import layers, upkeep
 from atoll.engine.projects import open_project
-from atoll.engine.runs import RunSpec
+from atoll.engine.run.runs import RunSpec
 from atoll.host import kernel, locks
 from atoll.host.process import wait_until
 from atoll.testing.faults import damage_of_repository
@@ -95,7 +97,7 @@ class Story:
             self.listen(END, "")
             self.verb = ""
             self.look(project)
-        project.session.nursery.close()
+        project.session.forkserver.close()
         project.session.store.close()
 
     def listen(self, step: str, _: str) -> None:
@@ -230,7 +232,7 @@ def judge(story: Story, moment: Moment) -> set[bool]:
     for capsule in project.capsules():
         capsule.remove(force=True)
     assert damage_of_repository(project.record.root, story.disk.repo / ".git") == [], moment
-    project.session.nursery.close()
+    project.session.forkserver.close()
     project.session.store.close()
     return told
 
@@ -274,7 +276,7 @@ def test_power_is_cut(
 ) -> None:
     monkeypatch.setenv("ATOLL_LEVEL", "clone")
     # Nothing but what the story tells may write: a copy must be of one moment.
-    monkeypatch.setattr(chores, "start", lambda _: None)
+    monkeypatch.setattr(upkeep, "start", lambda _: None)
     disk = make_disk(kind)
     story = Story(disk, git, is_eager, stride)
     with disk.mounted():

@@ -49,7 +49,7 @@ FILTERS: tuple[tuple[str, str], ...] = (
 
 def without_phases(text: str) -> str:
     """Narration without the phase of what took longer than a second: a busy machine tells it."""
-    return re.sub(r"(?m)^(?:\S+: [a-z -]+|freezing .*) …\n", "", text)
+    return re.sub(r"(?m)^(?:\S+: [a-z -]+|copying .*) …\n", "", text)
 
 
 def filtered(text: str, places: dict[str, Path]) -> str:
@@ -107,12 +107,12 @@ def tell(
             lines.extend(
                 f"--- {name}\n{text}" + ("" if text.endswith("\n") else "\n")
                 for name, text in (
-                    ("answer", done.stdout),
-                    ("narration", without_phases(done.stderr)),
+                    ("answer", done.stdout),  # type: ignore[attr-defined]
+                    ("narration", without_phases(done.stderr)),  # type: ignore[attr-defined]
                 )
                 if text
             )
-            lines.append(f"--- exit {done.returncode}\n\n")
+            lines.append(f"--- exit {done.returncode}\n\n")  # type: ignore[attr-defined]
         return lines
 
     return run
