@@ -2,14 +2,16 @@
 # checkout under "My Projects" works only as long as no absolute path appears.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak lint fmt docs clean dev
+.PHONY: help demo test check soak coverage lint fmt docs clean dev
 
 SHELL := /bin/sh
 BIN := .venv/bin
 # Scripts without a suffix have to be named to be linted.
 SOURCES := . tools/changelog
 PYTEST := $(BIN)/pytest -q -n auto --dist worksteal
+DURATIONS := --durations=15 --durations-min=2
 ARGS ?=
+TESTS ?= tests/unit
 SECONDS ?= 600
 PYTHON ?=
 export PYTHON
@@ -27,19 +29,23 @@ demo: ## three attempts at one task, side by side, from nothing
 	@$(BIN)/atoll demo
 
 test: lint ## lint, then every test; ARGS="-k name -x" goes to pytest
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) $(DURATIONS) $(ARGS)
 
 check: lint ## lint, then the quick tests
-	@$(PYTEST) -m "not slow and not soak" $(ARGS)
+	@$(PYTEST) -m "(quick or not slow) and not soak" $(ARGS)
 
 soak: dev ## the long attacks, then fuzz the host side for SECONDS=600; ARGS="E1 17" repeats cases
 	@$(PYTEST) -m soak --timeout=1800
 	@$(BIN)/python tests/boundary/fuzz.py --known --seconds $(SECONDS) $(ARGS)
 
+coverage: dev ## line and branch coverage of the unit tests; TESTS=tests for all of them
+	@$(PYTEST) --cov --cov-report=term:skip-covered $(TESTS) $(ARGS)
+
 lint: dev ## format, lint rules, types, layers
 	$(call phase,format,$(BIN)/ruff format --check $(SOURCES))
 	$(call phase,rules,$(BIN)/ruff check $(SOURCES))
 	$(call phase,types,$(BIN)/mypy)
+	$(call phase,types of tests,$(BIN)/mypy --config-file tests/mypy.ini)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
 
 fmt: dev ## format the code and mend what the linter can mend

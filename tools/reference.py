@@ -18,36 +18,35 @@ from typing import Any
 import click
 
 from atoll.cli.app import VERBS, root
-from atoll.engine.config import ENVIRONMENT, LIMITS, load_config
+from atoll.engine.project.settings import ENVIRONMENT, LIMITS, load_config
 from atoll.model.presets import FOUND, PRESETS
 from atoll.model.projectfile import project_schema
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 CLI_INTRODUCTION = """\
-`atoll VERB …`. The answer goes to standard output, the narration to standard error. See
+`atoll VERB …`. Results go to standard output, progress and notes to standard error. See
 [exit codes](exit-codes.md), [JSON](json.md) and [environment](environment.md)."""
 PROJECT_FILE_INTRODUCTION = """\
-`atoll.toml` in the project's root. All of it is optional; unknown keys and bad values are refused,
-all at once. [Write a project file](../how-to/write-a-project-file.md) shows how; `atoll schema`
-prints the JSON schema that this page is made from.
+`atoll.toml` in the project's root. Every key is optional; unknown keys and invalid values are
+errors, which are reported together. [Write a project file](../how-to/write-a-project-file.md) is a
+guide; `atoll schema` prints the JSON schema that this page is generated from.
 
-*Today* says what the key does in this version. A part that cannot be kept is refused when a capsule
-is made. `NAME` stands for a name that you choose."""
+*Today* is what the key does in this version. Unsupported settings are refused when a capsule is
+created. `NAME` is a name that you choose."""
 SETTINGS_INTRODUCTION = """\
-Each place wins over the ones to its left: default, the user's own file
+Each source overrides the ones to its left: default, the user's own file
 (`~/.config/atoll/config.toml`), the project's `atoll.toml`, the environment, the command line.
-`atoll show --config` says where each value came from. What a key means and whether it works today
-stands in [Project file](project-file.md)."""
+`atoll show --config` shows the source of each value. [Project file](project-file.md) describes each
+key and whether it works today."""
 SETTINGS_END = """\
-A limit that is given as `none` on the command line or in the environment takes back what a file
-says."""
+A limit of `none` on the command line or in the environment removes a limit set in a file."""
 PRESETS_INTRODUCTION = """\
-Words that may stand in `capsule.allow` and after `atoll allow NAME`, for lists of destinations. All
-are meant for ports 80 and 443. See [networks](../explanation/network.md)."""
+Names for lists of destinations, for `capsule.allow` and `atoll allow NAME`. All apply to ports 80
+and 443. See [networks](../explanation/network.md)."""
 PRESETS_FOUND = """\
-Where packages come from is asked of this machine's own tools, as they are set up for you; it is
-kept until a tool or its settings change. `atoll allow NAME` shows what was found. What a project's
-own files say about it does not count."""
+Package registries are read from the configuration of this machine's tools and cached until a tool
+or its configuration changes. `atoll allow NAME` shows the result. The project's own files are not
+used for this."""
 GENERATED = (
     "<!-- Written by `make docs` (tools/reference.py). Change the source, not this page. -->"
 )
@@ -167,7 +166,8 @@ TODAY: dict[str, str] = {
     "capsule.setup_network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
     "capsule.env": YES,
     "tools.use": "`none` only; the others are refused (exit 3)",
-    "services.NAME.port": "told as `ATOLL_PORT_<NAME>`; at levels below `sandbox` a leased one is",
+    "services.NAME.port": "set as `ATOLL_PORT_<NAME>`; "
+    "below level `sandbox` a leased port is set instead",
     **{
         f"services.NAME.{key}": NOT_STARTED
         for key in ("command", "use", "on_switch", "restart", "data", "shared", "needs", "env")
@@ -210,11 +210,11 @@ AT_SANDBOX = {
 
 
 def defaults() -> dict[str, str]:
-    """What holds where nobody says anything, as the merge itself gives it."""
+    """The default values, as the merge of all settings returns them."""
     nowhere = {"XDG_CONFIG_HOME": "/nonexistent"}
     settings = load_config(Path("/nonexistent/project"), nowhere).settings
-    told = {setting.key: str(setting.value) for setting in settings.values.values()}
-    return {**told, **{f"capsule.limits.{name}": text for name, text in AT_SANDBOX.items()}}
+    defaults = {setting.key: str(setting.value) for setting in settings.values.values()}
+    return {**defaults, **{f"capsule.limits.{name}": text for name, text in AT_SANDBOX.items()}}
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -241,7 +241,7 @@ def render_cli() -> str:
         CLI_INTRODUCTION,
         index,
         "## Options of every verb",
-        "They may stand before the verb or after it.",
+        "They can be given before or after the verb.",
         render_options(common),
     ]
     for verb, command in commands.items():
