@@ -1,4 +1,4 @@
-"""What every test may lean on: a clean environment, real repositories, the real program.
+"""What every test may use: a clean environment, real repositories, the real program.
 
 Law: no test sees the owner's settings, and no test leaves a process behind.
 """
@@ -28,7 +28,7 @@ from atoll.host import view_client
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# The shipped suites are no test modules to pytest; their assertions shall explain themselves.
+# The shipped suites are no test modules to pytest; their assertions are rewritten, too.
 pytest.register_assert_rewrite("atoll.testing.conformance")
 
 # Machines are shared and noisy: how long an example takes says nothing.
@@ -89,7 +89,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever needs real components is slow, unless it is marked as `quick`."""
     for item in items:
-        kind = item.path.relative_to(ROOT / "tests").parts[0]
+        kind = item.path.relative_to(Path(__file__).parent).parts[0]
         if kind not in DIRECTORIES_OF_QUICK_TESTS and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.slow)
 

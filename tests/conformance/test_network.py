@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.testing.conformance.network import NetworkSuite
-from atoll.testing.fakes import FakeNetwork
+from atoll.testing.fake_network import FakeNetwork
 
 pytestmark = pytest.mark.quick
 

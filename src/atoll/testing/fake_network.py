@@ -22,7 +22,7 @@ class FakeNetwork:
     def __init__(self, capsule: CapsuleRecord | None = None) -> None:
         self.capsule = capsule
         self.served: dict[int, int] = {}
-        """Ports that programs inside listen on, each with the port of the host that plays it."""
+        """Ports on which something listens inside, each with the port of the host that plays it."""
         self.opened: dict[tuple[int, int], int] = {}
         """The same for the daemon's own sockets, by (type, port)."""
         self.is_connected = False
@@ -30,7 +30,7 @@ class FakeNetwork:
         self._is_gone = asyncio.Event()
 
     def serve(self, port: int, on_host: int | None) -> None:
-        """A program inside starts to listen, or, with None, stops."""
+        """Something starts to listen on a port inside, or, with None, stops."""
         self._has_changed = True
         if on_host is None:
             del self.served[port]
@@ -59,7 +59,10 @@ class FakeNetwork:
 
     async def listen(self, opened: ExitStack, port: int) -> tuple[socket.socket, ...]:
         self._require()
-        return (self._open(opened, port),)
+        sock = self._open(opened, port)
+        self.serve(port, sock.getsockname()[1])
+        opened.callback(self.serve, port, None)
+        return (sock,)
 
     async def dial(self, port: int, address: str = _HOST) -> socket.socket:
         del address

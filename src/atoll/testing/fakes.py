@@ -6,27 +6,21 @@ They pass the same conformance suites as the real ones. What they remember lives
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import hashlib
 import os
 import socket
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from atoll.drivers.contracts import (
     BrowserRequest,
-    EgressSockets,
     IsolationRequest,
-    NetworkGone,
     ProbeResult,
     WorkspaceRequest,
 )
 from atoll.host import files
-from atoll.host.listening_sockets import Listening, Listing
 from atoll.model.enclosure import Enclosure, View
 from atoll.model.errors import StateError
 from atoll.model.names import printable
@@ -232,79 +226,6 @@ class FakeBrowser:
             stream.write(line + "\n")
             stream.flush()
             return stream.readline().strip()
-
-
-class FakeNetwork:
-    """A capsule's network on the host's loopback: a port inside is some free port of the host.
-
-    `end` is the end of the capsule.
-    """
-
-    def __init__(self) -> None:
-        self._ports: dict[int, int] = {}
-        self._ended = asyncio.Event()
-        self._has_changed = True
-
-    def end(self) -> None:
-        self._ended.set()
-
-    def _require(self) -> None:
-        if self._ended.is_set():
-            raise NetworkGone("the network has ended")
-
-    async def connect(self) -> None:
-        self._require()
-
-    async def wait_closed(self) -> None:
-        await self._ended.wait()
-
-    async def open_egress(self, opened: ExitStack) -> EgressSockets:
-        self._require()
-        datagrams = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        datagrams.settimeout(0)
-        datagrams.bind(("127.0.0.1", 0))
-        proxy, transparent, streams = (self._listener(opened) for _ in range(3))
-        return EgressSockets(proxy, (transparent,), (datagrams,), (streams,))
-
-    async def listen(self, opened: ExitStack, port: int) -> tuple[socket.socket, ...]:
-        self._require()
-        if port in self._ports:
-            raise OSError(errno.EADDRINUSE, "a process inside has taken the port")
-        made = self._listener(opened)
-        self._ports[port] = made.getsockname()[1]
-        self._has_changed = True
-        opened.callback(self._forget, port)
-        return (made,)
-
-    @staticmethod
-    def _listener(opened: ExitStack) -> socket.socket:
-        made = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        made.settimeout(0)
-        return made
-
-    def _forget(self, port: int) -> None:
-        del self._ports[port]
-        self._has_changed = True
-
-    async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        del address
-        self._require()
-        if port not in self._ports:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "nothing accepts there")
-        made = socket.create_connection(("127.0.0.1", self._ports[port]))
-        made.settimeout(0)
-        return made
-
-    def may_have_changed(self) -> bool:
-        return self._has_changed
-
-    async def listening(self) -> Listing:
-        self._require()
-        self._has_changed = False
-        return Listing(frozenset(Listening("127.0.0.1", port) for port in self._ports))
-
-    def close(self) -> None:
-        """Holds nothing that `opened` does not close."""
 
 
 def _is_below(place: Path, root: str) -> bool:
