@@ -73,14 +73,15 @@ def test_left_process_fails_the_test_and_is_killed(root, tmp_path, processes_wit
     shutil.copy(root / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_planted.py").write_text(LEAVES_PROCESSES, encoding="utf-8")
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "markers=slow",
+         tmp_path],
         cwd=tmp_path,
         env={**os.environ, "PYTEST_ADDOPTS": f"--basetemp={tmp_path / 'base'}"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-    )
+    )  # fmt: skip
     assert result.returncode == 1, result.stdout
     assert "3 passed, 2 errors" in result.stdout
     assert result.stdout.count("Failed: processes left behind (now killed)") >= 2

@@ -48,7 +48,7 @@ def test_all_ids_are_attempts_of_verify():
     ("code", "good", "said"),
     [
         ("gave_way('the\\x1b[2J owner')", False, "X01 any: the"),
-        ("os.open('/no/such/file', 0)", True, "1 attempts"),
+        ("os.open('/no/such/file', 0)", True, "1 attacks"),
         ("not_tried('no reason')", False, "no attempt could be made: no reason"),
     ],
 )

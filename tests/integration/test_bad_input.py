@@ -328,7 +328,7 @@ def test_the_cli_without_git_says_so(repo, tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["frobnicate"], ["no verb `frobnicate`"]),
+        (["frobnicate"], ["unknown verb `frobnicate`"]),
         (["lss"], ["did you mean `ls`"]),
         (["run", "x"], ["atoll run NAME -- COMMAND"]),
         (["run", "x", "ls", "-la"], ["atoll run NAME -- COMMAND"]),

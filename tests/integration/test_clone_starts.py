@@ -311,7 +311,7 @@ def test_project_on_another_filesystem(git, begun, goes_both_ways, level):
 
 def test_home_inside_of_the_project_is_refused(repo):
     project = atoll.open_project(repo, home=repo / ".atoll")
-    with pytest.raises(atoll.PrerequisiteError, match="inside of the project"):
+    with pytest.raises(atoll.PrerequisiteError, match="is inside the project"):
         project.new("x")
     project.session.forkserver.close()
 

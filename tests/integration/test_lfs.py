@@ -246,7 +246,7 @@ def test_pointers_that_lead_nowhere_are_told_and_destroy_nothing(project, owner,
         "git add -A; git commit -qm pointers",
     )
     assert [text for text in warnings if "`lost.bin`" in text and "neither in the capsule" in text]
-    assert [text for text in warnings if "huge.bin" in text and "over a limit" in text]
+    assert [text for text in warnings if "huge.bin" in text and "exceeds a limit" in text]
     assert git("show", "atoll/x:odd.txt", cwd=owner).endswith("size 5\n")
     point = capsule.remove(force=True)
     again = project.recover(point, "y")
@@ -279,7 +279,7 @@ def test_the_disk_limit_bounds_what_sparse_objects_cost(
     large = [status for status in objects if status.st_size == 20_000_000]
     assert len(large) == taken
     assert sum(status.st_blocks * 512 for status in large) < 1 << 20
-    assert [text for text in warnings if "over a limit" in text]
+    assert [text for text in warnings if "exceeds a limit" in text]
     # The next import has a budget of its own, and reads none of the wrong ones again.
     assert len(capsule.work().large) == left
     capsule.remove(force=True)

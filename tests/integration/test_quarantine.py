@@ -522,7 +522,7 @@ def test_hostile_tree_names(pair, refused, name, mode, is_packed):
         data = pack_of(pair, *pair.new(tip))
         pair.lose(*pair.new(tip))
         pair.put_pack(data)
-    refused("refused by git: .*object", tip)
+    refused("rejected by git: .*object", tip)
 
 
 @pytest.mark.parametrize(
@@ -553,7 +553,7 @@ def test_hostile_tree_names(pair, refused, name, mode, is_packed):
 def test_malformed_trees(pair, make):
     before = pair.state()
     tip = pair.put_commit(pair.put("tree", make(good_blob(pair))), pair.base)
-    with pytest.raises(StateError, match="refused by git"):
+    with pytest.raises(StateError, match="rejected by git"):
         pair.bring(tip)
     assert pair.state() == before
 
@@ -578,7 +578,7 @@ def test_malicious_gitmodules(pair, refused, line):
 def test_gitmodules_with_endless_mistakes(pair, refused):
     text = "".join(f'[submodule "../{number}"]\n\turl = -u./payload\n' for number in range(30_000))
     tree = pair.put("tree", entry("100644", ".gitmodules", pair.put("blob", text.encode())))
-    refused("refused by git: .*gitmodules", pair.put_commit(tree, pair.base))
+    refused("rejected by git: .*gitmodules", pair.put_commit(tree, pair.base))
 
 
 def test_submodule_name_that_climbs(pair, refused):
@@ -621,7 +621,7 @@ def test_malformed_commits(pair, change):
         ["git", "cat-file", "commit", pair.put_commit(tree, pair.base)], b"", cwd=pair.inner
     )
     tip = pair.put("commit", change(body))
-    with pytest.raises(StateError, match="refused by git"):
+    with pytest.raises(StateError, match="rejected by git"):
         pair.bring(tip)
     assert pair.state() == before
 

@@ -43,7 +43,7 @@ def test_a_deleted_repository(lost, atoll, repo, git, tmp_path):
     # Quiet elsewhere.
     assert "warning" not in atoll("ls", cwd=lost).stderr
     said = atoll("gc", cwd=lost).stderr
-    assert "the repository of `x` is gone\nhint: atoll gc --gone stores" in said
+    assert "the repository of `x` was deleted\nhint: atoll gc --gone stores" in said
     # Where it was, the hint leads on.
     repo.mkdir()
     failed = atoll("ls", cwd=repo, check=False)

@@ -100,7 +100,7 @@ def test_a_reader_that_has_left(atoll, repo):
     finally:
         os.close(writer)
     assert done.returncode == 3
-    assert done.stderr.count("warning: nothing can be written to `--status-fd") == 1
+    assert done.stderr.count("warning: cannot write to `--status-fd") == 1
 
 
 def test_a_disk_that_is_full(atoll, repo):
@@ -110,4 +110,4 @@ def test_a_disk_that_is_full(atoll, repo):
         args = ("run", "x", "--status-fd", str(fd), "--", "sh", "-c", "exit 3")
         done = atoll(*args, cwd=repo, check=False, pass_fds=(fd,))
     assert done.returncode == 3
-    assert done.stderr.count("warning: nothing can be written to `--status-fd") == 1
+    assert done.stderr.count("warning: cannot write to `--status-fd") == 1

@@ -118,7 +118,7 @@ def test_progress_is_told_when_something_takes_long(atoll, repo, terminal):
     atoll("trust", cwd=repo)
     term = terminal("new", "slow")
     term.expect("slow: setting up … 1 s")
-    term.expect("made `slow`")
+    term.expect("created `slow`")
     assert term.process.wait(timeout=20) == 0
     piped = atoll("new", "piped", cwd=repo)
     assert "piped: setting up …\n" in piped.stderr

@@ -9,7 +9,7 @@ from atoll.daemon.relay import CHUNK_BYTES, reset
 from atoll.drivers.network import http1
 
 _DRAIN_S = 2.0
-_DRAIN_BYTES = 16 << 20
+_DRAIN_BYTES = 1 << 20
 
 
 class Stream:
@@ -63,15 +63,15 @@ class Stream:
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
 
-    async def finish(self) -> None:
+    async def finish(self, *, drain_bytes: int = _DRAIN_BYTES) -> None:
         """Closes so that the other side can still read what was sent last: one that is closed
-        while it sends would throw that away.
+        while it sends would throw that away. At most `drain_bytes` are read before.
         """
         try:
             self.sock.shutdown(socket.SHUT_WR)
             drained = 0
             async with asyncio.timeout(_DRAIN_S):
-                while drained < _DRAIN_BYTES and await self.fill():
+                while drained < drain_bytes and await self.fill():
                     drained += len(self.take())
         except OSError:
             # Gone already, or still there after all this time.

@@ -29,6 +29,8 @@ from atoll.model.state import CapsuleRecord
 _FIRST_S = 60.0
 """How long a connection may stay without its first request."""
 _HEAD_S = 15.0
+_DRAIN_BYTES = 16 << 20
+"""How much of an upload is read that the router answers itself."""
 """How long a head may take from its first byte."""
 _LINGER_S = 2.0
 _AGAIN_S = 1.0
@@ -355,7 +357,7 @@ class ClientConnection:
     async def _refuse(self, answer: Page, head: SiteRequest | None) -> None:
         accept, method = (head.accept, head.request.method) if head is not None else ("", "GET")
         await self._client.send(answer.render(accept=accept, method=method))
-        await self._client.finish()
+        await self._client.finish(drain_bytes=_DRAIN_BYTES)
 
 
 class UnroutableError(Exception):

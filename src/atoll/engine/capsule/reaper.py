@@ -198,13 +198,15 @@ def _sweep_parts(session: Session, *, dry_run: bool) -> list[str]:
     removed = []
     for capsule in session.store.capsules():
         lock = session.lock_of(capsule)
-        if capsule.state is not CapsuleState.READY or not lock.acquire():
+        if capsule.state is not CapsuleState.READY:
+            continue
+        # A dry run changes nothing, not even lock files: the home may be read-only.
+        if _is_busy(session, capsule) if dry_run else not lock.acquire():
             continue
         with lock:
-            if session.store.capsule(capsule.id) != capsule:
-                continue
-            for part in parts.registered():
-                removed += part.sweep(session, capsule, dry_run=dry_run)
+            if session.store.capsule(capsule.id) == capsule:
+                for part in parts.registered():
+                    removed += part.sweep(session, capsule, dry_run=dry_run)
     return removed
 
 

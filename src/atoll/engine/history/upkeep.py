@@ -46,9 +46,13 @@ class Reclaimed(NamedTuple):
 
 
 def start(session: Session) -> None:
-    """Starts the process, unless there is one. A session without background work waits instead."""
+    """Starts the process, unless there is one or nothing to do. A session without background work
+    waits instead.
+    """
     if not session.background:
         work(session)
+        return
+    if not _is_wanted(session):
         return
     lock = session.upkeep_lock()
     if locks.is_locked(lock.path) or not lock.acquire():
