@@ -1,4 +1,6 @@
-"""Every driver with layers, on every filesystem on which it works, as root and as a user."""
+"""Every driver with layers, on every filesystem on which it works, as root and as a user; and the
+fake of them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,16 @@ import sys
 
 import pytest
 
+from atoll.drivers.contracts import WorkspaceRequest
+from atoll.drivers.layers.pool import Pool
 from atoll.drivers.registry import LAYERED, layered_driver
 from atoll.host.process import run
+from atoll.model.errors import StateError
 from atoll.testing.conformance.bench import BenchSuite
 from atoll.testing.conformance.layered import LayeredSuite
+from atoll.testing.conformance.layered_contract import LayeredContractSuite
+from atoll.testing.fake_layers import FakeLayered
+from atoll.testing.fakes import read_content
 
 USERS = ("root", "user")
 WORKS = {
@@ -71,6 +79,74 @@ class TestChecks(BenchSuite):
         assert [path.name for path in home.iterdir()] == ["probes.json"]
 
 
+@pytest.mark.quick
+class TestFake(LayeredContractSuite):
+    """Each call on an instance of its own: what one remembers, another finds on disk."""
+
+    @pytest.fixture(autouse=True)
+    def _project(self, tmp_path):
+        self._place = tmp_path
+        (tmp_path / "project").mkdir()
+        (tmp_path / "project" / "README.md").write_text("# Sample\n")
+        content = read_content(tmp_path / "project")
+        self._commit = FakeLayered().record(str(tmp_path / "repository"), content)
+
+    @property
+    def made(self):
+        return FakeLayered()
+
+    @property
+    def place(self):
+        return self._place
+
+    @property
+    def atoll_home(self):
+        return self._place / "home"
+
+    def request(self, name):
+        return WorkspaceRequest(
+            name=name,
+            repository=str(self._place / "repository"),
+            checkout=str(self._place / "project"),
+            base_commit=self._commit,
+            path="",
+            pool=str(self._place / "home" / "pools" / "project"),
+            mode="fake",
+        )
+
+    def base_layers(self):
+        request = self.request("base")
+        return self.made.freeze(Pool(request.pool), request.repository, self._commit)
+
+    def write(self, plan, name, data):
+        self.made.write(plan, name, data)
+
+    def remove(self, plan, name):
+        self.made.remove(plan, name)
+
+    def read(self, plan, name):
+        return self.made.read(plan, name)
+
+    def test_what_it_claims_is_also_true(self):
+        """So that tests of the engine meet both answers."""
+        with self.applied("claims") as [plan]:
+            assert self.made.is_pristine(plan)
+            assert not self.made.is_untouched(plan)
+            now = self.made.seal(plan, busy=False).plan
+            assert self.made.is_pristine(now)
+            assert self.made.is_untouched(now)
+            self.release(now)
+
+    def test_base_commit_that_is_gone(self):
+        with self.applied("lost") as [plan]:
+            lost = plan._replace(base_commit="0" * 40)
+            with pytest.raises(StateError):
+                self.made.view(lost)
+
+
 def test_suite_needs_no_pytest_to_be_imported():
-    program = "import sys; sys.modules['pytest'] = None; import atoll.testing.conformance.layered"
+    program = (
+        "import sys; sys.modules['pytest'] = None; import atoll.testing.conformance.layered, "
+        "atoll.testing.conformance.layered_contract, atoll.testing.fake_layers"
+    )
     run((sys.executable, "-c", program), env={"PATH": os.environ["PATH"]})

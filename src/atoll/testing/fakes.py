@@ -43,12 +43,12 @@ class FakeWorkspace:
 
     def record(self, directory: Path) -> str:
         """Remembers a directory as it is; what comes back can be a `base_commit`."""
-        return self._remember(_read(directory))
+        return self._remember(_files(directory))
 
     def _remember(self, content: Content) -> str:
-        commit = hashlib.sha1(repr(sorted(content.items())).encode(), usedforsecurity=False)
-        self._contents[commit.hexdigest()] = content
-        return commit.hexdigest()
+        commit = digest_of(content)
+        self._contents[commit] = content
+        return commit
 
     def check(self, home: Path) -> list[Problem]:
         del home
@@ -63,7 +63,7 @@ class FakeWorkspace:
         if path.exists():
             raise StateError(f"`{path}` is taken")
         files.make_private_directory(path)
-        _write(path, self._contents[plan.base_commit])
+        write_content(path, self._contents[plan.base_commit])
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
         del keep_branch
@@ -72,7 +72,7 @@ class FakeWorkspace:
     def work(self, plan: WorkspacePlan) -> Work:
         if not Path(plan.path).is_dir():
             return Work()
-        before, now = self._contents[plan.base_commit], _read(Path(plan.path))
+        before, now = self._contents[plan.base_commit], _files(Path(plan.path))
         return Work(
             uncommitted=_shown(name for name in before if now.get(name) != before[name]),
             untracked=_shown(now.keys() - before.keys()),
@@ -85,7 +85,7 @@ class FakeWorkspace:
         kept = self._points.setdefault(plan.repository, {})
         if not self.work(plan).any:
             return kept.get(point)
-        commit = self._remember(_read(Path(plan.path)))
+        commit = self._remember(_files(Path(plan.path)))
         if point not in kept or kept[point].commit != commit:
             kept[point] = RecoveryPoint(
                 id=point,
@@ -100,7 +100,7 @@ class FakeWorkspace:
 
     def diff(self, plan: WorkspacePlan, *, base: str, stat: bool) -> Patch:
         del stat
-        before, now = self._contents[base], _read(Path(plan.path))
+        before, now = self._contents[base], _files(Path(plan.path))
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         return Patch("".join(f"{name}\n" for name in changed).encode())
 
@@ -109,9 +109,9 @@ class FakeWorkspace:
     ) -> tuple[InsidePath, ...]:
         del lock
         root = Path(plan.path)
-        for name in _read(root):
+        for name in _files(root):
             (root / name).unlink()
-        _write(root, self._contents[point.commit])
+        write_content(root, self._contents[point.commit])
         return ()
 
 
@@ -232,7 +232,14 @@ def _is_below(place: Path, root: str) -> bool:
     return place.resolve().is_relative_to(Path(root).resolve())
 
 
-def _read(root: Path) -> Content:
+def _files(root: Path) -> Content:
+    """Without git's own files."""
+    found = read_content(root)
+    return {name: entry for name, entry in found.items() if ".git" not in Path(name).parts}
+
+
+def read_content(root: Path) -> Content:
+    """The files and links below a directory."""
     found: Content = {}
     for directory, directories, names in os.walk(root):
         links = [name for name in directories if Path(directory, name).is_symlink()]
@@ -240,17 +247,24 @@ def _read(root: Path) -> Content:
             mode = path.lstat().st_mode
             link = stat.S_ISLNK(mode)
             data = os.fsencode(path.readlink()) if link else path.read_bytes()
-            if ".git" not in path.relative_to(root).parts:
-                found[str(path.relative_to(root))] = (mode, data)
+            found[str(path.relative_to(root))] = (mode, data)
     return found
 
 
-def _write(root: Path, content: Content) -> None:
+def write_content(root: Path, content: Content) -> None:
+    """Replaces files and links; follows none of them."""
     for name, (mode, data) in content.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         if stat.S_ISLNK(mode):
             path.symlink_to(os.fsdecode(data))
         else:
             path.write_bytes(data)
             path.chmod(stat.S_IMODE(mode))
+
+
+def digest_of(content: Content) -> str:
+    """As long as the id of a commit."""
+    digest = hashlib.sha1(repr(sorted(content.items())).encode(), usedforsecurity=False)
+    return digest.hexdigest()

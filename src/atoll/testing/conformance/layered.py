@@ -10,43 +10,50 @@ The suite goes through the engine, as capsules do; it needs git, and `strace` fo
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 from atoll.drivers.contracts import BroughtOut, LayeredDriver, WorkspaceRequest
-from atoll.drivers.layers.pool import Pool, new_upper
+from atoll.drivers.layers import probes
+from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.registry import layered_driver
 from atoll.engine.capsules import Capsule
 from atoll.engine.history import upkeep
 from atoll.engine.state.leases import workspace_plan
-from atoll.host import git
+from atoll.host import files, git
 from atoll.host.process import wait_until
-from atoll.model.plan import Lease, WorkspacePlan
+from atoll.host.tree.layer_stack import Namespace
+from atoll.host.tree.merged_tree import MergedTree
+from atoll.model.plan import WorkspacePlan
+from atoll.model.untrusted import InsidePath
 from atoll.testing.conformance.bench import Bench, BenchSuite, commit_all
 from atoll.testing.conformance.history import GitMvSuite, PrivateGitSuite
 from atoll.testing.conformance.inside import FilesSuite
+from atoll.testing.conformance.layered_contract import LayeredContractSuite
 from atoll.testing.conformance.moments import MomentsSuite
-from atoll.testing.conformance.witness import look, release_elsewhere
 from atoll.testing.conformance.workspace import write_files
 
 _ODD = "a b,c:d\\e=f é'$x\"[y]|&;*"
 
 
-class ContractSuite(BenchSuite):
+class ContractSuite(LayeredContractSuite, BenchSuite):
     """The verbs of the contract, each by itself."""
 
     @property
     def made(self) -> LayeredDriver:
         return layered_driver(self.driver)
 
-    def plan_of(self, capsule: Capsule) -> WorkspacePlan:
-        return workspace_plan(self.bench.session, capsule.record)
+    @property
+    def place(self) -> Path:
+        return self.bench.root.parent
 
-    def fresh_plan(self, name: str) -> WorkspacePlan:
-        """A plan on the layers of the project that nothing has been made of."""
-        base = self.bench.project.warm()
+    @property
+    def atoll_home(self) -> Path:
+        return self.bench.home
+
+    def request(self, name: str) -> WorkspaceRequest:
         project = self.bench.project.record
-        request = WorkspaceRequest(
+        return WorkspaceRequest(
             name=name,
             repository=project.git_dir,
             checkout=project.root,
@@ -55,35 +62,34 @@ class ContractSuite(BenchSuite):
             pool=str(self.bench.session.pool(project.id)),
             mode=self.made.probe(self.bench.home).mode or "",
         )
-        return self.made.on(self.made.plan(request), base.layers, new_upper())
 
-    def layers(self) -> set[str]:
-        return set(Pool(self.bench.session.pool(self.bench.project.record.id)).all())
+    def base_layers(self) -> tuple[str, ...]:
+        return self.bench.project.warm().layers
 
-    def test_check_is_content_and_changes_nothing(self) -> None:
-        home = self.bench.root.parent / "empty"
-        home.mkdir()
-        assert self.made.check(home) == []
-        before = look(home)
-        assert self.made.check(home) == []
-        assert look(home) == before
-        assert len(before) <= 1, "more than a note of what was found"
+    def write(self, plan: WorkspacePlan, name: str, data: bytes) -> None:
+        files.write_beneath(Pool(plan.pool).tree(plan.upper), f"{WORKSPACE}/{name}", data)
 
-    def test_planning_is_pure(self) -> None:
-        plan = self.fresh_plan("pure")
-        before = self.layers()
-        again = self.made.on(plan, plan.layers[:1], "u1")
-        assert again == self.made.on(plan, plan.layers[:1], "u1")
-        assert again.layers == plan.layers[:1]
-        assert again.upper == "u1"
-        assert again._replace(layers=plan.layers, upper=plan.upper) == plan
+    def remove(self, plan: WorkspacePlan, name: str) -> None:
+        tree = Pool(plan.pool).tree(plan.upper)
+        (tree / WORKSPACE / name).parent.mkdir(parents=True, exist_ok=True)
+        whiteout = self.made.stores_changes
+        files.remove_beneath(tree, f"{WORKSPACE}/{name}", whiteout=whiteout)
+
+    def read(self, plan: WorkspacePlan, name: str) -> bytes | None:
+        layers = (*plan.layers, plan.upper) if self.made.stores_changes else (plan.upper,)
+        trees = [Pool(plan.pool).tree(layer) for layer in layers]
+        is_user = probes.overlay_mode(plan.way).user if self.made.stores_changes else False
+        namespace: Namespace = "user" if is_user else "trusted"
+        with MergedTree(trees, own=1, namespace=namespace, at=WORKSPACE) as tree:
+            return tree.read(InsidePath(os.fsencode(name)), limit_bytes=1 << 20)
+
+    def plan_of(self, capsule: Capsule) -> WorkspacePlan:
+        return workspace_plan(self.bench.session, capsule.record)
+
+    def test_driver_is_the_one_under_trial(self) -> None:
+        plan = self.fresh_plan("named")
         assert plan.driver == self.driver == self.made.name
         assert plan.path == str(self.bench.root)
-        assert self.layers() == before
-
-    def test_plan_survives_the_store(self) -> None:
-        lease = Lease(kind="workspace", plan=self.fresh_plan("stored"))
-        assert Lease.parse("workspace", json.loads(json.dumps(lease.payload()))) == lease
 
     def test_making_can_be_repeated(self) -> None:
         capsule = self.bench.new("repeated")
@@ -92,26 +98,6 @@ class ContractSuite(BenchSuite):
         self.made.prepare(plan)
         self.made.apply(plan, lock=-1)
         assert self.bench.sh(capsule, "git rev-parse HEAD; git status -s") == tip
-
-    def test_releasing_can_be_repeated(self) -> None:
-        plan = self.fresh_plan("released")
-        before = self.layers()
-        for _ in range(2):
-            self.made.apply(plan, lock=-1)
-            assert self.layers() >= before | {plan.upper}
-            self.made.release(plan, home=self.bench.home, keep_branch=False)
-            self.made.discard(plan, home=self.bench.home)
-            assert plan.upper not in self.layers()
-            assert self.layers() >= before
-
-    def test_releasing_from_another_process(self) -> None:
-        plan = self.fresh_plan("elsewhere")
-        self.made.apply(plan, lock=-1)
-        options = {"keep_branch": False}
-        for _ in range(2):
-            lease = Lease(kind="workspace", plan=plan)
-            release_elsewhere(self.made, lease, home=self.bench.home, options=options)
-        assert plan.upper not in self.layers()
 
     def test_layers_cannot_be_written_from_inside(self) -> None:
         plan = self.plan_of(self.shared)
