@@ -111,11 +111,12 @@ class LayeredWorkspace(ABC):
                 files.write_beneath(tree, path, text.encode())
 
     def discard(self, plan: WorkspacePlan, *, home: Path) -> None:
-        files.discard(Pool(plan.pool).layers / plan.upper, home=home)
+        # Without a name it would be the directory of all layers.
+        if plan.upper:
+            files.discard(Pool(plan.pool).layers / plan.upper, home=home)
 
     def release(self, plan: WorkspacePlan, *, home: Path, keep_branch: bool) -> None:
-        if plan.upper:
-            self.discard(plan, home=home)
+        self.discard(plan, home=home)
         # A branch of that name in another repository at the same path is not Atoll's.
         if keep_branch or not stand_in_repositories.has_repository(plan):
             return

@@ -190,6 +190,18 @@ class LayeredContractSuite:
                 release_elsewhere(self.made, lease, home=self.atoll_home, options=options)
             assert plan.upper not in self.layers()
 
+    def test_release_of_nothing_removes_nothing(self) -> None:
+        """Neither of a workspace that was never made nor of a plan that `on` has not seen."""
+        with self.applied("kept", "never") as [kept, never]:
+            self.write(kept, "state", b"kept")
+            self.made.release(never, home=self.atoll_home, keep_branch=False)
+            before = self.layers()
+            for plan in (never, self.made.plan(self.request("bare"))):
+                self.release(plan)
+                self.made.discard(plan, home=self.atoll_home)
+            assert self.layers() == before
+            assert self.read(kept, "state") == b"kept"
+
     def test_discarded_layer_begins_anew(self) -> None:
         with self.applied("anew") as [plan]:
             self.write(plan, "state", b"one")
