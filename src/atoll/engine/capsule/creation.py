@@ -242,10 +242,15 @@ def fork_capsule(
     plan: CapsulePlan,
     point: state.Snapshot,
 ) -> state.CapsuleRecord:
-    """Makes a capsule that starts from a snapshot of another. It is removed if a step fails."""
+    """Makes a capsule that starts from a snapshot of another. It is removed if a step fails.
+
+    Raises StateError for a snapshot that `snapshots.require_complete` refuses.
+    """
     with _locked(session, project, plan.name):
         require_free(session, project, [plan])
-        with Pool(session.pool(project.id)).turn(shared=True):
+        pool = Pool(session.pool(project.id))
+        with pool.turn(shared=True):
+            snapshots.require_complete(pool, origin, point)
             forked = snapshots.fork_plan(session, origin, plan, point.layers)
             capsule = ports.lease_with_ports(
                 session,

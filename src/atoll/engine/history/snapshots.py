@@ -70,9 +70,10 @@ def roll_back(
 ) -> Snapshot:
     """Returns to a snapshot. Stores the present state as a snapshot itself, which is returned.
 
-    Raises StateError while a run exists.
+    Raises StateError while a run exists, and for a snapshot that `require_complete` refuses.
     """
     pool = Pool(require_layers(session, capsule).pool)
+    require_complete(pool, capsule, target)
     _require_no_runs(session, capsule)
     for part in parts:
         part.stop(session, capsule)
@@ -126,6 +127,23 @@ def require_snapshot(session: Session, capsule: CapsuleRecord, text: str | None)
     raise StateError(
         f"`{capsule.name}` has no snapshot `{text}`", hint=f"atoll snapshots {capsule.name}"
     )
+
+
+def require_complete(pool: Pool, capsule: CapsuleRecord, snapshot: Snapshot) -> None:
+    """Raises StateError unless the snapshot is one of this capsule's, with all of its layers."""
+    hint = f"atoll snapshots {capsule.name}"
+    if snapshot.capsule_id != capsule.id:
+        raise StateError(
+            f"snapshot {snapshot.number} (id {snapshot.id}) is not a snapshot of `{capsule.name}`",
+            hint=hint,
+        )
+    missing = [layer for layer in snapshot.layers if not pool.tree(layer).is_dir()]
+    if missing:
+        raise StateError(
+            f"snapshot {snapshot.number} of `{capsule.name}` is incomplete: the layer "
+            f"`{missing[0]}` is missing",
+            hint=hint,
+        )
 
 
 def has_changed(session: Session, capsule: CapsuleRecord) -> bool:

@@ -223,6 +223,32 @@ def test_missing_snapshot(world, text):
     assert caught.value.hint == "atoll snapshots x"
 
 
+def test_rollback_to_a_snapshot_of_another_capsule_is_refused(world, noted):
+    x, y = world.new("x", "y")
+    world.write(x, "state", "of x")
+    world.write(y, "state", "of y")
+    foreign = world.take(y)
+    before = world.stored()
+    noted.calls.clear()
+    with pytest.raises(StateError, match="is not a snapshot of `x`") as caught:
+        world.roll_back(x, foreign)
+    assert caught.value.hint == "atoll snapshots x"
+    assert (world.stored(), noted.calls) == (before, [])
+    assert world.read(x, "state") == "of x"
+
+
+def test_rollback_to_a_snapshot_whose_layer_is_gone_is_refused(world, noted):
+    x = world.new("x")
+    first = world.take(x)
+    world.write(x, "state", "two")
+    files.remove_tree(world.pool.layers / first.layers[-1], within=world.session.home)
+    before = world.stored()
+    noted.calls.clear()
+    with pytest.raises(StateError, match="snapshot 1 of `x` is incomplete"):
+        world.roll_back(x, first)
+    assert (world.stored(), noted.calls) == (before, [])
+
+
 def test_rollback_that_fails_changes_nothing(world, noted):
     x = world.new("x")
     world.write(x, "state", "one")
@@ -329,6 +355,25 @@ def test_fork_of_a_taken_name_is_refused(world):
         world.fork(x, "y", first)
     assert world.stored() == before
     assert world.read(y, "README.md") == "# Sample\n"
+
+
+def test_fork_at_a_snapshot_whose_layer_is_gone_is_refused(world):
+    x = world.new("x")
+    first = world.take(x)
+    files.remove_tree(world.pool.layers / first.layers[-1], within=world.session.home)
+    before = world.stored()
+    with pytest.raises(StateError, match="snapshot 1 of `x` is incomplete"):
+        world.fork(x, "y", first)
+    assert world.stored() == before
+
+
+def test_fork_at_a_snapshot_of_another_capsule_is_refused(world):
+    x, y = world.new("x", "y")
+    foreign = world.take(y)
+    before = world.stored()
+    with pytest.raises(StateError, match="is not a snapshot of `x`"):
+        world.fork(x, "z", foreign)
+    assert world.stored() == before
 
 
 # The browser profile, a part that copies
