@@ -230,8 +230,13 @@ def _collect_trials(session: Session, *, dry_run: bool) -> list[str]:
     from atoll.host.intake import quarantine  # noqa: PLC0415
 
     for project in [] if dry_run else session.store.projects():
-        if os.path.isdir(project.git_dir):
+        if not os.path.isdir(project.git_dir):
+            continue
+        try:
             quarantine.sweep(project.git_dir)
+        except DriverError as error:
+            # A damaged or read-only repository must not block the cleanup of the others.
+            session.warn(f"`{project.git_dir}` is not cleaned up: {error}")
     return [str(path) for path in probes.sweep(session.home, dry_run=dry_run)]
 
 

@@ -180,3 +180,13 @@ def test_collection_removes_what_killed_commands_left(world):
     assert str(world.pool.layers / left) in planned.files
     assert f"layer {left}" in reaper.collect(world.session).files
     assert (world.layers(), world.read(x, "state")) == (before, "one")
+
+
+def test_damaged_repository_does_not_block_a_collection(world):
+    (world.repository / "objects").rmdir()
+    dead = world.session.home / "locks" / "dead"
+    dead.touch()
+    assert str(dead) in reaper.collect(world.session).files
+    assert not dead.exists()
+    [warning] = world.warnings
+    assert warning.startswith(f"`{world.repository}` is not cleaned up: ")
