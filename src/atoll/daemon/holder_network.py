@@ -102,7 +102,19 @@ class HolderNetwork:
         self._counted = count
         return has_changed or time.monotonic() >= self._listed_at + _LISTING_S
 
+    def _require_held(self) -> None:
+        """Sockets that were made before outlive the holder, and would answer for it."""
+        try:
+            is_held = bool(self._watching.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise NetworkGone(str(error)) from error
+        if not is_held:
+            raise NetworkGone("the holder has ended")
+
     async def listening(self) -> Listing:
+        self._require_held()
         # Set again at the end of a listing that succeeds.
         listed_at, self._listed_at = time.monotonic(), -_LISTING_S
         if self._diag is None:
@@ -157,6 +169,7 @@ class HolderNetwork:
         return tuple(made)
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
+        self._require_held()
         is_v4 = ":" not in address
         sock = await self._take() if is_v4 else (await self.sockets((V6, STREAM)))[0]
         try:

@@ -149,6 +149,20 @@ class NetworkSuite:
 
         self.perform(story)
 
+    def test_network_that_was_in_use_is_gone_when_it_ends(self) -> None:
+        """Whatever is kept of it to answer faster."""
+
+        async def story(network: CapsuleNetwork) -> None:
+            with ExitStack() as opened:
+                await network.open_egress(opened)
+                await network.listen(opened, PORT)
+                await network.listening()
+                for _ in range(2):
+                    (await network.dial(PORT)).close()
+            await self.require_gone(network)
+
+        self.perform(story)
+
     async def require_gone(self, network: CapsuleNetwork) -> None:
         self.end(network)
         await asyncio.wait_for(network.wait_closed(), _ANSWER_S)
