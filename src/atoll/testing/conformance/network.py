@@ -135,7 +135,9 @@ class NetworkSuite:
     def test_end_is_noticed(self) -> None:
         async def story(network: CapsuleNetwork) -> None:
             waiting = asyncio.create_task(network.wait_closed())
-            await network.listening()
+            for _ in range(5):
+                await network.listening()
+                await asyncio.sleep(0)
             assert not waiting.done()
             self.end(network)
             await asyncio.wait_for(waiting, _ANSWER_S)
