@@ -11,7 +11,7 @@ import sys
 from atoll.cli.streams import open_missing
 
 _OBJECTS = 50_000
-"""A command makes many objects and next to no garbage: to look for it more often is in vain."""
+"""A command creates many objects and almost no garbage, so frequent collections are wasted."""
 
 
 def main() -> None:

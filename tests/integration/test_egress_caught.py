@@ -223,7 +223,7 @@ def test_open_mode_reaches_public_numbers_only(stage):
                 "http://metadata.example/", "http://own.example:8000/"):  # fmt: skip
         said = stage.curl(url, proxy=None, capsule="wide").stdout
         assert said.startswith("atoll: ")
-        assert "may not be reached" in said or "is never a destination" in said
+        assert "is not allowed" in said or "is never allowed" in said
 
 
 def test_closed_when_nobody_serves(stage):

@@ -134,7 +134,7 @@ def test_names_of_forbidden_addresses(stage, name, capsule):
     for port in (80, 8000):
         said = stage.speak(get(f"http://{name}:{port}/", f"{name}:{port}"), capsule=capsule)
         assert status(said) == 403
-        assert f"`{name}` leads to an address that may not be reached".encode() in said
+        assert f"`{name}` resolves to an address that is not allowed".encode() in said
         assert b"atoll allow" not in said
         assert not [text for text in NAMES[name] if text.encode() in said]
     said = stage.speak(get(f"{name}:443", f"{name}:443", method="CONNECT"), capsule=capsule)
@@ -148,7 +148,7 @@ def test_private_address_of_a_name_is_shown_to_the_owner_only(stage, capsule, pr
         stage.allow("private.example", "own.example")
     for name in ("private.example", "own.example"):
         result = stage.curl("-v", f"http://{name}/", capsule=capsule, proxy=proxy)
-        assert f"`{name}` leads to an address that may not be reached" in result.stdout
+        assert f"`{name}` resolves to an address that is not allowed" in result.stdout
         assert NAMES[name][0] not in result.stdout + result.stderr
         assert f"atoll network {capsule}" in result.stdout
         # The control: the address was found, and the owner reads which.
@@ -160,7 +160,7 @@ def test_own_and_other_private_addresses_look_alike(stage):
     said = [stage.curl(f"http://{address}:8000/", capsule="wide").stdout
             for address in ("10.77.0.1", "10.77.0.9")]  # fmt: skip
     assert said[0].replace("10.77.0.1", "10.77.0.9") == said[1]
-    assert said[1].startswith("atoll: the address 10.77.0.9 may not be reached")
+    assert said[1].startswith("atoll: the address 10.77.0.9 is not allowed")
     # The control: they are told apart where the owner reads.
     whys = [stage.attempt("wide", place=place).why for place in ("10.77.0.1", "10.77.0.9")]
     assert "own" in whys[0]
@@ -434,7 +434,9 @@ def test_wrong_name_is_told_by_an_alert(stage):
     with connected(stage, "allowed.example:443") as sock:
         sock.sendall(hello("denied.example", stage.place))
         assert stages.heard(sock) == b"\x15\3\3\0\2\2\x31"
-    assert not stage.attempt(why="TLS asks for `denied.example`, not for `allowed.example`").allowed
+    assert not stage.attempt(
+        why="the TLS server name is `denied.example`, not `allowed.example`"
+    ).allowed
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100])
@@ -500,7 +502,7 @@ def test_old_and_other_socks(stage):
 
 def test_unreachable_is_told(stage):
     stage.allow("closed.example", "nowhere.example")
-    for name, why in (("closed", "connection refused"), ("nowhere", "its name has no address")):
+    for name, why in (("closed", "connection refused"), ("nowhere", "the name does not resolve")):
         asked = get(f"{name}.example:443", f"{name}.example", method="CONNECT")
         said = stage.speak(asked)
         assert status(said) == 502

@@ -82,5 +82,5 @@ def test_proxy_that_cannot_be_used_is_not_gone_around(tmp_path, url):
     with stages.played(tmp_path / "stage", env={"ALL_PROXY": url}) as stage:
         stage.allow("allowed.example")
         result = stage.curl("http://allowed.example/hello")
-        assert "the owner's own proxy is of a kind that cannot be used" in result.stdout
+        assert "the owner's upstream proxy has an unsupported scheme" in result.stdout
         assert stage.log("web") == []

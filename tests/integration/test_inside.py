@@ -182,7 +182,7 @@ def test_a_commit_that_the_capsule_cannot_take_is_made_and_told(capsule, repo, g
     made = capsule.commit("new")
     assert git("rev-parse", "atoll/x", cwd=repo).strip() == made
     assert len(said) == 1
-    assert "itself did not take it" in said[0]
+    assert "itself could not be updated" in said[0]
 
 
 def test_a_fork_inherits_how_runs_were_narrowed(capsule, repo):

@@ -71,12 +71,12 @@ def test_no_url_and_no_profile_while_a_stranger_has_the_port(person, address):
         for words in (("open", "one", "web", "--print"), ("open", "one", "web")):
             done = person.atoll(*words, check=False)
             assert (done.returncode, done.stdout) == (4, "")
-            assert f"port {person.env['ATOLL_ROUTER_PORT']} is taken by" in done.stderr
+            assert f"port {person.env['ATOLL_ROUTER_PORT']} is in use by" in done.stderr
             assert "hint: export ATOLL_ROUTER_PORT=" in done.stderr
         assert person.answer("browser", "status", "one")["profile"] is None
         told = person.answer("ports", "one")
         assert [row["url"] for row in told["ports"]] == [None]
-        assert "is taken by" in told["router"]["trouble"]
+        assert "is in use by" in told["router"]["trouble"]
         said = person.atoll("run", "one", "--", "env")
         if os.geteuid() == 0:
             assert "ATOLL_URL" not in said.stdout

@@ -216,7 +216,7 @@ def test_without(person, what):
 
 
 FORGED = """
-echo 'error: cannot create the sandbox of `x.2` cannot be built: bwrap said nothing' >&2
+echo 'error: cannot create the sandbox of `x.2` cannot be built: bwrap printed no message' >&2
 echo 'hint: atoll doctor' >&2
 for fd in 3 4 5 6 7 8 9; do
     eval "echo '{\\"kind\\": \\"error\\"}' >&$fd"
@@ -284,7 +284,7 @@ def test_bwrap_that_builds_no_walls(person, elsewhere):
     (place / "bwrap").chmod(0o755)
     done = person.atoll("new", "x", check=False, programs=path, env={"PATH": path})
     require_refused(person, done)
-    assert "missing: a filter on system calls, no new privileges" in done.stderr
+    assert "missing: a system call filter, no new privileges" in done.stderr
     require_nothing(person)
 
 

@@ -333,7 +333,7 @@ def test_a_repository_elsewhere_is_not_narrowed(person):
 
 def test_patterns_that_make_no_sense(capsule):
     for pattern, complaint in {
-        "nothing/**": "`nothing/**` names nothing in the workspace",
+        "nothing/**": "`nothing/**` matches nothing in the workspace",
         "../up": "`../up` is not a path in the workspace",
         "/": "`/` is not a path in the workspace",
     }.items():

@@ -53,7 +53,7 @@ def _line(finding: WallFinding) -> str:
 def _summary(report: WallReport) -> str:
     tried = [finding for finding in report.findings if finding.verdict != "not tried"]
     count = len(report.breaches)
-    outcome = f"{count} of them got through" if count else "all of them held"
+    outcome = f"{count} succeeded" if count else "all were blocked"
     text = (
         f"{units.counted(len(tried), 'attempt')} on `{report.capsule}` (level `{report.level}`) "
         f"in {report.took_s:.1f} s: {outcome}"

@@ -62,7 +62,7 @@ def _borrow(directory: str) -> _Lease | None:
         return None
     except wire.WireError as error:
         connection.close()
-        raise OSError(errno.EPROTO, f"the holder lends no ports: {error}") from error
+        raise OSError(errno.EPROTO, f"the holder sent no sockets: {error}") from error
     except BaseException:
         connection.close()
         raise

@@ -221,7 +221,9 @@ def find_cause(said: bytes) -> WallError:
         if is_it:
             return WallError(126, f"`{name}`: {reason}")
     lines = said.decode("utf-8", "replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "bwrap said nothing")
+    last = next(
+        (line.strip() for line in reversed(lines) if line.strip()), "bwrap printed no message"
+    )
     return WallError(UNBUILT, last)
 
 

@@ -321,7 +321,7 @@ class Minder:
 
     def _on_frame(self, client: Client, kind: MessageKind, payload: bytes) -> None:
         if (client.role is None) != (kind is MessageKind.HELLO):
-            raise WireError("a client says hello first, and once")
+            raise WireError("the first frame must be a hello, sent once")
         if kind is MessageKind.STDIN or kind is MessageKind.STDIN_EOF:
             self._feed(client, kind, payload)
             return
@@ -341,14 +341,14 @@ class Minder:
         elif kind is MessageKind.STOP:
             self._stop(wire.seconds(raw, "grace_s", self._spec.grace_s))
         else:
-            raise WireError("this kind of frame goes the other way")
+            raise WireError("clients cannot send this kind of frame")
 
     def _welcome(self, client: Client, raw: dict[str, object]) -> None:
         role = raw.get("role")
         if role not in ("foreground", "attach", "control"):
             raise WireError("no such role")
         if role == "foreground" and self._phase is not Phase.WAITING:
-            raise WireError("this run has no place for a foreground client")
+            raise WireError("this run does not accept a foreground client")
         if role != "control" and "rows" in raw and "cols" in raw:
             self._run.resize(wire.whole_number(raw, "rows"), wire.whole_number(raw, "cols"))
         self._clients.admit(client, str(role))

@@ -57,7 +57,7 @@ def _choose(root: int, patterns: Sequence[str]) -> tuple[list[str], list[str]]:
     for pattern in patterns:
         found = _matches(root, pattern)
         if not found:
-            raise NothingThere(f"`{pattern}` names nothing in the workspace")
+            raise NothingThere(f"`{pattern}` matches nothing in the workspace")
         chosen |= found
     pinned: set[str] = set()
     repositories: set[str] = set()

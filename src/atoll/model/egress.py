@@ -208,7 +208,7 @@ class Policy(NamedTuple):
         if self.mode == "none":
             return Verdict(allowed=False, why="this capsule has no network")
         if _is_never(place):
-            return Verdict(allowed=False, why=f"`{place}` is never a destination")
+            return Verdict(allowed=False, why=f"`{place}` is never allowed")
         by_name = [rule for rule in self.rules if not rule.host and rule.names(place)]
         for rule in by_name:
             if rule.has_port(port):
@@ -223,7 +223,7 @@ class Policy(NamedTuple):
     def judge_address(self, address: Address, port: int, own: frozenset[Address]) -> Verdict:
         """Judges the exact address to be dialled; `own` are the host's addresses."""
         if _is_never(address):
-            return Verdict(allowed=False, why=f"the address {address} is never a destination")
+            return Verdict(allowed=False, why=f"the address {address} is never allowed")
         for rule in self.rules:
             if rule.covers(address) and rule.has_port(port):
                 return Verdict(allowed=True, why=rule.text)

@@ -186,14 +186,14 @@ class CapsulePlan(NamedTuple):
         lines = [f"lease the name `{self.name}`{ports}"]
         if self.workspace.branch is not None:
             lines.append(
-                f"make a workspace of {self.base_ref} ({self.base_commit[:10]}) on branch "
+                f"create a workspace from {self.base_ref} ({self.base_commit[:10]}) on branch "
                 f"`{self.workspace.branch}` at {self.workspace.path}, "
                 f"with driver `{self.workspace.driver}`"
             )
         else:
             lines.append(f"use the checkout {self.workspace.path} itself")
         if self.isolation.private is not None:
-            lines.append(f"make a private HOME and TMPDIR in {self.isolation.private}")
+            lines.append(f"create a private HOME and TMPDIR in {self.isolation.private}")
         return lines + [f"run `{command}` inside" for command in self.setup]
 
 

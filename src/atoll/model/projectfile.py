@@ -78,7 +78,7 @@ def _stage_conflicts(path: KeyPath, stage: Table, checks: Table) -> Iterator[Pro
     if "merge" in stage and "branch" not in stage:
         yield ProblemReport((*path, "merge"), "needs a `branch` to land on")
     if "undo" in stage and "run" not in stage:
-        yield ProblemReport((*path, "undo"), "needs a `run` to take back")
+        yield ProblemReport((*path, "undo"), "needs a `run` to undo")
 
 
 def _exactly_one(path: KeyPath, table: Table, keys: tuple[str, ...]) -> Iterator[ProblemReport]:

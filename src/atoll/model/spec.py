@@ -137,7 +137,7 @@ class LimitsSpec(_Table):
         | None
     ) = Field(None, description="Processes and threads at one time.")
     disk_bytes: LargeSize | None = Field(
-        None, alias="disk", description="What the capsule may write, such as `10G`."
+        None, alias="disk", description="Disk space that the capsule may use, such as `10G`."
     )
     files: (
         Annotated[
@@ -151,7 +151,7 @@ class LimitsSpec(_Table):
         None, alias="time", description="How long one run may take, such as `2h` or `1h30m`."
     )
     idle_s: Duration | None = Field(
-        None, alias="idle", description="How long a run may say nothing before it is stopped."
+        None, alias="idle", description="How long a run may produce no output before it is stopped."
     )
     output_bytes: Size | None = Field(
         None, alias="output", description="How much one run may write to its log, such as `100M`."
@@ -161,7 +161,7 @@ class LimitsSpec(_Table):
 class UserCapsule(_Table):
     """How a user's capsules are made where the project does not say."""
 
-    level: Level | None = Field(None, description="How hard the walls are.")
+    level: Level | None = Field(None, description="The isolation level.")
     network: NetworkMode | None = Field(
         None, description="`none`: loopback only; `allow`: the named destinations; `open`: all."
     )
@@ -199,7 +199,7 @@ class Tools(_Table):
 
 
 class Ready(_Table):
-    """How to tell that a service is up: exactly one of `http`, `tcp`, `command` and `log`."""
+    """The readiness check of a service: exactly one of `http`, `tcp`, `command` and `log`."""
 
     http: Annotated[StrictStr, AfterValidator(rules.require_url_path)] | None = Field(
         None, description="A path on the service's port that answers with a good status."
@@ -220,10 +220,10 @@ class Service(_Table):
     port: Port | None = Field(
         None, description="The port it listens on, as everything inside knows it."
     )
-    ready: Ready | None = Field(None, description="How to tell that it is up.")
+    ready: Ready | None = Field(None, description="The readiness check.")
     on_switch: SwitchPolicy = Field("none", description="What a branch switch does to it.")
-    restart: RestartPolicy = Field("on-failure", description="When it is started again by itself.")
-    data: Label | None = Field(None, description="The golden data set that it starts with.")
+    restart: RestartPolicy = Field("on-failure", description="When it is restarted automatically.")
+    data: Label | None = Field(None, description="The data set that it starts with.")
     shared: StrictBool = Field(
         default=False, description="Run once per project and reach every capsule."
     )
@@ -234,7 +234,7 @@ class Service(_Table):
 
 
 class SecretSource(_Table):
-    """Where a secret's value lives: exactly one of these."""
+    """The source of a secret's value: exactly one of these."""
 
     env: Annotated[StrictStr, AfterValidator(rules.require_source_variable)] | None = Field(
         None, description="A variable of the owner's environment."
@@ -284,7 +284,7 @@ class SecretForm(_Table):
 class Secret(_Table):
     """A secret, named by the variable that carries it."""
 
-    source: SecretSource = Field(alias="from", description="Where the value lives.")
+    source: SecretSource = Field(alias="from", description="The source of the value.")
     form: SecretForm = Field(
         default_factory=SecretForm, alias="as", description=f"{_FORM_CHOICES}."
     )
@@ -308,9 +308,9 @@ class Stage(_Table):
     checks: tuple[Label, ...] = Field((), description="The checks that must pass.")
     branch: Branch | None = Field(None, description="The branch that the work lands on.")
     merge: MergeWay | None = Field(None, description="How the work lands on the branch.")
-    run: Text | None = Field(None, description="A shell command that carries the step out.")
+    run: Text | None = Field(None, description="A shell command that performs the step.")
     approve: StrictBool = Field(default=False, description="Wait for a person's approval first.")
-    undo: Text | None = Field(None, description="A shell command that takes the step back.")
+    undo: Text | None = Field(None, description="A shell command that undoes the step.")
 
 
 class UserFile(_Table):
@@ -336,14 +336,14 @@ class ProjectFile(_Table):
     )
     # Bounded, since each of them leases a port for each capsule.
     services: Mapping[Label, Service] = Field(
-        default_factory=dict, max_length=64, description="Processes that are kept up, by name."
+        default_factory=dict, max_length=64, description="Long-running processes, by name."
     )
     secrets: Mapping[Variable, Secret] = Field(
         default_factory=dict, description="Secrets that capsules may be granted, by variable."
     )
     checks: Mapping[Label, Check] = Field(
-        default_factory=dict, description="Commands that tell good from bad, by name."
+        default_factory=dict, description="Commands that test a workspace, by name."
     )
     stages: Mapping[Label, Stage] = Field(
-        default_factory=dict, description="Steps of promotion, in order."
+        default_factory=dict, description="Promotion steps, in order."
     )

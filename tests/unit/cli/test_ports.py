@@ -85,9 +85,9 @@ def test_json_is_the_daemons_answer(daemon, capsys):
 def test_what_is_unusual_is_told(daemon, capsys):
     daemon.answer = {
         **ANSWER,
-        "router": {"port": 7080, "trouble": "port 7080 is taken by `x`"},
+        "router": {"port": 7080, "trouble": "port 7080 is in use by `x`"},
         "note": "another project is called `shop`",
-        "missing": ["port 3000 is taken by `y`"],
+        "missing": ["port 3000 is in use by `y`"],
         "more": 7,
         "ports": [],
     }
@@ -97,7 +97,7 @@ def test_what_is_unusual_is_told(daemon, capsys):
         "7 more",
         "another project",
         "URLs do not work: port 7080",
-        "port 3000 is taken",
+        "port 3000 is in use",
         "no port is",
     ):
         assert text in said
@@ -134,7 +134,9 @@ def test_ports_that_were_not_taken_are_reported_with_the_command(daemon, capsys)
 
 
 def test_refusal_is_told(daemon, capsys):
-    daemon.answer = StateError("port 3000 is taken by `x`", hint="kill 1, then: atoll checkout fix")
+    daemon.answer = StateError(
+        "port 3000 is in use by `x`", hint="kill 1, then: atoll checkout fix"
+    )
     assert run(["checkout", "fix"]) == 4
     assert "hint: kill 1, then: atoll checkout fix" in capsys.readouterr().err
 
@@ -209,7 +211,7 @@ def test_the_daemons_version_is_no_part_of_an_answer(daemon, capsys):
 
 
 def test_hint_names_a_free_port_for_the_router(daemon, capsys):
-    daemon.answer = {**ANSWER, "router": {"port": 7080, "trouble": "port 7080 is taken by `x`"}}
+    daemon.answer = {**ANSWER, "router": {"port": 7080, "trouble": "port 7080 is in use by `x`"}}
     assert run(["ports"]) == 0
     assert re.search(r"hint: export ATOLL_ROUTER_PORT=(7[0-9]{3}|PORT)$", capsys.readouterr().err,
                      re.MULTILINE)  # fmt: skip

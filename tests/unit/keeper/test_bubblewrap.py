@@ -36,7 +36,7 @@ LOST = ": its interpreter is not visible inside"
         (b"bwrap: Can't chdir to /x: Not a directory\n", 126, "cannot enter `/x`: Not a directory"),
         (b"bwrap: no namespaces\n\n", UNBUILT, "bwrap: no namespaces"),
         (b"one\r\ntwo\r\n", UNBUILT, "two"),
-        (b"", UNBUILT, "bwrap said nothing"),
+        (b"", UNBUILT, "bwrap printed no message"),
         (b"\xff\n", UNBUILT, "\ufffd"),
     ],
 )  # fmt: skip

@@ -72,10 +72,10 @@ def test_description_has_a_line_per_act():
     assert PLAN.describe() == [
         "lease the name `x` and ports for web, db",
         (
-            "make a workspace of main (cccccccccc) on branch `atoll/x` at /h/x/workspace/x, "
+            "create a workspace from main (cccccccccc) on branch `atoll/x` at /h/x/workspace/x, "
             "with driver `worktree`"
         ),
-        "make a private HOME and TMPDIR in /h/x/private",
+        "create a private HOME and TMPDIR in /h/x/private",
         "run `make deps` inside",
     ]
 

@@ -349,7 +349,7 @@ def test_no_text_may_hide_what_it_says(escape: str) -> None:
         ),
         ("secrets.A = {from={file='../x'}}", "must be the path of a file, without `..`"),
         ("stages.a.merge = 'squash'", "needs a `branch` to land on"),
-        ("stages.a.undo = 'x'", "needs a `run` to take back"),
+        ("stages.a.undo = 'x'", "needs a `run` to undo"),
     ],
 )
 def test_each_mistake_has_its_words(text: str, message: str) -> None:

@@ -45,7 +45,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
 
 def _show_address(wanted: Destination) -> Verdict:
     """The same for all addresses: which ones are this machine's own is not said inside."""
-    why = f"the address {wanted.place} may not be reached"
+    why = f"the address {wanted.place} is not allowed"
     return Verdict(allowed=False, why=why, ask=wanted.text)
 
 
@@ -131,7 +131,7 @@ class Dialer:
             async with asyncio.timeout(_LOOKUP_S):
                 return await asyncio.shield(task)
         except OSError:
-            raise UnreachableError("its name has no address") from None
+            raise UnreachableError("the name does not resolve") from None
 
     async def _look_up_in_turn(self, name: str) -> list[Address]:
         async with self._lookups:
@@ -145,7 +145,7 @@ class Dialer:
 
     async def _dial(self, wanted: Destination, found: list[Address], why: str) -> EgressConnection:
         policy, own = self.policy(), self._host_network.own()
-        failure: Refusal | UnreachableError = UnreachableError("its name has no address")
+        failure: Refusal | UnreachableError = UnreachableError("the name does not resolve")
         for address in found:
             verdict = policy.judge_address(address, wanted.port, own)
             if not verdict.allowed:
@@ -165,7 +165,7 @@ class Dialer:
         """
         if not isinstance(wanted.place, str):
             return _show_address(wanted)
-        why = f"`{wanted.place}` leads to an address that may not be reached"
+        why = f"`{wanted.place}` resolves to an address that is not allowed"
         return Verdict(
             allowed=False, why=f"{why}\nthe owner can see which: atoll network {self.capsule}"
         )

@@ -53,7 +53,7 @@ def _answer_name(
 ) -> bytes:
     policy, name = dialer.policy(), question.name
     if name is None:
-        return _refuse(dialer, question, _UNNAMED, "a question for no host name")
+        return _refuse(dialer, question, _UNNAMED, "the query is not for a host name")
     if not policy.knows(name):
         verdict = policy.judge(Destination(name, WEB_PORTS[-1]))
         return _refuse(dialer, question, name, verdict.why, ask=verdict.ask)
@@ -130,4 +130,4 @@ async def serve_stream(dialer: Dialer, synthetic: SyntheticAddresses, client: St
 async def _fill(client: Stream, count: int) -> None:
     while len(client.buffer) < count:
         if not await client.fill():
-            raise ConnectionError("ended in the middle of a question")
+            raise ConnectionError("the connection closed in the middle of a query")

@@ -197,7 +197,7 @@ class Journal:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 os.close(handle)
-                raise OSError("not a journal of ours")
+                raise OSError("unknown journal format")
             self._handle, self._size = handle, status.st_size
         return self._handle
 

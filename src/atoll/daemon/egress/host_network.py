@@ -137,18 +137,18 @@ class HostNetwork:
     async def dial_upstream(self, upstream: Upstream) -> socket.socket:
         """A connection to the owner's proxy, wherever that is."""
         if not upstream.usable:
-            raise UnreachableError("the owner's own proxy is of a kind that cannot be used")
+            raise UnreachableError("the owner's upstream proxy has an unsupported scheme")
         try:
             address = canonical_address(upstream.host)
             found = [address] if address else await self.resolve(upstream.host)
         except OSError:
-            raise UnreachableError("the owner's own proxy has no address") from None
+            raise UnreachableError("the owner's upstream proxy does not resolve") from None
         for address in found:
             try:
                 return await self.dial(address, upstream.port)
             except UnreachableError:
                 continue
-        raise UnreachableError("the owner's own proxy cannot be reached")
+        raise UnreachableError("the owner's upstream proxy cannot be reached")
 
     async def tunnel(self, upstream: Upstream, wanted: Destination) -> Stream:
         """A connection through the owner's proxy. UnreachableError when it makes none."""
@@ -160,11 +160,11 @@ class HostNetwork:
             status = http1.parse_response(await stream.read_head(_ANSWER_S)).status
         except (EOFError, OSError, ValueError):
             stream.sock.close()
-            raise UnreachableError("the owner's own proxy gives no answer") from None
+            raise UnreachableError("the owner's upstream proxy does not answer") from None
         except BaseException:
             stream.sock.close()
             raise
         if status != 200:
             stream.sock.close()
-            raise UnreachableError(f"the owner's own proxy refuses with {status}")
+            raise UnreachableError(f"the owner's upstream proxy refused with {status}")
         return stream

@@ -221,7 +221,7 @@ class _Exchange:
             except OSError:
                 raise _BadResponseError("closed the connection") from None
             if response.status == 407 and self._reached.upstream is not None:
-                raise _BadResponseError("is behind the owner's own proxy, which refuses")
+                raise _BadResponseError("was refused by the owner's upstream proxy")
             if not response.is_interim:
                 return response
             if self._request.minor:

@@ -15,7 +15,7 @@ from atoll.model.egress import Destination
 
 _GRANTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _NOT_A_PROXY_REQUEST = (
-    "this is a proxy: it takes `http://HOST/PATH` and CONNECT, and no page is found here"
+    "this is a proxy: it accepts `http://HOST/PATH` and CONNECT, and serves no pages"
 )
 
 
@@ -51,7 +51,7 @@ async def _connect(
     dialer: Dialer, client: Stream, wanted: Destination, host: Destination | None
 ) -> None:
     if host is not None and host.place != wanted.place:
-        text = "`Host` names another place than CONNECT"
+        text = "`Host` differs from the target of CONNECT"
         await client.send(http_requests.render_text(http_requests.BAD_REQUEST, text))
         return
     try:

@@ -132,7 +132,7 @@ class SyntheticAddresses:
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                raise OSError(errno.EPERM, "not a file of ours")
+                raise OSError(errno.EPERM, "unknown file format")
             if os.write(handle, line) != len(line):
                 os.ftruncate(handle, status.st_size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -73,9 +73,9 @@ async def _read_hello(client: Stream) -> Hello:
                 if found is not None:
                     return found
                 if not await client.fill():
-                    raise ValueError("it ended before its hello")
+                    raise ValueError("the connection ended before the ClientHello")
     except TimeoutError:
-        raise ValueError("its hello took too long") from None
+        raise ValueError("the ClientHello took too long") from None
 
 
 def require_agreement(dialer: Dialer, found: Hello, wanted: Destination) -> None:
@@ -87,10 +87,10 @@ def require_agreement(dialer: Dialer, found: Hello, wanted: Destination) -> None
     """
     if isinstance(wanted.place, str):
         if found.name != wanted.place:
-            said = f"`{found.name}`" if found.name else "no name"
-            raise Refusal.because(wanted, f"TLS asks for {said}, not for `{wanted.place}`")
+            said = f"`{found.name}`" if found.name else "missing"
+            raise Refusal.because(wanted, f"the TLS server name is {said}, not `{wanted.place}`")
         return
     if found.has_ech:
-        raise Refusal.because(wanted, f"TLS hides whom it asks for behind {wanted.place}")
+        raise Refusal.because(wanted, f"the TLS server name for {wanted.place} is encrypted")
     if found.name is not None:
         dialer.require(Destination(found.name, wanted.port))

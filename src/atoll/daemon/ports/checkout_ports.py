@@ -235,7 +235,7 @@ class Checkouts:
         self._missing[project_id] = failures
 
     def tend(self, project_id: str, wanted: Mapping[int, Target]) -> None:
-        """Takes what has become due and can be had, gives back what is no longer."""
+        """Opens ports that are due and free, and closes those that are no longer due."""
         self.settle(project_id, wanted, *self.open_missing(project_id, wanted))
 
     def release(self, project_id: str) -> None:
@@ -251,13 +251,13 @@ class Checkouts:
 
 
 def explain(port: int, error: OSError) -> tuple[str, str]:
-    """Why a port cannot be had, and what cures it."""
+    """Why a port cannot be opened, and how to fix it."""
     try:
         return _explain(port, error)
     except OSError as trouble:
         # No descriptor is left to find out more.
         why = f"{error.strerror} ({trouble.strerror})"
-        return f"port {port} cannot be had: {why}", f"ss -tanp 'sport = :{port}'"
+        return f"port {port} cannot be opened: {why}", f"ss -tanp 'sport = :{port}'"
 
 
 def _explain(port: int, error: OSError) -> tuple[str, str]:
@@ -265,9 +265,9 @@ def _explain(port: int, error: OSError) -> tuple[str, str]:
         with open(_LOW_PORTS, encoding="ascii") as stream:
             first = stream.read().strip()
         cure = f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={port}"
-        return f"port {port} is root's, as all below {first} are", cure
+        return f"port {port} is privileged: ports below {first} need root", cure
     if error.errno != errno.EADDRINUSE:
-        return f"port {port} cannot be had: {error.strerror}", "atoll ports"
+        return f"port {port} cannot be opened: {error.strerror}", "atoll ports"
     occupants = find_occupants(port)
     if any(occupant.pid == os.getpid() for occupant in occupants):
         return f"port {port} is in use by Atoll itself, for its router or a lease", "atoll ports"
@@ -275,13 +275,13 @@ def _explain(port: int, error: OSError) -> tuple[str, str]:
         return f"port {port} is in use, but no process listens on it", f"ss -tanp 'sport = :{port}'"
     names = " and ".join(occupant.render() for occupant in occupants)
     if homes := sorted({home for home in map(_find_home, occupants) if home is not None}):
-        text = f"port {port} is taken by Atoll with the home {' and '.join(map(repr, homes))}"
+        text = f"port {port} is in use by Atoll with the home {' and '.join(map(repr, homes))}"
         return text, "; ".join(
             f"ATOLL_HOME={shlex.quote(home)} atoll checkout --none" for home in homes
         )
     pids = sorted({str(occupant.pid) for occupant in occupants if occupant.pid is not None})
     cure = f"kill {' '.join(pids)}" if pids else f"sudo ss -tlnp 'sport = :{port}'"
-    return f"port {port} is taken by {names}", cure
+    return f"port {port} is in use by {names}", cure
 
 
 def _find_home(occupant: Occupant) -> str | None:
@@ -301,7 +301,7 @@ def _find_home(occupant: Occupant) -> str | None:
 
 
 def refusal(reasons: Mapping[int, tuple[str, str]], *, again: str, is_root: bool) -> AtollError:
-    """One error for all ports that could not be had."""
+    """One error for all ports that could not be opened."""
     texts = [text for text, _ in reasons.values()]
     cures = list(dict.fromkeys(cure for _, cure in reasons.values()))
     kind = PrerequisiteError if is_root else StateError

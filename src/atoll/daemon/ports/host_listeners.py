@@ -149,7 +149,7 @@ class PortForward:
     def __init__(
         self, port: int, target: Target, connections: PortConnections, *, both: bool = False
     ) -> None:
-        """OSError when the port cannot be had."""
+        """OSError when the port cannot be opened."""
         self.port = port
         self.target = target
         self._connections = connections

@@ -36,7 +36,7 @@ _TLS = b"\x16\x03"
 _TLS_HEAD_BYTES = 5
 _START_BYTES = 16
 """More than the longest method."""
-_REFUSAL = Page(421, "this port does not answer to the name of a capsule", "atoll ports")
+_REFUSAL = Page(421, "this port does not serve capsule host names", "atoll ports")
 
 
 class ForeignSiteError(Exception):

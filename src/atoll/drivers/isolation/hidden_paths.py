@@ -105,11 +105,11 @@ class NeverShown:
         if programs.is_below(place, self._among):
             return self._why_below(place, self.roots, "a project or Atoll's home")
         reason = self._why_below(place, self.roots, "a project or Atoll's home")
-        reason = reason or self._why_below(place, self.places, "a private place")
+        reason = reason or self._why_below(place, self.places, "a private directory")
         if reason is None and any(programs.is_below(parent, [place]) for parent in self._parents):
             return "it is shared by many programs"
         if reason is None and not programs.is_below(place, self._homes):
-            reason = self._why_below(place, _SYSTEM, "a place of the system's")
+            reason = self._why_below(place, _SYSTEM, "a system directory")
             if programs.is_below(place, _HOMES) and not programs.is_below(place, _SHARED_HOMES):
                 reason = "it is in another user's home"
         return reason

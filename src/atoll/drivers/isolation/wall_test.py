@@ -13,16 +13,16 @@ from atoll.model.enclosure import Bind, View
 from atoll.model.errors import AtollError
 
 _QUESTIONS = (
-    ("a filter on system calls", "grep -q '^Seccomp:.2' /proc/self/status"),
+    ("a system call filter", "grep -q '^Seccomp:.2' /proc/self/status"),
     ("no new privileges", "grep -q '^NoNewPrivs:.1' /proc/self/status"),
     ("no capability", "! grep '^Cap' /proc/self/status | grep -q '[1-9a-f]$'"),
-    ("a root that is read-only", "! touch /x 2>/dev/null"),
-    ("a tree of processes of its own", "test -e /proc/$$/stat && test $$ -lt 1000"),
-    ("a first process out of reach", "test -d /proc/1 && ! test -e /proc/1/mem"),
-    ("no user namespace below it", "! unshare --user true 2>/dev/null"),
-    ("a workspace that can be written", "echo x > f && test -s f"),
+    ("a read-only root", "! touch /x 2>/dev/null"),
+    ("its own process tree", "test -e /proc/$$/stat && test $$ -lt 1000"),
+    ("a protected first process", "test -d /proc/1 && ! test -e /proc/1/mem"),
+    ("no nested user namespace", "! unshare --user true 2>/dev/null"),
+    ("a writable workspace", "echo x > f && test -s f"),
     ("a private home", 'echo x > "$HOME/f"'),
-    ("no network but its own", "test $(wc -l < /proc/net/dev) -eq 3"),
+    ("only its own network", "test $(wc -l < /proc/net/dev) -eq 3"),
 )  # fmt: skip
 _SETTINGS = (
     ("user.max_user_namespaces", "0", "15000"),
@@ -67,7 +67,7 @@ def try_walls(driver: IsolationDriver, place: Path) -> tuple[str | None, str]:
     finally:
         forkserver.close()
     if answer.code != 0:
-        complaint = os.fsdecode(answer.stderr).strip().splitlines() or ["bwrap said nothing"]
+        complaint = os.fsdecode(answer.stderr).strip().splitlines() or ["bwrap printed no message"]
         return None, complaint[-1]
     if answer.text:
         return None, "missing: " + ", ".join(answer.lines)

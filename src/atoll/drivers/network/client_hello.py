@@ -49,7 +49,7 @@ class HelloReader:
         while (hello := self._read_record()) is None and self._has_record():
             pass
         if hello is None and self._taken > MOST_BYTES:
-            raise ValueError("the hello of TLS is too long")
+            raise ValueError("the ClientHello is too long")
         return hello
 
     def _has_record(self) -> bool:
@@ -57,12 +57,12 @@ class HelloReader:
         if records and records[0] != HANDSHAKE:
             raise ValueError("not TLS")
         if len(records) >= 2 and records[1] != 3:
-            raise ValueError("not a version of TLS")
+            raise ValueError("not a TLS version")
         if len(records) < 5:
             return False
         length = int.from_bytes(records[3:5], "big")
         if not 1 <= length <= _RECORD_BYTES:
-            raise ValueError("a record of TLS has no sensible length")
+            raise ValueError("a TLS record has an invalid length")
         return len(records) >= 5 + length
 
     def _read_record(self) -> Hello | None:
@@ -74,16 +74,16 @@ class HelloReader:
         del self._records[:end]
         message = self._message
         if message[0] != _CLIENT_HELLO:
-            raise ValueError("not the hello of a client")
+            raise ValueError("not a ClientHello")
         if len(message) < 4:
             return None
         length = int.from_bytes(message[1:4], "big")
         if length > MOST_BYTES:
-            raise ValueError("the hello of TLS is too long")
+            raise ValueError("the ClientHello is too long")
         if len(message) < 4 + length:
             return None
         if len(message) > 4 + length:
-            raise ValueError("something follows the hello of TLS")
+            raise ValueError("trailing data after the ClientHello")
         return parse_hello(bytes(message[4:]))
 
 
@@ -97,16 +97,16 @@ def parse_hello(body: bytes) -> Hello:
         return Hello(None, has_ech=False)
     extensions, at = _sized(body, at, 2)
     if at != len(body):
-        raise ValueError("something follows the extensions")
+        raise ValueError("trailing data after the extensions")
     found: dict[int, bytes] = {}
     at = 0
     while at < len(extensions):
         if at + 2 > len(extensions):
-            raise ValueError("the hello of TLS is cut short")
+            raise ValueError("the ClientHello is truncated")
         (kind,) = struct.unpack_from(">H", extensions, at)
         value, at = _sized(extensions, at + 2, 2)
         if kind in found:
-            raise ValueError("an extension comes twice")
+            raise ValueError("an extension is repeated")
         found[kind] = value
     name = _parse_names(found[_SERVER_NAME]) if _SERVER_NAME in found else None
     return Hello(name, has_ech=_ECH in found)
@@ -115,10 +115,10 @@ def parse_hello(body: bytes) -> Hello:
 def _parse_names(value: bytes) -> str:
     names, at = _sized(value, 0, 2)
     if at != len(value) or not names or names[0] != _HOST_NAME:
-        raise ValueError("not one name of a server")
+        raise ValueError("not exactly one server name")
     name, at = _sized(names, 1, 2)
     if at != len(names):
-        raise ValueError("not one name of a server")
+        raise ValueError("not exactly one server name")
     # What is not ASCII becomes something that is no name either.
     return canonical_name(name.decode("latin-1"))
 
@@ -128,5 +128,5 @@ def _sized(data: bytes, at: int, width: int) -> tuple[bytes, int]:
     start = at + width
     end = start + int.from_bytes(data[at:start], "big")
     if start > len(data) or end > len(data):
-        raise ValueError("the hello of TLS is cut short")
+        raise ValueError("the ClientHello is truncated")
     return data[start:end], end

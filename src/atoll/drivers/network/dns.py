@@ -70,21 +70,21 @@ class BadQuestionError(ValueError):
 def parse_question(data: bytes) -> DnsQuestion:
     """Raises UnansweredError, or BadQuestionError with what to answer."""
     if len(data) < _HEAD.size or len(data) > MOST_BYTES:
-        raise UnansweredError("not a question")
+        raise UnansweredError("not a query")
     number, flags, questions, answers, authorities, _ = _HEAD.unpack_from(data)
     if flags & _ANSWER:
-        raise UnansweredError("an answer")
+        raise UnansweredError("a response")
     if flags & _OPERATION:
-        raise BadQuestionError("not an ordinary question", number, UNKNOWN)
+        raise BadQuestionError("not a standard query", number, UNKNOWN)
     if questions != 1 or answers or authorities or flags & _TRUNCATED:
-        raise BadQuestionError("not one question", number, MALFORMED)
+        raise BadQuestionError("not exactly one question", number, MALFORMED)
     try:
         labels, end = _labels(data)
         kind, group = struct.unpack_from(">HH", data, end)
     except (ValueError, struct.error):
-        raise BadQuestionError("not a name", number, MALFORMED) from None
+        raise BadQuestionError("not a valid name", number, MALFORMED) from None
     if group != INTERNET:
-        raise BadQuestionError("not of the internet", number, REFUSED)
+        raise BadQuestionError("not of class IN", number, REFUSED)
     wanted = bool(flags & _WANTED)
     return DnsQuestion(number, wanted, _canonical(labels), kind, data[_HEAD.size : end + 4])
 
@@ -96,7 +96,7 @@ def _labels(data: bytes) -> tuple[list[bytes], int]:
         size = data[at] if at < len(data) else 0xFF
         if size > 63 or at + 1 + size > len(data) or at - _HEAD.size > 255:
             # Too long, cut short, or a pointer, of which a question needs none.
-            raise ValueError("not a name")
+            raise ValueError("not a valid name")
         at += 1 + size
         if not size:
             return labels, at

@@ -37,9 +37,9 @@ def find_request(data: bytes) -> tuple[Destination, int] | None:
     if version != VERSION or reserved:
         raise ValueError("not SOCKS5")
     if command != _CONNECT:
-        raise UnknownCommandError("only CONNECT is known")
+        raise UnknownCommandError("only CONNECT is supported")
     if kind not in (_V4, _NAME, _V6):
-        raise ValueError("an address of an unknown kind")
+        raise ValueError("an unknown address type")
     start, end = (5, 5 + size) if kind == _NAME else (4, 4 + _ADDRESS_BYTES[kind])
     if len(data) < end + 2:
         return None

@@ -160,7 +160,7 @@ def _no_room(
     short = next(filter(None, map(disk_space.find_shortage, places)), None)
     mounts = dict.fromkeys(f"'{disk_space.mount_point(place)}'" for place in places)
     look = f"df -h {' '.join(mounts)}"
-    reason = short.message if short is not None else f"it needs more room ({error})"
+    reason = short.message if short is not None else f"more space is needed ({error})"
     return PrerequisiteError(
         f"the work of `{capsule.name}` cannot be stored: {reason}; `{capsule.name}` is unchanged",
         hint=f"{short.hint if short else look}; or remove files inside: "

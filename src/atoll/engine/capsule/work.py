@@ -139,7 +139,7 @@ def _run_hook(session: Session, capsule: CapsuleRecord, name: str) -> None:
     if done.code != 0:
         said = _tail(done.stdout + done.stderr)
         raise DriverError(
-            f"the hook `{name}` of `{capsule.name}` said no (exit code {done.code}){said}",
+            f"the hook `{name}` of `{capsule.name}` failed (exit code {done.code}){said}",
             hint=f"atoll run {capsule.name} -- git hook run {name}, or: "
             f"atoll commit {capsule.name} -m '…' --no-verify",
         )
@@ -156,7 +156,7 @@ def _checked_message(session: Session, capsule: CapsuleRecord, message: str) -> 
     )
     if done.code != 0:
         raise DriverError(
-            f"the hook `commit-msg` of `{capsule.name}` said no{_tail(done.stderr)}",
+            f"the hook `commit-msg` of `{capsule.name}` failed{_tail(done.stderr)}",
             hint=f"write another message, or: atoll commit {capsule.name} -m '…' --no-verify",
         )
     return os.fsdecode(done.stdout)
@@ -190,7 +190,7 @@ def _give(session: Session, capsule: CapsuleRecord, made: CommitResult) -> None:
             return
         reason = _tail(done.stderr)
     session.warn(
-        f"the commit is in the branch `{branch}`, but `{capsule.name}` itself did not take it"
+        f"the commit is in the branch `{branch}`, but `{capsule.name}` itself could not be updated"
         f"{reason}"
     )
 
@@ -234,7 +234,7 @@ def _require_author(session: Session, capsule: CapsuleRecord) -> Author:
         name, address = git.identity(cwd=workspace_plan(session, capsule).checkout)
     if not name or not address:
         raise PrerequisiteError(
-            "git does not know who commits",
+            "git has no user name and email",
             hint='git config --global user.name "NAME" && git config --global user.email "ADDRESS"',
         )
     return Author(name, address)

@@ -162,17 +162,17 @@ def is_unclean(capsule: CapsuleRecord) -> bool:
 
 def unclean_message(session: Session, capsule: CapsuleRecord) -> str:
     synced = [s for s in session.store.snapshots(capsule) if s.synced]
-    way = (
+    hint = (
         f"; if files are damaged: atoll rollback {capsule.name} {synced[-1].number} "
-        "(the last point that is known to be on disk)"
+        "(the last snapshot known to be on disk)"
         if synced
-        else f"; what was committed before is in the branch `{capsule.branch}`"
+        else f"; earlier commits are in the branch `{capsule.branch}`"
         if capsule.exported
         else ""
     )
     return (
-        f"`{capsule.name}` was in use when the machine went down: what was written last may be "
-        f"incomplete{way}"
+        f"`{capsule.name}` was in use when the machine went down: the latest writes may be "
+        f"incomplete{hint}"
     )
 
 
@@ -213,7 +213,7 @@ def kept_closed(session: Session, capsule: CapsuleRecord) -> Iterator[None]:
         # A run that has just ended may not be reaped yet.
         if is_busy and time.monotonic() > began + _REAPED_S:
             raise StateError(
-                f"`{capsule.name}` is still running something", hint=f"atoll stop {capsule.name}"
+                f"`{capsule.name}` still has running processes", hint=f"atoll stop {capsule.name}"
             )
         if not is_busy and lock.acquire():
             break

@@ -197,7 +197,7 @@ def _require_no_runs(session: Session, capsule: CapsuleRecord) -> None:
     if living:
         raise StateError(
             f"`{capsule.name}` is still running " + ", ".join(f"`{r.label}`" for r in living),
-            hint=f"atoll stop {capsule.name}, or say --stop",
+            hint=f"atoll stop {capsule.name}, or use --stop",
         )
 
 

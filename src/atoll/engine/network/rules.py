@@ -46,8 +46,8 @@ def require_mode(session: Session, capsule: CapsuleRecord, mode: str) -> None:
         )
     if MODES.index(mode) < MODES.index(plan.network):
         raise SpecError(
-            f"`{capsule.name}` has the network `{plan.network}`, and its runs share it: a run "
-            "can have none, or a wider one",
+            f"`{capsule.name}` has the network `{plan.network}`, which its runs share: a run "
+            "can use `none` or a wider mode",
             hint="--network none",
         )
 

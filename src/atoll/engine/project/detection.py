@@ -228,7 +228,9 @@ def render_project_file(findings: Findings) -> str:
     if not findings.checks:
         blocks.append(["# [checks.test]", '# run = "make test"'])
     if findings.notes:
-        blocks.append(["# Seen, and left to you:", *(f"# - {note}" for note in findings.notes)])
+        blocks.append(
+            ["# Detected, but not configured:", *(f"# - {note}" for note in findings.notes)]
+        )
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 

@@ -39,7 +39,7 @@ class Tree:
         return any(name in self.files for name in names)
 
     def text(self, name: str) -> str:
-        """The content of a tracked regular file; empty when it cannot be had."""
+        """The content of a tracked regular file; empty when it cannot be opened."""
         if name not in self.files or self._is_detour(name):
             return ""
         try:

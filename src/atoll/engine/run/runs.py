@@ -157,7 +157,7 @@ def _walls(inside: Enclosure, spec: RunSpec) -> Walls | None:
         return inside.walls
     if inside.walls is None:
         what, option = (
-            ("writing where it should not", "--write")
+            ("writing to other paths", "--write")
             if spec.write
             else ("the host's own network", "--network")
         )

@@ -110,7 +110,7 @@ class Database:
             found = self._version()
             if found == 0:
                 if remains(self.home):
-                    raise DamagedError(f"`{self.path}` is empty, but capsules were made here")
+                    raise DamagedError(f"`{self.path}` is empty, but capsules were created here")
                 self._db.execute("PRAGMA journal_mode = WAL")
             elif found < SCHEMA_VERSION:
                 self._copy()
@@ -216,7 +216,7 @@ def _require_file(home: Path, path: Path) -> None:
     if os.path.isdir(path):
         raise DamagedError(f"`{path}` is a directory and not a database")
     if not os.path.lexists(path) and remains(home):
-        raise DamagedError(f"the database `{path}` is missing, but capsules were made here")
+        raise DamagedError(f"the database `{path}` is missing, but capsules were created here")
 
 
 def _open_unchanged(path: Path) -> sqlite3.Connection:

@@ -370,7 +370,7 @@ class Store(Database):
         with self._write(durable=False) as db:
             row = db.execute("SELECT state FROM capsules WHERE id = ?", (capsule.id,)).fetchone()
             if row is None or CapsuleState(row["state"]) not in states:
-                raise StateError(f"the capsule `{capsule.name}` is being made or removed")
+                raise StateError(f"the capsule `{capsule.name}` is being created or removed")
             number = db.execute(
                 "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE capsule_id = ?", (capsule.id,)
             ).fetchone()[0]

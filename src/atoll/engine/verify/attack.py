@@ -72,8 +72,8 @@ def verify(
 ) -> WallReport:
     """Attacks the walls of a capsule; `tell` is called with the name of the next one.
 
-    `homes` are further Atoll homes that must not be reached. Raises what making a second capsule of
-    the level, or starting a run in this one, raises.
+    `homes` are further Atoll homes that must not be reached. Raises what creating a second capsule
+    of the level, or starting a run in this one, raises.
     """
     started = time.monotonic()
     findings: list[WallFinding] = []
@@ -163,7 +163,7 @@ def _run_inside(capsule: Capsule, task: bytes, own: list[Run]) -> tuple[bytes, s
         own.append(run)
         done = capsule.follow(run, stdin=task)
         if done.exit_code != _NOT_FOUND:
-            complaint = os.fsdecode(done.stderr).strip().splitlines() or ["it said nothing"]
+            complaint = os.fsdecode(done.stderr).strip().splitlines() or ["it printed nothing"]
             return done.stdout, f"the run ended with {done.exit_code}: {complaint[-1]}"
     return b"", "there is no python3 inside"
 
@@ -211,7 +211,7 @@ def _neighbour(
 ) -> Iterator[tuple[Planted, Facts]]:
     """A second capsule of the same level with a witness in it; gone afterwards."""
     planted = plant()
-    tell("making a second capsule")
+    tell("creating a second capsule")
     name = planted.name.removeprefix("atoll-")
     spec = CapsuleSpec(level=capsule.record.level)
     # The set-up of the project is not what is tried here.

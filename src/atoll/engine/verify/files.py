@@ -5,10 +5,10 @@ from __future__ import annotations
 from atoll.engine.verify.wall_test import Wall, WallTest
 
 _READ = (
-    WallTest("F01", "read keys and tokens in a home of the host", """
+    WallTest("F01", "read keys and tokens in a home directory of the host", """
 search(given["host"]["files"], "read")
 """),
-    WallTest("F01b", "reach the owner's own keys, settings and history", """
+    WallTest("F01b", "open the owner's keys, settings and history", """
 reach(given["known"], os.stat)
 """),
     WallTest("F02", "read the host's users, names and secrets in /etc", """
@@ -26,7 +26,7 @@ for _ in range(60):
     place = os.open("..", os.O_RDONLY, dir_fd=place)
 search(["/proc/self/fd/%d%s" % (place, path) for path in given["host"]["files"]], "read")
 """),
-    WallTest("F05", "read a host's file through a link", """
+    WallTest("F05", "read a file of the host through a symbolic link", """
 links = []
 for number, path in enumerate(given["host"]["files"]):
     with preparing():
@@ -34,14 +34,14 @@ for number, path in enumerate(given["host"]["files"]):
     links.append(HERE + "/link-%d" % number)
 search(links, "read by")
 """),
-    WallTest("F17", "open files by their number in the filesystem", """
+    WallTest("F17", "open files by inode number", """
 FILEID_INO32_GEN, ROOT_INODE = 1, 2
 handle = buffer(struct.pack("IiII", 8, FILEID_INO32_GEN, ROOT_INODE, 0))
 place = os.open("/usr", os.O_RDONLY)
 answer = allowed("open_by_handle_at", place, handle, os.O_RDONLY)
 gave_way("the filesystem of /usr: " + answer)
 """, "root"),
-    WallTest("F20", "go through the roots and directories of processes", """
+    WallTest("F20", "read files through /proc/PID/root and /proc/PID/cwd", """
 paths = []
 for pid in pids():
     for link in ("root", "cwd", "task/%d/root" % pid):
@@ -49,7 +49,7 @@ for pid in pids():
     paths.append("/proc/%d/cwd/%s" % (pid, given["host"]["name"]))
 search(paths, "read")
 """),
-    WallTest("F20b", "go through descriptors of processes", """
+    WallTest("F20b", "read files through /proc/PID/fd", """
 paths = []
 for pid in pids():
     with contextlib.suppress(OSError):
@@ -71,13 +71,13 @@ if libc.inotify_add_watch(watcher, given["host"]["place"].encode(), 0x100) < 0:
     raise OSError(ctypes.get_errno(), "inotify")
 gave_way(given["host"]["place"])
 """),
-    WallTest("F27b", "watch and stop every access to a whole filesystem", """
+    WallTest("F27b", "watch and block access to a whole filesystem (fanotify)", """
 call("fanotify_init", 4, 0)
 """, "root"),
 )  # fmt: skip
 
 _WRITE = (
-    WallTest("F04", "write where the system's programs and settings are", """
+    WallTest("F04", "write to system directories", """
 written = []
 for place in ("/", "/usr", "/usr/bin", "/usr/local/bin", "/usr/lib", "/etc", "/etc/profile.d",
               "/opt", "/var", "/dev"):
@@ -90,7 +90,7 @@ if written:
     gave_way(", ".join(written))
 raise refusal
 """, "lax"),
-    WallTest("F04b", "change programs that the host runs", """
+    WallTest("F04b", "modify system programs", """
 written = []
 for path in ("/usr/bin/env", "/bin/sh", "/usr/bin/python3", "/etc/ld.so.cache", "/usr/bin/git"):
     try:
@@ -102,7 +102,7 @@ if written:
     gave_way(", ".join(written))
 raise refusal
 """, "root"),
-    WallTest("F04c", "change the owner's toolchains, or add to what they run", """
+    WallTest("F04c", "modify the owner's toolchains", """
 written = []
 tools = [place for place in os.environ.get("PATH", "").split(":") if os.path.isdir(place)]
 for place in [*tools, *given["toolchains"]]:
@@ -115,7 +115,7 @@ if written:
     gave_way(", ".join(written))
 raise refusal
 """, "root"),
-    WallTest("F06", "write to a host's file through a link", """
+    WallTest("F06", "write to a file of the host through a symbolic link", """
 with preparing():
     os.symlink(given["host"]["files"][0], "out")
 open_to_write("out")
@@ -128,11 +128,11 @@ reach(given["checkout"], write_into)
 write_into(given["host"]["place"])
 gave_way(given["host"]["place"])
 """),
-    WallTest("F13", "take a host's file in by a hard link", """
+    WallTest("F13", "hard-link a file of the host", """
 os.link(given["host"]["files"][0], "taken")
 gave_way(given["host"]["files"][0])
 """),
-    WallTest("F13b", "take a file that is visible in, to change it by another name", """
+    WallTest("F13b", "hard-link a visible file to modify it under another name", """
 tried = False
 for path in ("/usr/bin/env", "/etc/services", "/etc/ld.so.cache"):
     for place in (HERE, given["workspace"], os.environ.get("HOME", HERE)):
@@ -149,13 +149,13 @@ raise refusal
 call("mount", b"none", HERE.encode(), b"tmpfs", 0, b"size=4k")
 call("umount2", HERE.encode(), 2)
 """, "lax"),
-    WallTest("F15b", "bind a directory over another, and make it writable", """
+    WallTest("F15b", "bind-mount a directory and make it writable", """
 MS_BIND, MS_REMOUNT = 0x1000, 0x20
 call("mount", b"/usr", HERE.encode(), 0, MS_BIND, 0)
 call("mount", b"none", HERE.encode(), 0, MS_BIND | MS_REMOUNT, 0)
 call("umount2", HERE.encode(), 2)
 """, "lax"),
-    WallTest("F15c", "take a mount away that hides something", """
+    WallTest("F15c", "unmount a mount that hides files", """
 MNT_EXPIRE = 4  # only marks it, and that once
 answers = set()
 for place in (b"/proc", b"/dev", b"/tmp", b"/dev/shm"):
@@ -167,11 +167,11 @@ if answers:
     gave_way(", ".join(sorted(answers)))
 raise refusal
 """, "lax"),
-    WallTest("F15d", "mount by the new system calls", """
+    WallTest("F15d", "mount with fsopen and fsmount", """
 made = call("fsopen", b"tmpfs", 0)
 os.close(made)
 """, "lax"),
-    WallTest("F15e", "copy a mount, and change the copy's flags", """
+    WallTest("F15e", "clone a mount and change its flags", """
 OPEN_TREE_CLONE = 1
 tree = call("open_tree", AT_FDCWD, b"/usr", OPEN_TREE_CLONE)
 call("mount_setattr", tree, b"", 0x1000, buffer(struct.pack("=QQQQ", 0, 0, 0, 0)), 32)
@@ -179,15 +179,15 @@ call("mount_setattr", tree, b"", 0x1000, buffer(struct.pack("=QQQQ", 0, 0, 0, 0)
     WallTest("F16", "change the root directory", """
 call("chroot", HERE.encode())
 """, "lax"),
-    WallTest("F16b", "swap the root mount", """
+    WallTest("F16b", "replace the root mount (pivot_root)", """
 gave_way(allowed("pivot_root", HERE.encode(), HERE.encode()))
 """, "lax"),
-    WallTest("F18", "make device nodes of the null device and of a disk", """
+    WallTest("F18", "create device nodes", """
 for kind, number in ((stat.S_IFCHR, os.makedev(1, 3)), (stat.S_IFBLK, os.makedev(8, 0))):
     os.mknod("node", kind | 0o600, number)
     os.unlink("node")
 """, "root"),
-    WallTest("F18b", "find devices beside the harmless ones", """
+    WallTest("F18b", "find unexpected device nodes", """
 harmless = {(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)}
 found = []
 for place, names, nodes in os.walk("/dev"):
@@ -202,7 +202,7 @@ if not found:
     held("there is none")
 gave_way(", ".join(found[:6]) + (" …" if len(found) > 6 else ""))
 """),
-    WallTest("F19", "gain privileges by a set-uid program", """
+    WallTest("F19", "gain privileges with a setuid program", """
 program = shutil.which("su", path="/usr/bin:/bin") or not_tried("there is no su")
 if os.geteuid() == 0:
     not_tried("root has nothing to gain")
@@ -225,23 +225,23 @@ else:
 gained or held("it stays who it is")
 gave_way("su is " + uids[1])
 """, "user"),
-    WallTest("F19b", "find a place where set-id programs count", """
+    WallTest("F19b", "find a directory where setuid programs work", """
 found = []
 for place in (HERE, given["workspace"], os.environ.get("HOME", HERE), "/tmp", "/usr/bin"):
     if os.path.isdir(place) and not os.statvfs(place).f_flag & os.ST_NOSUID:
         found.append(place)
-gave_way(", ".join(found)) if found else held("they count nowhere")
+gave_way(", ".join(found)) if found else held("none")
 """),
-    WallTest("F23", "set the marks by which layers hide files", """
+    WallTest("F23", "set overlayfs attributes that hide files", """
 os.setxattr(HERE, "trusted.overlay.opaque", b"y")
 """, "root"),
-    WallTest("F23b", "make a layer's mark for a removed file", """
+    WallTest("F23b", "create an overlayfs whiteout", """
 WHITEOUT = 4
 with preparing():
     open("a", "w").close()
 call("renameat2", AT_FDCWD, b"a", AT_FDCWD, b"b", WHITEOUT)
 """, "lax"),
-    WallTest("F30", "leave a core file behind", """
+    WallTest("F30", "write a core dump", """
 with open("/proc/sys/kernel/core_pattern") as file:
     if file.read(1) == "|":
         not_tried("crashes are given to a program of this machine")

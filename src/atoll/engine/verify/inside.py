@@ -197,13 +197,13 @@ def way_to(family, far, port):
 
 
 def connect(family, place, kind=socket.SOCK_STREAM):
-    """Gives way if somebody outside answers with a planted secret, or takes the connection."""
+    """Gives way if a process outside answers with a planted secret, or accepts the connection."""
     with socket.socket(family, kind) as sock:
         sock.settimeout(3)
         sock.connect(place)
         said = sock.recv(200)
     if not is_secret(said):
-        held("somebody else answered")
+        held("another process answered")
 
 
 def make(attempt_id, code):

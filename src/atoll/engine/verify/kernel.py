@@ -9,7 +9,7 @@ from __future__ import annotations
 from atoll.engine.verify.wall_test import Wall, WallTest
 
 _SWITCHES = (
-    WallTest("P09", "set the program that the kernel starts after a crash, or for modules", """
+    WallTest("P09", "set programs that the kernel starts (core_pattern, modprobe)", """
 opened = []
 for name in ("core_pattern", "modprobe", "hotplug", "poweroff_cmd", "usermodehelper/bset"):
     try:
@@ -21,7 +21,7 @@ if opened:
     gave_way(", ".join(opened))
 raise refusal
 """, "root"),
-    WallTest("P09b", "register an interpreter, or a helper for devices", """
+    WallTest("P09b", "register a binfmt interpreter or a uevent helper", """
 opened = []
 for name in ("/proc/sys/fs/binfmt_misc/register", "/sys/kernel/uevent_helper",
              "/proc/sys/fs/suid_dumpable", "/proc/sys/kernel/ns_last_pid"):
@@ -34,7 +34,7 @@ if opened:
     gave_way(", ".join(opened))
 raise refusal
 """, "root"),
-    WallTest("P10", "change settings of the kernel", """
+    WallTest("P10", "change sysctl settings", """
 opened = []
 for path in glob.glob("/proc/sys/**", recursive=True):
     if os.path.isfile(path):
@@ -47,7 +47,7 @@ if opened:
     gave_way("%d of them, such as %s" % (len(opened), opened[0]))
 raise refusal
 """, "root"),
-    WallTest("P10b", "pull the kernel's emergency levers", """
+    WallTest("P10b", "write to sysrq and other control files of the kernel", """
 opened = []
 for path in ("/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/mtrr",
              "/proc/sys/kernel/sysrq", "/proc/sys/vm/drop_caches", "/proc/acpi/wakeup"):
@@ -60,7 +60,7 @@ if opened:
     gave_way(", ".join(opened))
 raise refusal
 """, "root"),
-    WallTest("P11", "rename the machine", """
+    WallTest("P11", "change the host name", """
 name = os.uname().nodename.encode()
 call("sethostname", name, len(name))
 """, "lax"),
@@ -68,34 +68,34 @@ call("sethostname", name, len(name))
 ADJ_TICK = 0x4000
 gave_way(allowed("adjtimex", buffer(struct.pack("I", ADJ_TICK) + bytes(204))))
 """, "root"),
-    WallTest("P33b", "read the kernel's log", """
+    WallTest("P33b", "read the kernel log", """
 SYSLOG_ACTION_SIZE_BUFFER = 10
 call("syslog", SYSLOG_ACTION_SIZE_BUFFER, 0, 0)
 """, "root"),
 )  # fmt: skip
 
 _CALLS = (
-    WallTest("P12", "open a queue of requests that no filter sees", """
+    WallTest("P12", "open an io_uring", """
 os.close(call("io_uring_setup", 1, buffer(bytes(120))))
 """),
-    WallTest("P13", "load something into the kernel's virtual machine", """
+    WallTest("P13", "create BPF objects", """
 BPF_MAP_CREATE, BPF_MAP_TYPE_ARRAY = 0, 2
 wish = struct.pack("4I", BPF_MAP_TYPE_ARRAY, 4, 4, 1) + bytes(112)
 os.close(call("bpf", BPF_MAP_CREATE, buffer(wish), len(wish)))
 """, "root"),
-    WallTest("P14", "watch the processor by its counters", """
+    WallTest("P14", "open performance counters (perf_event_open)", """
 SOFTWARE, DUMMY, NOT_THE_KERNEL = 1, 9, 0x60
 event = struct.pack("IIQQQQQ", SOFTWARE, 112, DUMMY, 0, 0, 0, NOT_THE_KERNEL)
 os.close(call("perf_event_open", buffer(event + bytes(112)), 0, -1, -1, 0))
 """),
-    WallTest("P15", "stop the kernel amid its work on memory", """
+    WallTest("P15", "handle page faults in user space (userfaultfd)", """
 UFFD_USER_MODE_ONLY = 1
 os.close(call("userfaultfd", UFFD_USER_MODE_ONLY))
 """),
-    WallTest("P17", "load or unload modules of the kernel", """
+    WallTest("P17", "load or unload kernel modules", """
 gave_way(allowed("delete_module", b"atoll_no_such_module", 0o4000))
 """, "root"),
-    WallTest("P17b", "load another kernel, restart the machine", """
+    WallTest("P17b", "load another kernel, reboot the machine", """
 done = []
 for name, args in (("reboot", (0, 0, 0, 0)), ("kexec_load", (0, 9999, 1, 0xFFFF))):
     try:
@@ -106,7 +106,7 @@ if done:
     gave_way(", ".join(done))
 raise refusal
 """, "root"),
-    WallTest("P17c", "use a file as swap space, keep accounts of all processes", """
+    WallTest("P17c", "enable swap, enable process accounting", """
 done = []
 for name, args in (("swapon", (b"/atoll-no-such-file", 0)), ("acct", (b"/atoll-no-such-file",))):
     try:
@@ -117,20 +117,20 @@ if done:
     gave_way(", ".join(done))
 raise refusal
 """, "root"),
-    WallTest("P17d", "use the machine's ports", """
+    WallTest("P17d", "use I/O ports", """
 call("iopl", 3)
 """, "root"),
-    WallTest("P18", "take the randomness out of where memory lies", """
+    WallTest("P18", "disable address space randomization", """
 call("personality", 0x40000)
 """),
-    WallTest("P19", "change the processor's segments", """
+    WallTest("P19", "change the local descriptor table (modify_ldt)", """
 call("modify_ldt", 0, buffer(bytes(64)), 64)
 """),
-    WallTest("P19b", "make keys in the kernel's key rings", """
+    WallTest("P19b", "create keys in kernel keyrings", """
 PROCESS_RING = -2
 call("add_key", b"user", b"atoll-verify", b"x", 1, PROCESS_RING)
 """),
-    WallTest("P19c", "speak to the kernel in 32-bit calls", """
+    WallTest("P19c", "make 32-bit system calls", """
 if platform.machine() != "x86_64":
     not_tried("there are none on " + platform.machine())
 import ctypes, mmap
@@ -139,7 +139,7 @@ code.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")  # mov eax, 20 (getpid);
 answer = ctypes.CFUNCTYPE(ctypes.c_int)(address(ctypes.c_char.from_buffer(code)))()
 gave_way("getpid") if answer == os.getpid() else held("refused")
 """),
-    WallTest("P24", "open a terminal's line discipline", """
+    WallTest("P24", "change the line discipline of a terminal", """
 import pty, termios
 master, slave = pty.openpty()
 fcntl.ioctl(slave, 0x5423, struct.pack("i", 0))
@@ -147,12 +147,12 @@ fcntl.ioctl(slave, 0x5423, struct.pack("i", 0))
 )  # fmt: skip
 
 _KNOWLEDGE = (
-    WallTest("P37", "read addresses of the kernel", """
+    WallTest("P37", "read kernel addresses (/proc/kallsyms)", """
 with open("/proc/kallsyms") as file:
     first = [file.readline() for _ in range(200)]
 any(int(line.split()[0], 16) for line in first if line) or held("all of them are zero")
 """, "root"),
-    WallTest("P37b", "read the kernel's memory, timers and log", """
+    WallTest("P37b", "read kernel memory, timers and log", """
 opened = []
 for path in ("/proc/kcore", "/dev/mem", "/dev/kmsg", "/proc/kmsg", "/proc/timer_list",
              "/proc/vmallocinfo", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/kpageflags"):
@@ -165,13 +165,13 @@ if opened:
     gave_way(", ".join(opened))
 raise refusal
 """, "root"),
-    WallTest("P37c", "look at the machine through /sys", """
+    WallTest("P37c", "read /sys", """
 os.listdir("/sys/devices")
 """),
-    WallTest("P37d", "reach devices that drive the machine", """
+    WallTest("P37d", "open hardware devices", """
 reach(given["devices"], lambda path: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)))
 """, "root"),
-    WallTest("R22", "change control groups", """
+    WallTest("R22", "modify cgroups", """
 opened = []
 for path in (*glob.glob("/sys/fs/cgroup/*/cgroup.procs"), *glob.glob("/sys/fs/cgroup/cgroup.procs"),
              *glob.glob("/sys/fs/cgroup/*/release_agent")):
@@ -185,7 +185,7 @@ if opened:
 held("there are none") if not glob.glob("/sys/fs/cgroup/*") else None
 raise refusal
 """, "root"),
-    WallTest("R22b", "mount the control groups", """
+    WallTest("R22b", "mount a cgroup filesystem", """
 with preparing():
     os.mkdir("groups")
 for kind in (b"cgroup2", b"cgroup"):

@@ -7,14 +7,14 @@ from atoll.engine.verify.wall_test import Wall, WallTest
 WALL = Wall(
     "limits",
     (
-        WallTest("P34", "go before all others at the processor", """
+        WallTest("P34", "raise its scheduling priority", """
 os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)
 """, "root"),
-        WallTest("P34b", "take the processor and never give it back", """
+        WallTest("P34b", "use a real-time scheduler", """
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 """, "root"),
-        WallTest("P35", "raise a limit", """
+        WallTest("P35", "raise a resource limit", """
 with preparing():
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 try:
@@ -22,7 +22,7 @@ try:
 except ValueError as error:
     held(str(error))
 """, "root"),
-        WallTest("P36", "be spared when memory runs out", """
+        WallTest("P36", "lower its OOM score", """
 with open("/proc/self/oom_score_adj") as file:
     now = int(file.read())
 with open("/proc/self/oom_score_adj", "w") as file:

@@ -7,10 +7,10 @@ from atoll.engine.verify.wall_test import Wall, WallTest
 WALL = Wall(
     "other capsules",
     (
-        WallTest("F03", "read another capsule's files by their path", """
+        WallTest("F03", "read files of another capsule by path", """
 search(given["other"]["files"] + given["other"]["outside"], "read")
 """),
-        WallTest("F03b", "read them through directories of processes", """
+        WallTest("F03b", "read files of another capsule through /proc", """
 paths = []
 for pid in pids():
     for link in ("root", "cwd"):
@@ -27,14 +27,14 @@ for place in places:
     write_into(place)
     gave_way(place)
 """),
-        WallTest("S09", "read what another capsule has in its temporary directory", """
+        WallTest("S09", "read the temporary directory of another capsule", """
 search(given["other"]["temporary"], "read")
 """),
         WallTest("N04", "connect to a port of another capsule", """
 given["other"]["port"] or not_tried("it could not listen")
 connect(socket.AF_INET, ("127.0.0.1", given["other"]["port"]))
 """),
-        WallTest("N04b", "connect to a local socket of another capsule", """
+        WallTest("N04b", "connect to a Unix socket of another capsule", """
 given["other"]["abstract"] or not_tried("it could not listen")
 connect(socket.AF_UNIX, given["other"]["abstract"])
 """),
@@ -52,12 +52,12 @@ for pid in pids():
     with contextlib.suppress(OSError):
         if name in command_of(pid):
             gave_way("process %d" % pid)
-held("they are not there")
+held("none is visible")
 """),
-        WallTest("Z06", "reach Atoll's own state: its database, the holders' sockets", """
+        WallTest("Z06", "open Atoll's state: its database and sockets", """
 reach(given["state"], lambda path: None)
 """),
-        WallTest("Z06b", "give orders to the keeper of a capsule", """
+        WallTest("Z06b", "control the keeper of a capsule", """
 if not given["keepers"]:
     not_tried("no capsule has one")
 for directory in given["keepers"]:
@@ -73,7 +73,7 @@ for directory in given["keepers"]:
         refusal = error
 raise refusal
 """),
-        WallTest("Z06c", "connect to any socket of Atoll's own", """
+        WallTest("Z06c", "connect to a socket of Atoll", """
 given["atoll_sockets"] or not_tried("there is none")
 for path in given["atoll_sockets"]:
     for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
@@ -87,7 +87,7 @@ for path in given["atoll_sockets"]:
             refusal = error
 raise refusal
 """),
-        WallTest("F11", "change the frozen layers that all capsules share", """
+        WallTest("F11", "modify the shared layers", """
 reach(given["layers"], write_into)
 """),
     ),

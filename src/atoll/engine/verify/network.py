@@ -7,7 +7,7 @@ from atoll.engine.verify.wall_test import Wall, WallTest
 WALL = Wall(
     "network",
     (
-        WallTest("N01", "find a way to an address of the internet", """
+        WallTest("N01", "reach an internet address without the proxy", """
 given["network"] == "open" and gave_way("it is open")
 for family, far in ((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db8::9")):
     try:
@@ -16,7 +16,7 @@ for family, far in ((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db
         refusal = error
 raise refusal
 """),
-        WallTest("N03", "connect to a service on the host's loopback", """
+        WallTest("N03", "connect to a service on the host's loopback over IPv4", """
 given["host"]["port"] or not_tried("the host could not listen")
 for place in ("127.0.0.1", "0.0.0.0"):
     try:
@@ -26,18 +26,18 @@ for place in ("127.0.0.1", "0.0.0.0"):
         refusal = error
 raise refusal
 """),
-        WallTest("N03b", "do that by the newer protocol", """
+        WallTest("N03b", "connect to a service on the host's loopback over IPv6", """
 given["host"]["port6"] or not_tried("the host has no IPv6")
 connect(socket.AF_INET6, ("::1", given["host"]["port6"]))
 gave_way("::1")
 """),
-        WallTest("N03c", "use an interface of the host", """
+        WallTest("N03c", "use a network interface of the host", """
 given["addresses"] or not_tried("the host has none")
 for _, name in socket.if_nameindex():
     name == "lo" or gave_way(name)
 raise OSError(errno.ENODEV, "there is only the loopback")
 """),
-        WallTest("N05", "find a way to where clouds keep credentials", """
+        WallTest("N05", "reach a cloud metadata service", """
 for family, far in ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.100.100.200"),
                     (socket.AF_INET, "168.63.129.16"), (socket.AF_INET6, "fd00:ec2::254")):
     try:
@@ -46,10 +46,10 @@ for family, far in ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.1
         refusal = error
 raise refusal
 """),
-        WallTest("N20", "make raw packets", """
+        WallTest("N20", "open a raw socket", """
 socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
 """, "lax"),
-        WallTest("N20b", "listen to all packets", """
+        WallTest("N20b", "capture packets", """
 socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).close()
 """, "lax"),
         WallTest("N20c", "send pings", """
@@ -62,17 +62,17 @@ for family, protocol in ((socket.AF_INET, socket.IPPROTO_ICMP),
         refusal = error
 raise refusal
 """, "lax"),
-        WallTest("N21", "reach the host of a virtual machine", """
+        WallTest("N21", "connect to a hypervisor (vsock)", """
 socket.socket(40, socket.SOCK_STREAM).close()
 """),
-        WallTest("N22", "change the network's interfaces", """
+        WallTest("N22", "configure network interfaces", """
 SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
     with preparing():
         as_it_is = fcntl.ioctl(sock, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
     fcntl.ioctl(sock, SIOCSIFFLAGS, as_it_is)
 """, "lax"),
-        WallTest("N22b", "speak to the kernel's firewall and its watchers", """
+        WallTest("N22b", "open netlink sockets for netfilter, audit and uevents", """
 done = []
 for name, number in (("netfilter", 12), ("audit", 9), ("uevents", 15), ("sock_diag", 4)):
     try:
@@ -84,7 +84,7 @@ if done:
     gave_way(", ".join(done))
 raise refusal
 """),
-        WallTest("N23", "use families and protocols that hardly anyone looks at", """
+        WallTest("N23", "use rare socket families and protocols", """
 done = []
 for name, args in (("alg", (38, 5)), ("key", (15, 3, 2)), ("tipc", (30, 5)), ("bluetooth", (31, 3)),
                    ("xdp", (44, 3)), ("rds", (21, 5)), ("can", (29, 3)), ("kcm", (41, 5)),
@@ -99,14 +99,14 @@ if done:
     gave_way(", ".join(done))
 raise refusal
 """),
-        WallTest("N26", "connect to a local socket of the host", """
+        WallTest("N26", "connect to a Unix socket of the host", """
 connect(socket.AF_UNIX, given["host"]["socket"] or not_tried("the host could not listen"))
 gave_way(given["host"]["socket"])
 """),
-        WallTest("N26b", "reach the sockets of docker, D-Bus, agents and displays", """
+        WallTest("N26b", "connect to sockets of docker, D-Bus, ssh-agent and displays", """
 reach(given["sockets"], os.stat)
 """),
-        WallTest("N27", "connect to a local socket without a path", """
+        WallTest("N27", "connect to an abstract Unix socket of the host", """
 connect(socket.AF_UNIX, given["host"]["abstract"] or not_tried("the host could not listen"))
 """),
     ),

@@ -13,20 +13,20 @@ for pid in pids():
     with contextlib.suppress(OSError):
         if name in command_of(pid):
             gave_way("process %d" % pid)
-held("they are not there")
+held("none is visible")
 """),
         WallTest("P01b", "signal a process of the host", """
 pid = given["host"]["pid"]
 os.kill(pid, 0)
 if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
-    held("that is another one here")
+    held("the pid belongs to another process here")
 gave_way("process %d" % pid)
 """),
-        WallTest("P01c", "hold a process of the host by a descriptor", """
+        WallTest("P01c", "open a pidfd of a process of the host", """
 pid = given["host"]["pid"]
 call("pidfd_open", pid, 0)
 if os.path.exists("/proc/%d" % pid) and given["host"]["name"].encode() not in command_of(pid):
-    held("that is another one here")
+    held("the pid belongs to another process here")
 gave_way("process %d" % pid)
 """),
         WallTest("P02", "trace a process of the host", """
@@ -34,7 +34,7 @@ PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 call("ptrace", PTRACE_SEIZE, given["host"]["pid"], 0, 0)
 gave_way("process %d" % given["host"]["pid"])
 """),
-        WallTest("P02b", "trace a process of one's own", """
+        WallTest("P02b", "trace a child process", """
 child = os.fork()
 if child == 0:
     signal.pause()
@@ -58,7 +58,7 @@ gave_way(answer)
 os.close(os.open("/proc/%d/mem" % given["host"]["pid"], os.O_RDONLY))
 gave_way("process %d" % given["host"]["pid"])
 """),
-        WallTest("P04b", "take a descriptor from a process of the host", """
+        WallTest("P04b", "copy a file descriptor of a process of the host", """
 handle = call("pidfd_open", given["host"]["pid"], 0)
 call("pidfd_getfd", handle, 0, 0)
 """),
@@ -66,23 +66,23 @@ call("pidfd_getfd", handle, 0, 0)
 os.close(os.open("/proc/1/mem", os.O_RDWR))
 gave_way("process 1")
 """, "lax"),
-        WallTest("P06", "make a user namespace", """
+        WallTest("P06", "create a user namespace (unshare)", """
 call("unshare", 0x10000000)
 """),
-        WallTest("P06b", "start a process in a user namespace of its own", """
+        WallTest("P06b", "create a user namespace (clone)", """
 child = call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """),
-        WallTest("P06c", "do that by the call whose flags no filter sees", """
+        WallTest("P06c", "create a user namespace (clone3)", """
 arguments = buffer(struct.pack("=11Q", 0x10000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0))
 child = call("clone3", arguments, 88)
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """),
-        WallTest("P06d", "make namespaces for mounts, network, names and time", """
+        WallTest("P06d", "create other namespaces", """
 made = []
 for name, flag in (("mounts", 0x20000), ("network", 0x40000000), ("names", 0x4000000),
                    ("time", 0x80), ("cgroup", 0x2000000), ("ipc", 0x8000000)):
@@ -109,7 +109,7 @@ if entered:
     gave_way(", ".join(entered))
 raise refusal
 """, "lax"),
-        WallTest("P07", "have a capability, or the way to one", """
+        WallTest("P07", "have capabilities", """
 with open("/proc/self/status") as file:
     text = file.read()
 sets = dict(re.findall(r"Cap(\\w+):\\s*([0-9a-f]+)", text))
@@ -132,12 +132,12 @@ for uid in (0, 1, 65534, 2000):
         refusal = error
 raise refusal
 """, "root"),
-        WallTest("P07d", "gain privileges by starting a program", """
+        WallTest("P07d", "gain privileges by executing a program", """
 PR_GET_NO_NEW_PRIVS = 39
-call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0 or held("it never can")
-gave_way("set-uid programs count")
+call("prctl", PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0 or held("no_new_privs is set")
+gave_way("no_new_privs is not set")
 """),
-        WallTest("P23", "type into a terminal as its user", """
+        WallTest("P23", "inject input into a terminal (TIOCSTI)", """
 import pty, termios, tty
 pid, master = pty.fork()
 if pid == 0:

@@ -16,16 +16,16 @@ reach(given["git"]["hooks"], write_into)
         WallTest("G07", "change the owner's own configuration of git", """
 reach(given["gitconfig"], open_to_write)
 """),
-        WallTest("G18", "move branches and tags of the owner's repository", """
+        WallTest("G18", "change branches and tags of the owner's repository", """
 reach(given["git"]["refs"], write_into)
 """),
-        WallTest("G18b", "move what the owner has checked out", """
+        WallTest("G18b", "change HEAD of the owner's repository", """
 reach(given["git"]["head"], open_to_write)
 """),
-        WallTest("G19", "add to the owner's objects, or damage them", """
+        WallTest("G19", "add or damage objects of the owner's repository", """
 reach(given["git"]["objects"], write_into)
 """),
-        WallTest("G19b", "do that where the capsule's git reads them", """
+        WallTest("G19b", "add or damage objects that the capsule's git reads", """
 import subprocess
 places = [given["git"]["path"] + "/objects"]
 with contextlib.suppress(OSError):

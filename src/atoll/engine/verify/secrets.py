@@ -12,9 +12,9 @@ with open("/proc/self/environ", "rb") as file:
     started_with = file.read()
 if is_secret(started_with) or any(map(is_secret, map(os.fsencode, os.environ.values()))):
     gave_way("the planted one")
-held("the planted one is not there")
+held("the planted one is not visible")
 """),
-        WallTest("S01b", "find variables of the owner's that are named like credentials", """
+        WallTest("S01b", "find the owner's credential variables", """
 found = [name for name in given["variables"] if name in os.environ]
 gave_way(", ".join(found)) if found else held("none of %d" % len(given["variables"]))
 """),
@@ -27,9 +27,9 @@ for pid in shown:
     with contextlib.suppress(OSError):
         if b"atoll.keeper" in command_of(pid) or b"atoll.engine" in command_of(pid):
             gave_way("process %d is Atoll's" % pid)
-held("none of Atoll's is there")
+held("none of Atoll's is visible")
 """),
-        WallTest("S02", "use descriptors that were left open", """
+        WallTest("S02", "use inherited file descriptors", """
 found = []
 for name in os.listdir("/proc/self/fd"):
     with contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ for name in os.listdir("/proc/self/fd"):
             found.append(target)
 gave_way(", ".join(found)) if found else held("there are none")
 """),
-        WallTest("S02b", "use descriptors that the processes above hold open", """
+        WallTest("S02b", "use file descriptors of parent processes", """
 found, refusal, pid = [], Held("there are none"), os.getppid()
 while pid > 0:
     try:
@@ -55,7 +55,7 @@ if found:
     gave_way(", ".join(found[:5]))
 raise refusal
 """),
-        WallTest("S03", "take a key from the owner's key ring", """
+        WallTest("S03", "read a key from the owner's keyring", """
 KEYCTL_SEARCH, USER_RING = 10, -4
 given["host"]["key"] or not_tried("the host has none")
 call("keyctl", KEYCTL_SEARCH, USER_RING, b"user", given["host"]["key"].encode(), 0)
@@ -63,12 +63,12 @@ call("keyctl", KEYCTL_SEARCH, USER_RING, b"user", given["host"]["key"].encode(),
         WallTest("S03b", "see the names of the owner's keys", """
 with open("/proc/keys") as file:
     text = file.read()
-(given["host"]["key"] or not_tried("the host has none")) in text or held("they are not there")
+(given["host"]["key"] or not_tried("the host has none")) in text or held("none is visible")
 """),
-        WallTest("S04", "use the owner's settings of git, with their helpers", """
+        WallTest("S04", "read the owner's git configuration", """
 reach(given["gitconfig"], lambda path: os.close(os.open(path, os.O_RDONLY)))
 """),
-        WallTest("S09b", "find what programs of the host keep in /tmp", """
+        WallTest("S09b", "read temporary files of the host", """
 if given["host"]["place"].startswith("/tmp/"):
     os.listdir(given["host"]["place"])
     gave_way(given["host"]["place"])

@@ -320,7 +320,7 @@ def test_low_port_of_an_ordinary_user_is_told_with_its_cure(ordinary_user, open_
             publisher = Publisher(world.session)
             project = world.project()
             fix = world.capsule(project, "fix", web=1)
-            with pytest.raises(PrerequisiteError, match="port 1 is root's") as caught:
+            with pytest.raises(PrerequisiteError, match="port 1 is privileged") as caught:
                 await publisher.checkout(project.id, fix.id, [1])
             assert "ip_unprivileged_port_start=1" in str(caught.value.hint)
             assert world.session.store.checkouts() == {}

@@ -305,7 +305,7 @@ port = 5173
 [checks.test]
 run = "npm test"
 
-# Seen, and left to you:
+# Detected, but not configured:
 # - a compose file: its services are not started by Atoll yet
 """
 
