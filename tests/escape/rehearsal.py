@@ -81,9 +81,11 @@ def rehearse(place: Path) -> dict[str, dict[str, list[str]]]:
 def attempt_everywhere(project: Project) -> dict[str, dict[str, list[str]]]:
     walled = project.new("walled", level="sandbox")
     plain = project.new("plain", level="worktree")
-    found = {"sandbox": told([*attack.verify(project, walled, tell=lambda _: None).findings])}
+    found = {
+        "sandbox": told([*attack.verify(project, walled, on_progress=lambda _: None).findings])
+    }
     stages = [stage for stage in STAGES if stage != "machine" or os.geteuid() == 0]
-    with attack.laid_out(project, plain, tell=lambda _: None) as given:
+    with attack.canaries_in_place(project, plain, on_progress=lambda _: None) as given:
         assert VARIABLE in os.environ
         for stage in stages:
             found[stage] = {}

@@ -183,7 +183,7 @@ def test_a_run_that_does_not_answer_claims_nothing(said):
 
 def test_a_capsule_without_python(project, capsule, repo, atoll, monkeypatch, traces):
     monkeypatch.setattr(attack, "_PYTHONS", ("no-such-python", "/no/such/python"))
-    report = attack.verify(project, capsule, tell=lambda _: None)
+    report = attack.verify(project, capsule, on_progress=lambda _: None)
     assert {finding.verdict for finding in report.findings} == {"not tried"}
     assert {finding.detail for finding in report.findings} == {"there is no python3 inside"}
 
@@ -198,6 +198,6 @@ def test_it_does_not_lie_when_what_is_inside_does(project, capsule, traces):
         "printf '#!/bin/sh\\necho {}\\n' > python3; chmod +x python3"
     )
     capsule.run(["sh", "-c", script])
-    report = attack.verify(project, capsule, tell=lambda _: None)
+    report = attack.verify(project, capsule, on_progress=lambda _: None)
     assert report.breaches == []
     assert os.environ.get("VERIFY_CANARY_TOKEN") is None

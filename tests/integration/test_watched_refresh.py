@@ -18,9 +18,9 @@ from atoll.drivers.layers.repository import Source, load_refs
 from atoll.host import git
 from atoll.host.tree import manifests
 from atoll.host.tree.tree_watch import TreeWatch, WatchLost, require_local
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
-GROUND = Ground(carry=None, never=())
+SELECTION = FileSelection(carry=None, never=())
 WALK = "walk"
 
 
@@ -40,7 +40,7 @@ class Checkout:
     def walk(self):
         watched = WatchedChanges(self.name, self.watch.changes(-1).position)
         order = layer_builder.BuildOrder(self.commit(), deltas=True, thorough=True, watched=watched)
-        return layer_builder.freeze_carried(self.pool, str(self.root), GROUND, order)
+        return layer_builder.freeze_carried(self.pool, str(self.root), SELECTION, order)
 
     def refresh(self):
         """As `new` does it: without a walk if that is possible. Returns how it was done."""
@@ -61,7 +61,7 @@ class Checkout:
             refs=load_refs(str(self.root)),
             commit=self.commit(),
         )
-        made = refresh.refresh_carried(self.pool, source, GROUND, known, watched)
+        made = refresh.refresh_carried(self.pool, source, SELECTION, known, watched)
         return ("list", made) if made is not None else (WALK, self.walk())
 
 
@@ -338,7 +338,7 @@ def test_check_reports_a_change_of_the_same_size_and_mtime(checkout):
     frozen = base_check.FrozenFiles(checkout.pool, (), made, None)
 
     def outdated():
-        return base_check.find_gaps(frozen, str(checkout.root), GROUND, is_fresh=True).outdated
+        return base_check.find_gaps(frozen, str(checkout.root), SELECTION, is_fresh=True).outdated
 
     assert outdated() == []
     replace_same_stamp(checkout.root / "node_modules/a/lib/f1.js", "a 9\n")

@@ -70,7 +70,7 @@ def command(
         place=None if place is None else Path(place),
         keep=None if keep is None else Path(keep),
     )
-    report = Home.bench(what, order, tell=frame.output.note)
+    report = Home.bench(what, order, on_progress=frame.output.note)
     lines = [*report.head(), "", render_columns(report.columns(), report.cells())]
     lines += [f"not measured: {text}" for text in report.skipped]
     frame.output.answer("bench", report.shape(), "\n".join(lines))

@@ -49,7 +49,7 @@ def _show(output: Output, place: Path) -> int:
     brought = []
     for attempt in found:
         if attempt.passed:
-            branch, log = demo.bring_back(attempt)
+            branch, log = demo.export_branch(attempt)
             brought.append(branch)
             name = attempt.capsule.name
             output.note(f"5. `{name}` passed: exported as a branch")

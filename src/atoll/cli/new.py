@@ -71,7 +71,7 @@ def command(
         return
     started = time.monotonic()
     question = project.ask_excluded(plans[0])
-    made = project.make(plans, tell=frame.output.freezing)
+    made = project.make(plans, on_progress=frame.output.freezing)
     took = f"in {time.monotonic() - started:.2f} s"
     for capsule, plan in zip(made, plans, strict=True):
         frame.output.note(

@@ -27,7 +27,9 @@ def command(frame: Frame, name: str, *, everything: bool) -> int:
     Attacks that cannot be tried are not counted. Exit with 1 if an attack succeeds.
     """
     capsule = frame.capsule(name)
-    report = Home.verify(frame.project(), capsule, tell=lambda step: frame.output.doing(step, name))
+    report = Home.verify(
+        frame.project(), capsule, on_progress=lambda step: frame.output.doing(step, name)
+    )
     data = shapes.verification(report)
     columns = ("wall", "attempts", "held", "gave way", "not tried")
     frame.output.table("verification", data, columns, (_row(report, wall) for wall in report.walls))

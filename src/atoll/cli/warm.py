@@ -23,7 +23,7 @@ def command(frame: Frame, *, check: bool) -> int:
     if check:
         return _check(frame)
     started = time.monotonic()
-    found = project.describe_layers(project.warm(tell=frame.output.freezing))
+    found = project.describe_layers(project.warm(on_progress=frame.output.freezing))
     frame.output.answer("layers", [shapes.layer(layer) for layer in found], "")
     frame.output.note(
         f"{units.counted(len(found), 'layer')} with "

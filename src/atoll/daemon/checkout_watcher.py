@@ -24,7 +24,7 @@ from atoll.host.tree.tree_watch import TreeWatch, WatchLost, watch_limit
 from atoll.model.daemon_messages import ChangesReply, ChangesRequest
 from atoll.model.errors import AtollError
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _QUIET_S = 3.0
 """A checkout that was not changed for so long is frozen."""
 _USED_S = 1800.0
@@ -98,11 +98,11 @@ class CheckoutWatcher:
             while True:
                 await asyncio.to_thread(self._choose)
                 for one in list(self._checkouts.values()):
-                    await self._look(one)
+                    await self._check(one)
                 if freezing is None or freezing.done():
                     due = next(filter(_is_due, self._checkouts.values()), None)
                     freezing = None if due is None else asyncio.create_task(self._freeze(due))
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
         finally:
             if freezing is not None:
                 freezing.cancel()
@@ -131,7 +131,7 @@ class CheckoutWatcher:
             if project not in self._checkouts and os.path.isdir(root):
                 self._checkouts[project] = _Checkout(project, root)
 
-    async def _look(self, one: _Checkout) -> None:
+    async def _check(self, one: _Checkout) -> None:
         async with one.turn:
             try:
                 await self._start(one)
@@ -180,7 +180,7 @@ class CheckoutWatcher:
             # In the loop's own thread: the child ends with the thread that started it.
             child = launch(_command(self._session.home, one.root), keep_fds=(), env=_environment())
             while child.poll() is None and time.monotonic() < began + _LONGEST_S:  # noqa: ASYNC110
-                await asyncio.sleep(_LOOK_S / 4)
+                await asyncio.sleep(_CHECK_S / 4)
         except (AtollError, OSError):
             # It is tried again after the next change.
             return

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 
-from atoll.daemon.resource_errors import SCARCE, SETBACKS
+from atoll.daemon.resource_errors import SCARCE, TRANSIENT_ERRORS
 from atoll.keeper import requests, wire
 from atoll.keeper.peer_check import Origin
 from atoll.model.daemon_messages import DaemonReply, DaemonRequest, encode_reply, parse_request
@@ -96,7 +96,7 @@ class Control:
             return encode_reply(await self._respond(parse_request(value)))
         except AtollError as error:
             return {"error": error.message, "kind": error.kind, "hint": error.hint}
-        except (*SETBACKS, LookupError, TypeError, ValueError) as error:
+        except (*TRANSIENT_ERRORS, LookupError, TypeError, ValueError) as error:
             context = {"message": f"the request `{value.get('do')}` failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
             text = f"the daemon failed over `{value.get('do')}`: {error}"

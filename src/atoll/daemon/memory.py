@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from atoll.host import kernel
 
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 _GROWN_BYTES = 4 << 20
 """Collecting garbage stops the loop for some milliseconds: less than this is not worth it."""
-_MOST_LOOKS = 12
+_MOST_CHECKS = 12
 
 
 class MemoryTrimmer:
@@ -26,31 +26,31 @@ class MemoryTrimmer:
         self._enough_bytes = _GROWN_BYTES
         with suppress(OSError):
             self._enough_bytes += resident_bytes()
-        self._looks_between = 1
-        self._looks_left = 1
+        self._checks_between = 1
+        self._checks_left = 1
 
     async def serve(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            # No descriptor or memory may be left: the next look will tell.
+            await asyncio.sleep(_CHECK_S)
+            # No descriptor or memory may be left: retried at the next check.
             with suppress(OSError):
-                self.look()
+                self.trim_if_grown()
 
-    def look(self) -> bool:
+    def trim_if_grown(self) -> bool:
         """Returns whether it trimmed."""
         before = resident_bytes()
         if before <= self._enough_bytes:
-            self._looks_between = self._looks_left = 1
+            self._checks_between = self._checks_left = 1
             return False
-        self._looks_left -= 1
-        if self._looks_left > 0:
+        self._checks_left -= 1
+        if self._checks_left > 0:
             return False
         gc.collect()
         kernel.release_free_memory()
         has_helped = resident_bytes() < before - _GROWN_BYTES
-        self._looks_between = 1 if has_helped else min(2 * self._looks_between, _MOST_LOOKS)
-        self._looks_left = self._looks_between
+        self._checks_between = 1 if has_helped else min(2 * self._checks_between, _MOST_CHECKS)
+        self._checks_left = self._checks_between
         return True
 
 

@@ -133,7 +133,7 @@ async def _until_over(directions: tuple[_Direction, ...], idle_s: float | None) 
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def end_if_over() -> None:
         is_over = all(direction.is_over for direction in directions) or any(
             direction.is_broken for direction in directions
         )
@@ -141,7 +141,7 @@ async def _until_over(directions: tuple[_Direction, ...], idle_s: float | None) 
             over.set_result(None)
 
     for direction in directions:
-        direction.start(tell)
+        direction.start(end_if_over)
     if idle_s is None:
         return await over
     moved = -1
@@ -162,6 +162,7 @@ class _Direction:
         "_full",
         "_is_waiting",
         "_loop",
+        "_on_end",
         "_passes_end",
         "_pending",
         "_pipe",
@@ -170,7 +171,6 @@ class _Direction:
         "_source",
         "_tap",
         "_target",
-        "_tell",
         "count",
         "is_broken",
         "is_ended",
@@ -200,9 +200,9 @@ class _Direction:
         self.count, self.turns = len(first), 0
         self.is_ended = self.is_over = self.is_broken = self.is_target_broken = False
 
-    def start(self, tell: Callable[[], None]) -> None:
-        """`tell` is called when it is over."""
-        self._tell = tell
+    def start(self, on_end: Callable[[], None]) -> None:
+        """`on_end` is called when it is over."""
+        self._on_end = on_end
         self._loop.add_reader(self._fds[0], self._turn)
         if self._pending:
             self._write()
@@ -328,7 +328,7 @@ class _Direction:
         if self._is_waiting:
             self._is_waiting = False
             self._loop.remove_writer(self._fds[1])
-        self._tell()
+        self._on_end()
 
     def _give_pipe_back(self) -> None:
         if self._pipe is not None:

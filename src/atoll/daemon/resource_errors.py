@@ -12,7 +12,7 @@ import errno
 from atoll.engine.state.database import DamagedError
 from atoll.model.errors import PrerequisiteError
 
-SETBACKS = (OSError, PrerequisiteError, DamagedError, MemoryError, RuntimeError)
+TRANSIENT_ERRORS = (OSError, PrerequisiteError, DamagedError, MemoryError, RuntimeError)
 """What is raised then: by files, /proc and sockets; by the store, which explains what SQLite says;
 by allocations; and by the start of a thread. A damaged database is one, too: `atoll gc` restores
 it, and the daemon goes on with what it knows until then.
@@ -31,21 +31,21 @@ SCARCE = frozenset(
 `epoll_ctl` says when the user watches too many descriptors."""
 
 
-class Setbacks:
+class TransientErrorLog:
     """Logs the failures of one activity, each once until it has passed."""
 
     def __init__(self, activity: str) -> None:
         self._activity = activity
-        self._told = ""
+        self._logged = ""
 
     def note(self, error: BaseException) -> None:
         """Logs the error unless it is the one that was logged last."""
         text = f"{type(error).__name__}: {error}"
-        if text != self._told:
-            self._told = text
+        if text != self._logged:
+            self._logged = text
             context = {"message": f"{self._activity} failed; trying again", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
     def clear(self) -> None:
         """The activity has succeeded."""
-        self._told = ""
+        self._logged = ""

@@ -19,7 +19,7 @@ from atoll.daemon.egress.host_network import HostNetwork
 from atoll.daemon.egress.limits import EgressShare
 from atoll.daemon.fair_loop import LoopShare, enter_share
 from atoll.daemon.ports.publisher import Publisher
-from atoll.daemon.resource_errors import SETBACKS, Setbacks
+from atoll.daemon.resource_errors import TRANSIENT_ERRORS, TransientErrorLog
 from atoll.drivers.contracts import CapsuleNetwork, NetworkGone, NetworkSilent
 from atoll.engine.network import rules
 from atoll.engine.state.leases import isolation_plan
@@ -30,7 +30,7 @@ from atoll.model.shapes import ServedCapsuleShape
 from atoll.model.state import CapsuleRecord
 
 _GRANT = "host:"
-_LOOK_S = 0.4
+_CHECK_S = 0.4
 _FIND_S = 2.0
 """How long a start waits for networks, and the interval between retries."""
 
@@ -144,7 +144,7 @@ class ServedCapsules:
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per capsule: a network that does not answer delays no other."""
         self._finding: asyncio.Task[None] | None = None
-        self._setbacks = Setbacks("looking for the capsules that run")
+        self._error_log = TransientErrorLog("looking for the capsules that run")
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,8 +176,8 @@ class ServedCapsules:
                     is_due = attached.network.may_have_changed()
                     is_due |= self._publisher.is_unfinished(capsule_id)
                     if capsule_id not in looks and is_due:
-                        looks[capsule_id] = asyncio.create_task(self._look(attached))
-                await asyncio.sleep(_LOOK_S)
+                        looks[capsule_id] = asyncio.create_task(self._check(attached))
+                await asyncio.sleep(_CHECK_S)
         finally:
             for task in looks.values():
                 await _end(task)
@@ -185,7 +185,7 @@ class ServedCapsules:
     def _judge(self, capsule_id: int, look: asyncio.Task[None]) -> None:
         """Reports an error of one capsule. Raises StateError, which concerns the whole home."""
         error, attached = look.exception(), self._attached.get(capsule_id)
-        if isinstance(error, StateError) and not isinstance(error, SETBACKS):
+        if isinstance(error, StateError) and not isinstance(error, TRANSIENT_ERRORS):
             raise error
         if attached is None:
             return
@@ -198,7 +198,7 @@ class ServedCapsules:
             context = {"message": f"ports of `{attached.capsule.name}`", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
-    async def _look(self, attached: ServedCapsule) -> None:
+    async def _check(self, attached: ServedCapsule) -> None:
         # Listeners that are opened here belong to the capsule's share, and so do their connections.
         enter_share(attached.share)
         capsule_id = attached.capsule.id
@@ -238,14 +238,14 @@ class ServedCapsules:
         found = [self._find(capsule) for capsule in await self._read_capsules()]
         for failure in await asyncio.gather(*found, return_exceptions=True):
             if failure is not None:
-                self._setbacks.note(failure)
+                self._error_log.note(failure)
 
     async def _read_capsules(self) -> list[CapsuleRecord]:
         while True:
             try:
                 return self._session.store.capsules()
-            except SETBACKS as error:
-                self._setbacks.note(error)
+            except TRANSIENT_ERRORS as error:
+                self._error_log.note(error)
             await asyncio.sleep(_FIND_S)
 
     async def _find(self, capsule: CapsuleRecord) -> None:
@@ -257,8 +257,8 @@ class ServedCapsules:
                     pass
                 except NetworkGone:
                     return None
-                except SETBACKS as error:
-                    self._setbacks.note(error)
+                except TRANSIENT_ERRORS as error:
+                    self._error_log.note(error)
                 await asyncio.sleep(_FIND_S)
 
     async def attach(self, capsule: CapsuleRecord) -> None:

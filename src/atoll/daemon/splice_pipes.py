@@ -1,4 +1,4 @@
-"""Pipes through which the kernel moves bytes from socket to socket, lent and given back.
+"""Pipes through which the kernel moves bytes from socket to socket, in a small pool.
 
 The kernel counts the pages of all pipes of a user, and beyond a bound it makes every new pipe of
 theirs tiny: so only a few large ones exist here, whatever the number of connections.
@@ -29,24 +29,24 @@ class Pipes:
 
     def __init__(self, most: int = 16) -> None:
         self._most = most
-        self._lent = 0
+        self._in_use = 0
         self._spare: list[Pipe] = []
 
     @property
-    def lent(self) -> int:
-        return self._lent
+    def in_use(self) -> int:
+        return self._in_use
 
     def find(self) -> Pipe | None:
         """An empty pipe; None when there are enough, or when there can be no more."""
-        if self._lent >= self._most:
+        if self._in_use >= self._most:
             return None
         pipe = self._spare.pop() if self._spare else _make()
         if pipe is not None:
-            self._lent += 1
+            self._in_use += 1
         return pipe
 
     def take_back(self, pipe: Pipe, *, is_empty: bool) -> None:
-        self._lent -= 1
+        self._in_use -= 1
         if is_empty and len(self._spare) < _SPARE:
             self._spare.append(pipe)
         else:

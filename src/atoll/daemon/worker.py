@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 IDLE_S = 300.0
 """How long a daemon stays that looks after nothing."""
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 
 
 def work(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> None:
@@ -63,7 +63,7 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ending.set)
         async with self._capsules, asyncio.TaskGroup() as tasks:
-            await self._publisher.look()
+            await self._publisher.sync()
             await self._capsules.find_living()
             serving = [
                 tasks.create_task(part.serve())
@@ -84,7 +84,7 @@ class Worker:
         needed_at = time.monotonic()
         while time.monotonic() < needed_at + IDLE_S:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_S):
                     await self._ending.wait()
                     return
             if not self._has_home():

@@ -111,7 +111,7 @@ class CommitResult(NamedTuple):
     """Warnings for the owner."""
 
 
-class BroughtOut(NamedTuple):
+class ExportedCommits(NamedTuple):
     """The tip of a capsule's branch, which is in the owner's repository now."""
 
     commit: str
@@ -237,7 +237,7 @@ class LayeredDriver(WorkspaceDriver, Protocol):
     def tip(self, plan: WorkspacePlan) -> str | None:
         """The commit of the branch, if it can be read from a single file; a hint, not a fact."""
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
+    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
         """Imports the commits of the branch into the owner's repository, through a quarantine, with
         the Git LFS objects and submodule commits that they refer to; with `everything` also the
         uncommitted changes, as a commit on top. Returns None when there is no branch. Updates no

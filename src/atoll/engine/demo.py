@@ -45,7 +45,7 @@ class Demo:
         """Whether the owner's checkout is as it was."""
         return self._checkout_state() == self._before
 
-    def bring_back(self, attempt: DemoAttempt) -> tuple[str, str]:
+    def export_branch(self, attempt: DemoAttempt) -> tuple[str, str]:
         """Commits an attempt; returns its branch and the log of that branch."""
         capsule = attempt.capsule
         capsule.commit(f"shop: the {capsule.name} fix")

@@ -111,11 +111,13 @@ class Home:
         return daemon_client.log_lines(self.path)
 
     @staticmethod
-    def verify(project: Project, capsule: Capsule, *, tell: Callable[[str], None]) -> WallReport:
-        """Attacks the walls of a capsule; `tell` is called with the name of the next one."""
+    def verify(
+        project: Project, capsule: Capsule, *, on_progress: Callable[[str], None]
+    ) -> WallReport:
+        """Attacks the walls of a capsule; `on_progress` is called with the name of the next one."""
         from atoll.engine.verify import attack  # noqa: PLC0415 - for one verb
 
-        return attack.verify(project, capsule, tell=tell)
+        return attack.verify(project, capsule, on_progress=on_progress)
 
     @staticmethod
     def make_room(*, everything: bool) -> None:
@@ -170,12 +172,14 @@ class Home:
         return project_schema()
 
     @staticmethod
-    def bench(what: str, options: BenchOptions, *, tell: Callable[[str], None]) -> BenchReport:
+    def bench(
+        what: str, options: BenchOptions, *, on_progress: Callable[[str], None]
+    ) -> BenchReport:
         """Measures one of BENCHES on this machine."""
         from atoll.engine.bench import idle, network, sandbox, workspace  # noqa: PLC0415 - one verb
 
         measures = (workspace.measure, sandbox.measure, network.measure, idle.measure)
-        return dict(zip(BENCHES, measures, strict=True))[what](options, tell)
+        return dict(zip(BENCHES, measures, strict=True))[what](options, on_progress)
 
     @staticmethod
     def demo(place: Path) -> Demo:

@@ -130,14 +130,16 @@ class Project:
         plans: Sequence[CapsulePlan],
         *,
         point: RecoveryPoint | None = None,
-        tell: bases.Tell | None = None,
+        on_progress: bases.FreezeProgress | None = None,
     ) -> list[Capsule]:
-        """Creates the planned capsules; `tell` reports the progress of a first copy."""
+        """Creates the planned capsules; `on_progress` reports the progress of a first copy."""
         from atoll.engine.capsule import creation  # noqa: PLC0415 - only to create
 
         if plans[0].project != self.name:
             self.session.store.remember_project(self.record._replace(name=plans[0].project))
-        records = creation.make_capsules(self.session, self.record, plans, point=point, tell=tell)
+        records = creation.make_capsules(
+            self.session, self.record, plans, point=point, on_progress=on_progress
+        )
         return [Capsule(session=self.session, record=record) for record in records]
 
     def ask_excluded(self, plan: CapsulePlan) -> excluded.ExcludedQuery:
@@ -174,7 +176,7 @@ class Project:
         """Every port of the project's capsules, or of one, as the daemon sees them now."""
         from atoll.engine.network import ports  # noqa: PLC0415 - for few verbs
 
-        return ports.look(self.session, self.record, capsule.record if capsule else None)
+        return ports.report(self.session, self.record, capsule.record if capsule else None)
 
     @staticmethod
     def router_cure(report: PortReport) -> str:
@@ -205,7 +207,9 @@ class Project:
 
         return layers.check(self.session, self.record)
 
-    def warm(self, *, tell: bases.Tell | None = None, thorough: bool = True) -> bases.Base:
+    def warm(
+        self, *, on_progress: bases.FreezeProgress | None = None, thorough: bool = True
+    ) -> bases.Base:
         """Freezes the base of new capsules ahead of time."""
         from atoll.engine.capsule import planning  # noqa: PLC0415 - only to create
         from atoll.engine.history import bases  # noqa: PLC0415 - only to create
@@ -213,11 +217,11 @@ class Project:
         config = self.config()
         trust.require_trust(self.session, config)
         found = planning.survey(self.session, self.record, config)
-        ground = planning.ground_of(config)
+        selection = planning.selection_of(config)
         with Pool(self.session.pool(self.record.id)).turn(shared=True):
             return bases.ensure_base(
-                self.session, self.record, found.commit, ground,
-                refs=found.refs, tell=tell, thorough=thorough,
+                self.session, self.record, found.commit, selection,
+                refs=found.refs, on_progress=on_progress, thorough=thorough,
             )  # fmt: skip
 
     def check_base(self) -> layers.Gaps:
@@ -227,8 +231,8 @@ class Project:
 
         config = self.config()
         found = planning.survey(self.session, self.record, config)
-        ground = planning.ground_of(config)
-        return layers.check_base(self.session, self.record, ground, found.commit)
+        selection = planning.selection_of(config)
+        return layers.check_base(self.session, self.record, selection, found.commit)
 
     def base(self) -> layers.LayerSummary | None:
         """The current base; None when nothing is frozen yet."""
@@ -352,7 +356,7 @@ class Project:
         from atoll.engine.project import detection  # noqa: PLC0415 - heavy, and for one verb
 
         return detection.render_project_file(
-            detection.look(self.root, git.tracked(cwd=str(self.root)))
+            detection.detect(self.root, git.tracked(cwd=str(self.root)))
         )
 
     @property

@@ -124,7 +124,7 @@ class DiskBudget:
     def is_walking(self) -> bool:
         return self._walk is not None
 
-    def look(
+    def check(
         self,
         now: float,
         pids: Collection[int] = (),

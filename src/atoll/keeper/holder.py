@@ -302,5 +302,5 @@ class Holder:
             return tuple(made)
         if wanted is not None or self._ports is None:
             raise wire.WireError("no such sockets")
-        self._ports.lend(client)
+        self._ports.open_for(client)
         return tuple(sock.fileno() for sock in self._ports.sockets)

@@ -28,7 +28,7 @@ from atoll.keeper.peer_check import Origin
 from atoll.keeper.run_processes import numbers
 
 SOCKET = "lookout"
-LOOK_S = 0.25
+CHECK_S = 0.25
 """Between two looks, as long as a keeper that looks by itself waits."""
 _LOCK = "lock"
 _IDLE_S = 0.5
@@ -182,7 +182,7 @@ class IdleMonitor:
         self._watched: dict[int, IdleRun] = {}
         self._last_pid = b""
         now = time.monotonic()
-        self._look_at = now
+        self._check_at = now
         self._home_at = now + _HOME_S
         self._used_at = now
 
@@ -193,16 +193,16 @@ class IdleMonitor:
         while not is_over:
             self._loop.turn(self._wait_s(time.monotonic()))
             now = time.monotonic()
-            if self._watched and now >= self._look_at:
-                self._look_at = now + LOOK_S
-                self._look()
+            if self._watched and now >= self._check_at:
+                self._check_at = now + CHECK_S
+                self._check()
             if self._clients:
                 self._used_at = now
             is_over = self._is_over(now)
         wire.remove(self._directory, SOCKET)
 
     def _wait_s(self, now: float) -> float:
-        due_at = self._look_at if self._watched else self._home_at
+        due_at = self._check_at if self._watched else self._home_at
         if not self._clients:
             due_at = min(due_at, self._used_at + _IDLE_S)
         return max(0.0, due_at - now)
@@ -215,7 +215,7 @@ class IdleMonitor:
         self._home_at = now + _HOME_S
         return self._place.is_lost()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         may_have_forked = self._has_forked()
         free: dict[int, Free] = {}
         for client, watched in list(self._watched.items()):
@@ -274,7 +274,7 @@ class IdleMonitor:
             self._send(client, {"changed": True})
             return
         if not self._watched:
-            self._look_at = time.monotonic() + LOOK_S
+            self._check_at = time.monotonic() + CHECK_S
         self._watched[client] = watched
         self._send(client, {"watching": True})
 

@@ -9,7 +9,7 @@ import os
 import socket
 
 from atoll.keeper import idle_monitor, requests
-from atoll.keeper.idle_monitor import LOOK_S
+from atoll.keeper.idle_monitor import CHECK_S
 from atoll.keeper.loop import READ
 from atoll.keeper.run_processes import Members
 from atoll.keeper.watchdog import MOST_IDLE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RARE_S = 60.0
 """Between two looks at a run that the idle monitor watches, should that have missed something."""
-_IDLE_LOOKS = 4
+_IDLE_CHECKS = 4
 """After so many looks without a change a run is idle."""
 _RETRY_S = 60.0
 
@@ -41,7 +41,7 @@ class LimitChecks:
         self._socket: socket.socket | None = None
         self._connect_at = 0.0
         self._last: Activity | None = None
-        self._idle_looks = 0
+        self._idle_checks = 0
         self._is_asked = False
         self._rests = False
         self.due_at = float("inf")
@@ -49,22 +49,22 @@ class LimitChecks:
     def begin(self, now: float) -> None:
         """The run is about to start."""
         self.limits.begin(now)
-        if self.limits.needs_a_look:
+        if self.limits.needs_check:
             self.due_at = now
 
-    def look(self, now: float) -> str | None:
+    def check(self, now: float) -> str | None:
         """The reason to end the run; None when all is well."""
-        reason = self.limits.look(self.members, now)
+        reason = self.limits.check(self.members, now)
         activity = self.limits.activity
         is_idle = activity is not None and activity.is_idle_since(self._last)
         self._last = activity
-        self._idle_looks = self._idle_looks + 1 if is_idle else 0
+        self._idle_checks = self._idle_checks + 1 if is_idle else 0
         if not is_idle or self.limits.is_measuring:
             self._rests = False
-        elif self._idle_looks >= _IDLE_LOOKS and not self._rests and not self._is_asked:
+        elif self._idle_checks >= _IDLE_CHECKS and not self._rests and not self._is_asked:
             self._ask(now)
-        wait_s = RARE_S if self._rests else LOOK_S
-        self.due_at = min(now + wait_s, max(now + LOOK_S, self.limits.silence_ends_at))
+        wait_s = RARE_S if self._rests else CHECK_S
+        self.due_at = min(now + wait_s, max(now + CHECK_S, self.limits.silence_ends_at))
         return reason
 
     def end(self) -> None:
@@ -130,7 +130,7 @@ class LimitChecks:
             if reply.get("disk") is True and self.limits.budget is not None:
                 self.limits.budget.expire()
         if not self._rests:
-            self._idle_looks = 0
+            self._idle_checks = 0
             self.due_at = min(self.due_at, 0.0)
 
     def _hang_up(self) -> None:

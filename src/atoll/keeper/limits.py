@@ -61,7 +61,7 @@ class RunLimits:
         self._output_bytes = 0
 
     @property
-    def needs_a_look(self) -> bool:
+    def needs_check(self) -> bool:
         return bool(self.unmet or self.budget or self.limits.idle_s)
 
     def fork(self) -> int:
@@ -93,15 +93,15 @@ class RunLimits:
         limit = self.limits.output_bytes
         return "output" if limit and self._output_bytes > limit else None
 
-    def look(self, members: Members, now: float) -> str | None:
+    def check(self, members: Members, now: float) -> str | None:
         """The reason to end the run with these members; None when all is well."""
         if now > self.silence_ends_at:
             return "idle"
         pids, proc = members.list()
-        found = self._watch.look(pids, proc)
+        found = self._watch.check(pids, proc)
         self.activity = self._watch.activity
         if found is None and self.budget is not None:
-            found = self._look_at_disk(self.budget, now, pids, proc)
+            found = self._check_disk(self.budget, now, pids, proc)
         return _REASONS.get(found, found) if found else None
 
     @property
@@ -121,11 +121,9 @@ class RunLimits:
         """
         return self._watch.marks()
 
-    def _look_at_disk(
-        self, budget: DiskBudget, now: float, pids: list[int], proc: str
-    ) -> str | None:
+    def _check_disk(self, budget: DiskBudget, now: float, pids: list[int], proc: str) -> str | None:
         try:
-            found = budget.look(now, pids, proc, self.activity)
+            found = budget.check(now, pids, proc, self.activity)
         except OSError:  # the capsule is being removed
             return None
         root = self.limits.disk_root

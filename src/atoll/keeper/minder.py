@@ -45,7 +45,7 @@ DRAIN_S = 10.0
 """How long clients may take for what is left when the run has ended."""
 PATIENCE_S = 600.0
 """How long a foreground client may pause (a pager!) after a run that was not stopped on request."""
-_LOOK_AGAIN_S = 0.5
+_RETRY_S = 0.5
 _PLACE_S = 30.0
 """Between two looks whether the run's directory is still there."""
 _LONGEST_WAIT_S = 3600.0  # the kernel counts milliseconds in 31 bits
@@ -144,7 +144,7 @@ class Minder:
         return self._run.pid if self._spec.walls is not None else None
 
     @property
-    def _look_due_at(self) -> float:
+    def _check_due_at(self) -> float:
         return float("inf") if self._checks is None else self._checks.due_at
 
     def _pace(self) -> None:
@@ -157,12 +157,12 @@ class Minder:
 
     def _wait_s(self) -> float | None:
         if self._phase is Phase.DRAINING or self._freezer.has_clients:
-            return _LOOK_AGAIN_S
+            return _RETRY_S
         if self._loop.children_changed or (self._phase is Phase.RUNNING and self._run.is_over):
             return 0.0
         deadline = self._deadline if self._ending is None else self._ending.deadline
         if self._phase is Phase.RUNNING:
-            deadline = min(deadline, self._look_due_at, self._run.input_due_at)
+            deadline = min(deadline, self._check_due_at, self._run.input_due_at)
         if self._ending is None:
             deadline = min(deadline, self._place_at)
         if deadline == float("inf"):
@@ -221,7 +221,7 @@ class Minder:
             elif now >= self._deadline:
                 self._end("timeout", [(signal.SIGTERM, grace_s)])
             elif self._checks is not None and now >= self._checks.due_at:
-                reason = self._checks.look(now)
+                reason = self._checks.check(now)
                 if reason is not None:
                     # What eats the machine up gets no time to think.
                     self._end(reason, [])

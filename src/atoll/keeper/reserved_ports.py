@@ -44,7 +44,7 @@ class ReservedPorts:
         self._unused = [_bind(*port) for port in _UNUSED if has_v6]
         self._tenant: int | None = None
 
-    def lend(self, client: int) -> None:
+    def open_for(self, client: int) -> None:
         """Opens the ports for a client, which is known by its descriptor."""
         self._tenant = client
         for sock in self.sockets:
@@ -57,7 +57,7 @@ class ReservedPorts:
                 sock.listen(0)
 
     def end(self, client: int) -> None:
-        """Closes the ports, unless they were lent to another client meanwhile."""
+        """Closes the ports, unless they were opened for another client meanwhile."""
         if client != self._tenant:
             return
         self._tenant = None

@@ -82,7 +82,7 @@ class Watchdog:
     def tasks(self) -> int:
         return self.activity.tasks
 
-    def look(self, pids: Collection[int], proc: str = process_tree.PROC) -> str | None:
+    def check(self, pids: Collection[int], proc: str = process_tree.PROC) -> str | None:
         """Which limit these processes exceed together: `memory`, `pids` (with threads) or none.
 
         `proc` is the procfs that knows them by these numbers.

@@ -143,7 +143,7 @@ class Refs(NamedTuple):
         return next((commit for commit, ref in self.pairs if ref == name), None)
 
 
-class Ground(NamedTuple):
+class FileSelection(NamedTuple):
     """What a capsule starts from besides its commit; for drivers that have layers."""
 
     dirty: bool = False
@@ -167,7 +167,7 @@ class CapsulePlan(NamedTuple):
     """The names that get a leased port."""
     setup: tuple[str, ...] = ()
     time_limit_s: float | None = None
-    ground: Ground = Ground()
+    selection: FileSelection = FileSelection()
     numbers: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
     """Of these names, the ports as the project declares them."""
     refs: Refs | None = None

@@ -79,7 +79,7 @@ def test_port_that_begins_to_listen_later_is_not_taken(play):
         fix = world.capsule(project, "fix")
         await publisher.checkout(project.id, fix.id)
         await attach(world, publisher, fix, port)
-        await publisher.look()
+        await publisher.sync()
         assert await ask(port) is None
         assert reasons(await publisher.status(project.id)) == {port: UNDECLARED}
 
@@ -101,7 +101,7 @@ def test_named_port_is_held_before_and_after_something_listens(play):
         await publisher.close()
         again = Publisher(world.session)
         await attach(world, again, fix, port)
-        await again.look()
+        await again.sync()
         assert await ask(port) == f"inside {port}"
         await again.close()
 
@@ -154,9 +154,9 @@ def test_port_that_atoll_uses_is_never_taken(play, kind):
     async def story(world, publisher):
         project = world.project()
         victim = world.capsule(project, "victim", web=3000)
-        await publisher.look()
+        await publisher.sync()
         publisher.session.owner["ATOLL_ROUTER_PORT"] = str(free_port())
-        await publisher.look()
+        await publisher.sync()
         port = publisher.router_port if kind == "router" else victim.ports["web"]
         fix = world.capsule(project, "fix", web=port)
         await attach(world, publisher, fix, port)

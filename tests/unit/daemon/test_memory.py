@@ -17,7 +17,7 @@ sys.path.append({source!r})
 from atoll.daemon.memory import MemoryTrimmer, resident_bytes
 
 trimmer = MemoryTrimmer()
-assert not trimmer.look()
+assert not trimmer.trim_if_grown()
 before = resident_bytes()
 # Small pieces, which libc keeps for later: those between them stay in use.
 pieces = [bytearray(2000) for _ in range(20_000)]
@@ -26,7 +26,7 @@ full = resident_bytes()
 del pieces[:]
 idle = resident_bytes()
 looks = 0
-while not trimmer.look():
+while not trimmer.trim_if_grown():
     looks += 1
     assert looks < 20
 print(full - before, idle - before, resident_bytes() - before)

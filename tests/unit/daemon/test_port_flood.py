@@ -68,7 +68,7 @@ def known(world, capsule):
 async def cost(world, publisher, count):
     """Of a look at a new capsule that listens on so many ports: statements, commits, steps."""
     capsule = world.capsule(world.project(), f"fix{count}", web=3000)
-    await publisher.look()
+    await publisher.sync()
     with statements(world) as said, steps() as lines:
         await publisher.update(Played(capsule), places(range(10_000, 10_000 + count)))
     assert len(known(world, capsule).ports) == MAX_PORTS
@@ -135,7 +135,7 @@ async def churn(world, publisher, looks):
     """Other ports in each look; returns the commits."""
     capsule = world.capsule(world.project(), "fix", web=3000)
     inside = Played(capsule)
-    await publisher.look()
+    await publisher.sync()
     with statements(world) as said:
         for number in range(looks):
             start = 10_000 + number * 300
@@ -170,7 +170,7 @@ def test_new_ports_one_by_one_are_written_together(play):
     async def story(world, publisher):
         fix = world.capsule(world.project(), "fix")
         inside = Played(fix)
-        await publisher.look()
+        await publisher.sync()
         with statements(world) as said:
             for count in range(1, 30):
                 await publisher.update(inside, places(range(10_000, 10_000 + count)))
@@ -315,7 +315,7 @@ def test_one_capsules_store_write_delays_no_other_capsule(play):
         slow, quick = (world.capsule(project, name, web=3000) for name in ("slow", "quick"))
         inside = Played(quick)
         inside.doors[3000] = await world.serve("quick")
-        await publisher.look()
+        await publisher.sync()
         with contextlib.closing(sqlite3.connect(world.home / "state.db")) as other:
             other.execute("BEGIN IMMEDIATE")
             writing = asyncio.create_task(publisher.update(Played(slow), places([8000])))

@@ -121,7 +121,7 @@ def test_much_goes_both_ways_at_once_unchanged(stretch, monkeypatch, most):
         return there[0], back
 
     assert carrying_while(stretch, story) == (wanted, wanted)
-    assert relay_module.PIPES.lent == 0
+    assert relay_module.PIPES.in_use == 0
 
 
 def test_sizes_of_all_kinds_in_turn(stretch):

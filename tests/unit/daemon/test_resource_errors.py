@@ -64,16 +64,16 @@ def test_look_without_descriptors_keeps_what_is_known(play, logged):
             with pytest.raises(OSError, match="Too many open files"):
                 urls.router_port(world.session)
             for _ in range(3):
-                await publisher.look()
+                await publisher.sync()
         assert publisher.cache.capsules == before.capsules
         assert await ask(fix.ports["web"]) == "web"
         assert [type(told["exception"]) for told in logged] == [OSError]
         # What came meanwhile is seen by the next look, and the next lack is logged again.
         world.capsule(world.project(), "late")
-        await publisher.look()
+        await publisher.sync()
         assert len(publisher.cache.capsules) == 2
         with Exhausted():
-            await publisher.look()
+            await publisher.sync()
         assert len(logged) == 2
 
     play(story)
@@ -83,7 +83,7 @@ def test_store_that_cannot_be_read_keeps_what_is_known(play, logged):
     async def story(world, publisher):
         logged.begin()
         world.capsule(world.project(), "fix", web=3000)
-        await publisher.look()
+        await publisher.sync()
         before = publisher.cache
         # By somebody else, which the daemon notices; what it wrote itself it knows.
         with contextlib.closing(sqlite3.connect(world.session.store.path)) as other:
@@ -91,8 +91,8 @@ def test_store_that_cannot_be_read_keeps_what_is_known(play, logged):
         # The control.
         with pytest.raises(DamagedError):
             read_store(world.session)
-        await publisher.look()
-        await publisher.look()
+        await publisher.sync()
+        await publisher.sync()
         assert publisher.cache is before
         assert len(logged) == 1
 
@@ -137,12 +137,12 @@ def test_only_an_error_over_the_home_ends_the_looks(play, logged, error, ends):
 
 def test_memory_is_looked_at_again(monkeypatch):
     async def story():
-        monkeypatch.setattr(memory, "_LOOK_S", 0.001)
+        monkeypatch.setattr(memory, "_CHECK_S", 0.001)
         with Exhausted():
             trimmer = MemoryTrimmer()
             # The control.
             with pytest.raises(OSError, match="Too many open files"):
-                trimmer.look()
+                trimmer.trim_if_grown()
             serving = asyncio.create_task(trimmer.serve())
             done, _ = await asyncio.wait({serving}, timeout=0.05)
         assert not done

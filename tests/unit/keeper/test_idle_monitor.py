@@ -15,7 +15,7 @@ import pytest
 
 from atoll.keeper import idle_monitor, process_tree, requests, run_processes, wire
 from atoll.keeper.disk_budget import Free
-from atoll.keeper.idle_monitor import LOOK_S, IdleMonitor, IdleRun, connect, fork_idle_monitor
+from atoll.keeper.idle_monitor import CHECK_S, IdleMonitor, IdleRun, connect, fork_idle_monitor
 from atoll.keeper.limit_checks import RARE_S, LimitChecks
 from atoll.keeper.limits import RunLimits
 from atoll.keeper.loop import Loop
@@ -143,7 +143,7 @@ def test_a_look_reads_nothing_of_other_processes(inside, proc, monkeypatch):
     listing.proc = proc
     pids, place = listing.list()
     watch = Watchdog(Limits(memory_bytes=FAR, pids=100))
-    assert watch.look(pids, place) is None
+    assert watch.check(pids, place) is None
     assert watch.tasks == 1
     assert opened
     assert all(str(path).startswith((place, f"/proc/{os.getpid()}/")) for path in opened)
@@ -219,10 +219,10 @@ def test_a_filesystem_is_asked_once_for_all_runs(tmp_path, proc, disk, monkeypat
         made = IdleMonitor(str(tmp_path), listener)
         made._watched = {number: IdleRun(proc, raw, disk) for number in range(50)}
         monkeypatch.setattr(os, "statvfs", lambda place: asked.append(place) or real(place))
-        made._look()
+        made._check()
         assert len(asked) == 1
         assert len(made._watched) == 50
-        made._look()
+        made._check()
         assert len(asked) == 2
         for number in range(50):
             made._release(number)
@@ -331,8 +331,8 @@ def test_it_ends_when_nobody_needs_it(station):
 def rest(checks, loop, *, turns=200):
     """Looks as a keeper does, without the waits in between, until it may rest."""
     for _ in range(turns):
-        assert checks.look(time.monotonic()) is None
-        if checks.due_at > time.monotonic() + 2 * LOOK_S:
+        assert checks.check(time.monotonic()) is None
+        if checks.due_at > time.monotonic() + 2 * CHECK_S:
             return True
         loop.turn(0.01)
     return False
@@ -375,7 +375,7 @@ def test_a_keeper_wakes_up_when_its_disk_fills_without_processor_time(station, i
         while checks.due_at > time.monotonic():
             assert time.monotonic() < began + RARE_S / 2
             loop.turn(1)
-        assert checks.look(time.monotonic()) == "disk"
+        assert checks.check(time.monotonic()) == "disk"
     finally:
         (upper / "large").unlink()
         checks.end()

@@ -76,10 +76,10 @@ def start():
 
 def test_memory_of_all_together(start):
     pids = [start(PRIVATE)[0] for _ in range(2)]
-    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).look(pids[:1]) is None
-    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).look(pids) == "memory"
+    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).check(pids[:1]) is None
+    assert Watchdog(Limits(memory_bytes=90 * MEGABYTE)).check(pids) == "memory"
     watch = Watchdog(Limits(memory_bytes=300 * MEGABYTE))
-    assert watch.look(pids) is None
+    assert watch.check(pids) is None
     assert 120 * MEGABYTE < watch.memory_bytes < 300 * MEGABYTE
 
 
@@ -87,25 +87,25 @@ def test_shared_memory_counts_once(start):
     pid, children = start(SHARED)
     pids = [pid, *map(int, children)]
     watch = Watchdog(Limits(memory_bytes=150 * MEGABYTE))
-    assert watch.look(pids) is None
+    assert watch.check(pids) is None
     assert 60 * MEGABYTE < watch.memory_bytes < 150 * MEGABYTE
-    assert Watchdog(Limits(memory_bytes=60 * MEGABYTE)).look(pids) == "memory"
+    assert Watchdog(Limits(memory_bytes=60 * MEGABYTE)).check(pids) == "memory"
 
 
 def test_dear_look_is_not_repeated_at_once(start):
     pid, children = start(SHARED)
     pids = [pid, *map(int, children)]
     watch = Watchdog(Limits(memory_bytes=150 * MEGABYTE))
-    watch.look(pids)
+    watch.check(pids)
     shared_out = watch.memory_bytes
-    watch.look(pids)
+    watch.check(pids)
     assert watch.memory_bytes > 200 * MEGABYTE > shared_out
 
 
 def test_verdict_stays_as_long_as_it_is_true(start):
     pids = [start(PRIVATE)[0]]
     watch = Watchdog(Limits(memory_bytes=30 * MEGABYTE))
-    assert [watch.look(pids) for _ in range(3)] == ["memory"] * 3
+    assert [watch.check(pids) for _ in range(3)] == ["memory"] * 3
 
 
 def test_processes_of_others_count_as_they_are_resident(start, ordinary_user):
@@ -113,32 +113,32 @@ def test_processes_of_others_count_as_they_are_resident(start, ordinary_user):
         pytest.skip("needs root, to be somebody else")
     pid, _ = start(PRIVATE)
 
-    def look():
+    def check():
         with pytest.raises(PermissionError), open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
             stream.read()
-        assert Watchdog(Limits(memory_bytes=30 * MEGABYTE)).look([pid]) == "memory"
-        assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).look([pid]) is None
+        assert Watchdog(Limits(memory_bytes=30 * MEGABYTE)).check([pid]) == "memory"
+        assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).check([pid]) is None
 
-    ordinary_user(look)
+    ordinary_user(check)
 
 
 def test_threads_count_as_the_kernel_counts_them(start):
     pid, _ = start(THREADS)
     watch = Watchdog(Limits(pids=10))
-    assert watch.look([pid]) is None
+    assert watch.check([pid]) is None
     assert watch.tasks == 10
-    assert watch.look([pid, os.getpid()]) == "pids"
-    assert Watchdog(Limits(pids=9)).look([pid]) == "pids"
+    assert watch.check([pid, os.getpid()]) == "pids"
+    assert Watchdog(Limits(pids=9)).check([pid]) == "pids"
 
 
 def test_processes_that_are_gone(start):
     process = subprocess.Popen(["true"])
     process.wait()
-    assert Watchdog(Limits(pids=1, memory_bytes=1)).look([process.pid]) is None
+    assert Watchdog(Limits(pids=1, memory_bytes=1)).check([process.pid]) is None
 
 
 def test_no_limit_no_verdict():
-    assert Watchdog(Limits()).look([os.getpid()]) is None
+    assert Watchdog(Limits()).check([os.getpid()]) is None
 
 
 # Disk
@@ -152,7 +152,7 @@ def fill(path, size):
 
 def verdict(budget, now=1.0):
     """Looks until the walk is over."""
-    while (found := budget.look(now)) is None and budget._walk is not None:
+    while (found := budget.check(now)) is None and budget._walk is not None:
         pass
     return found
 
@@ -211,7 +211,7 @@ def test_walk_is_done_in_parts(tmp_path):
         fill(tmp_path / str(number % 5) / str(number), 4096)
     budget = DiskBudget(str(tmp_path), 30 * 4096, slice_entries=10)
     checks = 1
-    while (found := budget.look(1.0)) is None:
+    while (found := budget.check(1.0)) is None:
         checks += 1
         assert checks < 20
     assert found == "disk"
@@ -281,7 +281,7 @@ def test_no_descriptor_stays_open(tmp_path):
 
 def test_missing_directory_is_told(tmp_path):
     with pytest.raises(FileNotFoundError):
-        DiskBudget(str(tmp_path / "gone"), MEGABYTE).look(1.0)
+        DiskBudget(str(tmp_path / "gone"), MEGABYTE).check(1.0)
 
 
 def test_free_bytes(tmp_path):
@@ -414,13 +414,13 @@ def start_unlinked(tmp_path):
 def test_files_without_a_name_count(tmp_path, start_unlinked, how):
     pid = start_unlinked(how)
     budget = DiskBudget(str(tmp_path), 10 * MEGABYTE)
-    while (found := budget.look(1.0, [pid])) is None and budget._walk is not None:
+    while (found := budget.check(1.0, [pid])) is None and budget._walk is not None:
         pass
     assert found == "disk"
     # Control: no walk finds it.
     assert verdict(DiskBudget(str(tmp_path), 10 * MEGABYTE)) is None
     roomy = DiskBudget(str(tmp_path), 30 * MEGABYTE)
-    while roomy.look(1.0, [pid, pid]) is None and roomy._walk is not None:
+    while roomy.check(1.0, [pid, pid]) is None and roomy._walk is not None:
         pass
     assert 20 * MEGABYTE <= roomy.used_bytes < 30 * MEGABYTE
 
@@ -435,8 +435,8 @@ def test_files_in_memory_are_no_disk(tmp_path, start):
 
 def test_memory_that_nobody_maps_counts(start):
     pid, _ = start(MEMFD)
-    assert Watchdog(Limits(memory_bytes=50 * MEGABYTE)).look([pid]) == "memory"
-    assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).look([pid]) is None
+    assert Watchdog(Limits(memory_bytes=50 * MEGABYTE)).check([pid]) == "memory"
+    assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).check([pid]) is None
     # Control: it is not resident in any process.
     assert _resident_bytes(pid) < 40 * MEGABYTE
 
@@ -444,9 +444,9 @@ def test_memory_that_nobody_maps_counts(start):
 def test_more_than_can_be_counted_is_over_every_limit(start, monkeypatch):
     pid, _ = start(PRIVATE)
     monkeypatch.setattr(descriptors, "_LIMIT_ENTRIES", 3)
-    assert Watchdog(Limits(memory_bytes=1 << 40)).look([pid]) == "memory"
+    assert Watchdog(Limits(memory_bytes=1 << 40)).check([pid]) == "memory"
     monkeypatch.undo()
-    assert Watchdog(Limits(memory_bytes=1 << 40)).look([pid]) is None
+    assert Watchdog(Limits(memory_bytes=1 << 40)).check([pid]) is None
 
 
 IN_FLIGHT = f"""
@@ -495,7 +495,7 @@ def test_process_whose_first_thread_has_ended_is_no_hiding_place(start):
     assert _resident_bytes(pid) == 0
     assert process_tree.find_process(pid).is_dead
     watch = Watchdog(Limits(memory_bytes=200 * MEGABYTE))
-    assert watch.look([pid]) is None
+    assert watch.check([pid]) is None
     assert watch.memory_bytes > 120 * MEGABYTE
     census = DescriptorCount()
     census.take([pid])

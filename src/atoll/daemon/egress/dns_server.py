@@ -13,7 +13,7 @@ import socket
 from atoll.daemon.egress.dialer import Dialer
 from atoll.daemon.egress.limits import LimitError
 from atoll.daemon.egress.synthetic_addresses import SyntheticAddresses
-from atoll.daemon.resource_errors import SETBACKS
+from atoll.daemon.resource_errors import TRANSIENT_ERRORS
 from atoll.daemon.streams import Stream
 from atoll.drivers.network import dns
 from atoll.drivers.network.dns import BadQuestionError, DnsQuestion, UnansweredError
@@ -103,7 +103,7 @@ async def serve_datagrams(
             said = answer(dialer, synthetic, data, most=dns.DATAGRAM_BYTES)
             if said is not None:
                 await loop.sock_sendto(sock, said, asker)
-        except SETBACKS:
+        except TRANSIENT_ERRORS:
             # The client has gone, or the kernel has no memory: the client retries.
             await asyncio.sleep(_BREATH_S)
         # Queries come as fast as a program can write them.

@@ -23,7 +23,7 @@ _MOST_ROWS = 200
 _MOST_REFUSED = 8
 
 
-class Picture(NamedTuple):
+class ReportInput(NamedTuple):
     """What a report is made from."""
 
     cache: StoreCache
@@ -33,7 +33,9 @@ class Picture(NamedTuple):
     router_trouble: OSError | None
 
 
-def project_shape(picture: Picture, project_id: str, capsule_id: int | None) -> ProjectPortsShape:
+def project_shape(
+    picture: ReportInput, project_id: str, capsule_id: int | None
+) -> ProjectPortsShape:
     """Looks at /proc when a process has to be named, so it may take a moment.
 
     Raises StateError when there is no such project.
@@ -71,13 +73,13 @@ def _first_by_rank(rows: list[tuple[int, PortShape]]) -> list[PortShape]:
     return [rows[index][1] for index in sorted(kept)]
 
 
-def _checked_out(picture: Picture, project_id: str) -> str | None:
+def _checked_out(picture: ReportInput, project_id: str) -> str | None:
     capsule = picture.cache.checked_out(project_id)
     return None if capsule is None else capsule.name
 
 
 def not_canonical(
-    picture: Picture, project_id: str, capsule_id: int | None = None
+    picture: ReportInput, project_id: str, capsule_id: int | None = None
 ) -> RefusedPortsShape | None:
     """What listens in the capsule that is checked out, or is declared, and was not taken; with the
     command that takes it. None when there is no such port, or another capsule is asked about.
@@ -111,13 +113,13 @@ def not_canonical(
     }
 
 
-def router_shape(picture: Picture) -> RouterShape:
+def router_shape(picture: ReportInput) -> RouterShape:
     error = picture.router_trouble
     trouble = None if error is None else explain(picture.router_port, error)[0]
     return {"port": picture.router_port, "trouble": trouble}
 
 
-def ranked_rows(picture: Picture, capsule: CapsuleRecord) -> list[tuple[int, PortShape]]:
+def ranked_rows(picture: ReportInput, capsule: CapsuleRecord) -> list[tuple[int, PortShape]]:
     """A row for each port with its rank, the lowest first: canonical, declared and named ports (0),
     others that are listening (1), listening ports without a lease (2), and the rest (3).
     """
@@ -134,7 +136,7 @@ def ranked_rows(picture: Picture, capsule: CapsuleRecord) -> list[tuple[int, Por
     return sorted(ranked, key=lambda pair: pair[0])
 
 
-def _capsule_rows(picture: Picture, capsule: CapsuleRecord) -> list[PortShape]:
+def _capsule_rows(picture: ReportInput, capsule: CapsuleRecord) -> list[PortShape]:
     """One for each port: the leased ones in their order, then those without a lease."""
     one = picture.attached.get(capsule.id)
     own = has_own_network(capsule)
@@ -177,7 +179,7 @@ def _capsule_rows(picture: Picture, capsule: CapsuleRecord) -> list[PortShape]:
     return rows + [_unleased_row(picture, capsule, number) for number in sorted(unleased)]
 
 
-def _unleased_row(picture: Picture, capsule: CapsuleRecord, number: int) -> PortShape:
+def _unleased_row(picture: ReportInput, capsule: CapsuleRecord, number: int) -> PortShape:
     """A port without a lease: one too many, or one that the owner named and that is closed."""
     one = picture.attached.get(capsule.id)
     chosen = picture.cache.checkouts.get(capsule.project_id)

@@ -32,7 +32,7 @@ from atoll.daemon.ports.published_capsule import (
     read_store,
 )
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Inside, Target
-from atoll.daemon.resource_errors import SETBACKS, Setbacks
+from atoll.daemon.resource_errors import TRANSIENT_ERRORS, TransientErrorLog
 from atoll.engine.network import urls
 from atoll.engine.state.session import Session
 from atoll.host import sockets
@@ -42,7 +42,7 @@ from atoll.model.errors import AtollError, StateError
 from atoll.model.shapes import ProjectPortsShape
 from atoll.model.state import CapsuleRecord
 
-_LOOK_S = 1.0
+_SYNC_S = 1.0
 
 
 class Route(NamedTuple):
@@ -66,15 +66,15 @@ class Publisher:
         self._stamp: tuple[object, ...] | None = None
         self._turn = asyncio.Lock()
         self._leases = PortLeases(session, clock)
-        self._setbacks = Setbacks("reading the store")
+        self._error_log = TransientErrorLog("reading the store")
 
     async def serve(self) -> None:
         """Keeps canonical ports as the store says, until cancelled; then closes everything."""
         sockets.allow_many()
         try:
             while True:
-                await self.look()
-                await asyncio.sleep(_LOOK_S)
+                await self.sync()
+                await asyncio.sleep(_SYNC_S)
         finally:
             await self.close()
 
@@ -86,7 +86,7 @@ class Publisher:
         self.checkouts.close()
         await self.connections.close()
 
-    async def look(self) -> None:
+    async def sync(self) -> None:
         """Reads the store again, and follows what others have changed there."""
         async with self._turn:
             await self._refresh()
@@ -197,8 +197,8 @@ class Publisher:
         if project_id not in self.cache.projects or (
             capsule_id is not None and capsule_id not in self.cache.capsules
         ):
-            await self.look()
-        picture = port_report.Picture(
+            await self.sync()
+        picture = port_report.ReportInput(
             cache=self.cache,
             attached=dict(self.attached),
             checkouts=self.checkouts,
@@ -275,10 +275,10 @@ class Publisher:
             with suppress(AtollError):
                 # The owner may have said another one; a bad word of theirs changes nothing here.
                 self.router_port = await asyncio.to_thread(urls.router_port, self.session)
-        except SETBACKS as error:
-            self._setbacks.note(error)
+        except TRANSIENT_ERRORS as error:
+            self._error_log.note(error)
         else:
-            self._setbacks.clear()
+            self._error_log.clear()
 
     def _detach(self, capsule_id: int) -> None:
         one = self.attached.pop(capsule_id, None)

@@ -130,7 +130,7 @@ class Router:
 
     async def report(self) -> RouterReply:
         """The port and the inodes of its listening sockets, or why it has none."""
-        await self._publisher.look()
+        await self._publisher.sync()
         self._open()
         error, reason, cure = self._publisher.router_trouble, None, None
         if error is not None:
@@ -309,7 +309,7 @@ class ClientConnection:
             raise UnroutableError(Page(421, "this host name does not belong to a capsule"))
         route = self._publisher.find_route(labels)
         if route is None:
-            await self._publisher.look()
+            await self._publisher.sync()
             route = self._publisher.find_route(labels)
         if route is None:
             raise UnroutableError(self._explain(labels, is_direct=head.is_direct))

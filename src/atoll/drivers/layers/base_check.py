@@ -21,7 +21,7 @@ from atoll.host.tree.layer_stack import Namespace
 from atoll.host.tree.manifests import Manifest
 from atoll.host.tree.merged_tree import MergedEntry, MergedTree
 from atoll.model.errors import StateError
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
 
 class Gaps(NamedTuple):
@@ -43,7 +43,9 @@ class FrozenFiles(NamedTuple):
     """The prefix of overlayfs' extended attributes; None where no overlay is used."""
 
 
-def find_gaps(base: FrozenFiles, checkout: str, ground: Ground, *, is_fresh: bool) -> Gaps:
+def find_gaps(
+    base: FrozenFiles, checkout: str, selection: FileSelection, *, is_fresh: bool
+) -> Gaps:
     """The paths that are missing in the merged layers of a base, sorted.
 
     With `is_fresh` the base is what the next capsule starts from, and is compared with the
@@ -52,7 +54,7 @@ def find_gaps(base: FrozenFiles, checkout: str, ground: Ground, *, is_fresh: boo
     shown = _merged(base, (*base.commit, *base.carried.layers))
     tracked = _merged(base, base.commit)
     recorded = _recorded(base)
-    expected = _scanned(base, checkout, ground) if is_fresh else recorded
+    expected = _scanned(base, checkout, selection) if is_fresh else recorded
     files = {
         path: stamp
         for path, stamp in expected.items()
@@ -86,9 +88,9 @@ def _merged(base: FrozenFiles, layers: tuple[str, ...]) -> Mapping[str, MergedEn
     return {os.fsdecode(path.raw): entry for path, entry in found.entries.items()}
 
 
-def _scanned(base: FrozenFiles, checkout: str, ground: Ground) -> Manifest:
+def _scanned(base: FrozenFiles, checkout: str, selection: FileSelection) -> Manifest:
     home = str(base.pool.root.parents[1])
-    skip = skipper(checkout, carry=ground.carry, never=ground.never, home=home)
+    skip = skipper(checkout, carry=selection.carry, never=selection.never, home=home)
     below = (*base.carried.directories, *base.carried.rest)
     return manifests.scan(Path(checkout), below=below, skip=skip).entries if below else {}
 

@@ -36,25 +36,25 @@ PRIVILEGED = OverlayMode(user=False, options="redirect_dir=on,index=off,metacopy
 ROOTLESS = OverlayMode(user=True, options="userxattr,index=off,volatile")
 
 
-def overlay(way: OverlayMode, lowers: Sequence[str], upper: str | None, at: str | Path) -> Overlay:
+def overlay(mode: OverlayMode, lowers: Sequence[str], upper: str | None, at: str | Path) -> Overlay:
     """One overlay for the keeper to mount; layers are given by their directory in the pool."""
     trees = tuple(f"{layer}/tree" for layer in lowers)
     if upper is None:
-        options = ",".join(o for o in way.options.split(",") if o == "userxattr")
+        options = ",".join(o for o in mode.options.split(",") if o == "userxattr")
         return Overlay(trees, str(at), options)
-    return Overlay(trees, str(at), way.options, upper=f"{upper}/tree", work=f"{upper}/work")
+    return Overlay(trees, str(at), mode.options, upper=f"{upper}/tree", work=f"{upper}/work")
 
 
 @contextmanager
 def open_build_view(
-    pool: Pool, forkserver: ForkServer, way: OverlayMode, place: Path, lowers: Sequence[str]
+    pool: Pool, forkserver: ForkServer, mode: OverlayMode, place: Path, lowers: Sequence[str]
 ) -> Iterator[Enclosure]:
     """Mounts `lowers` with `place` (from `Pool.building`) as the upper layer."""
     merged = place / "merged"
     for part in ("work", "merged"):
         (place / part).mkdir()
-    mount = overlay(way, lowers, place.name, merged)
-    view = View(user=way.user, pool=str(pool.layers), mounts=(mount,))
+    mount = overlay(mode, lowers, place.name, merged)
+    view = View(user=mode.user, pool=str(pool.layers), mounts=(mount,))
     with holding(forkserver, view, place) as inside:
         yield inside._replace(cwd=str(merged))
     for part in ("work", "merged"):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from atoll.drivers.layers import history, lfs, packs
 from atoll.drivers.layers.build_view import OverlayMode, open_build_view
 from atoll.drivers.layers.packs import quoted_path
-from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
+from atoll.drivers.layers.pool import WORKSPACE, FreezeProgress, Layer, Pool
 from atoll.drivers.layers.repository import Source, without_password
 from atoll.host import files, git
 from atoll.host.forkserver import ForkServer
@@ -215,9 +215,9 @@ class CommitLayerBuilder(NamedTuple):
 
     pool: Pool
     forkserver: ForkServer
-    way: OverlayMode | None
+    mode: OverlayMode | None
     """None where overlays cannot be mounted: then no deltas are built."""
-    tell: Tell | None = None
+    on_progress: FreezeProgress | None = None
 
 
 class CommitLayer(NamedTuple):
@@ -288,7 +288,7 @@ def freeze_commit(builder: CommitLayerBuilder, source: Source, git_layer: Layer)
 def _latest(builder: CommitLayerBuilder, source: Source) -> tuple[Layer, str] | None:
     """The layer to build a delta on, and its commit."""
     content = files.read_regular(builder.pool.root / "latest", limit_bytes=1 << 10)
-    if content is None or builder.way is None:
+    if content is None or builder.mode is None:
         return None
     try:
         name, commit, recipe = content.decode().split()
@@ -391,16 +391,16 @@ def _check_out(builder: CommitLayerBuilder, scene: _Scene, paths: dict[str, int]
         scene.git("checkout-index", "-q", "-z", "--stdin", stdin=fed)
         done += len(chosen)
         done_bytes += sum(paths[name] for name in chosen)
-        if builder.tell is not None:
-            builder.tell("tracked files", done, len(names), done_bytes, size)
+        if builder.on_progress is not None:
+            builder.on_progress("tracked files", done, len(names), done_bytes, size)
 
 
 @contextmanager
 def _open(builder: CommitLayerBuilder, place: Path, below: tuple[str, ...]) -> Iterator[Enclosure]:
-    if not below or builder.way is None:
+    if not below or builder.mode is None:
         yield Enclosure(env=own_environment(), cwd=str(place / "tree" / WORKSPACE))
         return
-    with open_build_view(builder.pool, builder.forkserver, builder.way, place, below) as inside:
+    with open_build_view(builder.pool, builder.forkserver, builder.mode, place, below) as inside:
         yield inside._replace(cwd=f"{inside.cwd}/{WORKSPACE}")
 
 

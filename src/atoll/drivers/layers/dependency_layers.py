@@ -15,7 +15,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.host import files
 from atoll.host.tree.manifests import LeftOut
 from atoll.model import secretfiles
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
 _FILE = "carried.json"
 
@@ -120,10 +120,12 @@ def _parse_part(
     return DependencyLayer(name, tuple(layers), stamp, None if hidden is None else tuple(hidden))
 
 
-def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> DependencyLayers | None:
+def find_fresh(
+    pool: Pool, checkout: str, selection: FileSelection, commit: str
+) -> DependencyLayers | None:
     """The latest layers, if their fingerprints are current. Uses stats only."""
     known = load_carried(pool)
-    if known is None or known.ground != ground_key(ground):
+    if known is None or known.ground != selection_key(selection):
         return None
     if known.rules != stamp_rules(checkout, known.watched, commit):
         return None
@@ -136,9 +138,9 @@ def find_fresh(pool: Pool, checkout: str, ground: Ground, commit: str) -> Depend
     return known if stamps[ROOT] == known.root else None
 
 
-def ground_key(ground: Ground) -> str:
+def selection_key(selection: FileSelection) -> str:
     """A key of the settings: parts frozen with another key are frozen again."""
-    return json.dumps([ground.carry, ground.never, secretfiles.VERSION])
+    return json.dumps([selection.carry, selection.never, secretfiles.VERSION])
 
 
 def is_whole(pool: Pool, part: DependencyLayer) -> bool:

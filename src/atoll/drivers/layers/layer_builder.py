@@ -21,10 +21,10 @@ from atoll.drivers.layers.dependency_layers import (
     DependencyLayer,
     DependencyLayers,
     WatchedChanges,
-    ground_key,
     is_whole,
     load_carried,
     save_carried,
+    selection_key,
 )
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.ignore_rules import (
@@ -33,13 +33,13 @@ from atoll.drivers.layers.ignore_rules import (
     stamp_rules,
     stamp_settings,
 )
-from atoll.drivers.layers.pool import WORKSPACE, Layer, Pool, Tell
+from atoll.drivers.layers.pool import WORKSPACE, FreezeProgress, Layer, Pool
 from atoll.drivers.layers.repository import Source
 from atoll.drivers.layers.staged_changes import find_staged, write_staged
 from atoll.host.tree import layer_copy, manifests
 from atoll.host.tree.manifests import Manifest
 from atoll.model.layers import LayerKind
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
 _WHOLE = 0.5
 """A delta with a larger share of the files than this is replaced by a full copy."""
@@ -54,31 +54,31 @@ class BuildOrder(NamedTuple):
     """Whether delta layers may be built."""
     thorough: bool = False
     """Whether parts are walked even if their fingerprints are current."""
-    tell: Tell | None = None
+    on_progress: FreezeProgress | None = None
     watched: WatchedChanges = NOT_WATCHED
     """The current position of the daemon's watch on the checkout."""
 
 
 def freeze_carried(
-    pool: Pool, checkout: str, ground: Ground, order: BuildOrder
+    pool: Pool, checkout: str, selection: FileSelection, order: BuildOrder
 ) -> DependencyLayers:
     """Updates the dependency layers."""
     home = str(pool.root.parents[1])
     before = load_carried(pool)
-    found = find_carried(checkout, carry=ground.carry, never=ground.never, home=home)
+    found = find_carried(checkout, carry=selection.carry, never=selection.never, home=home)
     watched = find_watched(checkout, [*found.directories, *found.rest])
     rules, settings = (
         stamp_rules(checkout, watched, order.commit),
         stamp_settings(checkout, watched),
     )
     stamps = fingerprint(checkout, found.directories, found.rest)
-    skip = skipper(checkout, carry=ground.carry, never=ground.never, home=home)
-    is_same = before is not None and before.ground == ground_key(ground)
+    skip = skipper(checkout, carry=selection.carry, never=selection.never, home=home)
+    is_same = before is not None and before.ground == selection_key(selection)
     job = _Job(
         pool=pool,
         checkout=checkout,
         deltas=order.deltas,
-        tell=order.tell,
+        on_progress=order.on_progress,
         occupied=Occupied(checkout, order.commit, found.directories),
         skip=skip,
         before=before if before is not None and is_same else DependencyLayers(),
@@ -92,7 +92,7 @@ def freeze_carried(
         parts.append(part)
         left_out += more
     made = DependencyLayers(
-        ground=ground_key(ground),
+        ground=selection_key(selection),
         root=stamps[ROOT],
         parts=tuple(parts),
         rest=found.rest,
@@ -111,12 +111,14 @@ def freeze_carried(
 
 
 def freeze_dirty(
-    pool: Pool, source: Source, ground: Ground, *, git_layer: Layer, commit_layer: Layer
+    pool: Pool, source: Source, selection: FileSelection, *, git_layer: Layer, commit_layer: Layer
 ) -> Layer | None:
     """Freezes uncommitted, staged and untracked changes; None when there are none."""
     home, checkout = str(pool.root.parents[1]), source.checkout
-    dirty = dirty_paths(checkout, source.commit, carry=ground.carry, never=ground.never, home=home)
-    staged = find_staged(checkout, source.commit, dirty, ground)
+    dirty = dirty_paths(
+        checkout, source.commit, carry=selection.carry, never=selection.never, home=home
+    )
+    staged = find_staged(checkout, source.commit, dirty, selection)
     if not dirty.changed and not dirty.removed and not staged.digest():
         return None
     parents = {"/".join(path.split("/")[:-1]) for path in dirty.removed}
@@ -159,7 +161,7 @@ class _Job(NamedTuple):
     pool: Pool
     checkout: str
     deltas: bool
-    tell: Tell | None
+    on_progress: FreezeProgress | None
     occupied: Occupied
     skip: manifests.Skip
     before: DependencyLayers
@@ -200,7 +202,7 @@ def _freeze_part(
     job: _Job, name: str, entries: Manifest, former: _Former
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The layers of a part, and the paths that its deltas hide."""
-    pool, checkout, tell = job.pool, job.checkout, job.tell
+    pool, checkout, on_progress = job.pool, job.checkout, job.on_progress
     about = "other ignored files" if name == REST else name
     changes = None
     if former.entries is not None:
@@ -223,8 +225,8 @@ def _freeze_part(
     bytes_all = sum(stamp.size for stamp in chosen.values() if stamp.is_file)
 
     def progress(files_done: int, bytes_done: int) -> None:
-        if tell is not None:
-            tell(about, files_done, files_all, bytes_done, bytes_all)
+        if on_progress is not None:
+            on_progress(about, files_done, files_all, bytes_done, bytes_all)
 
     with pool.building() as place:
         make_room(place)

@@ -33,7 +33,7 @@ _FEW = 100
 _DIGESTS = "digests.json"
 WORKSPACE = "workspace"
 
-Tell = Callable[[str, int, int, int, int], None]
+FreezeProgress = Callable[[str, int, int, int, int], None]
 """Receives (layer being frozen, files done, files in total, bytes done, bytes in total)."""
 
 

@@ -73,8 +73,8 @@ def remembered(
                     known[name] = probe(Path(place))
                 if known[name][0] is not None or not is_curable:
                     files.write_atomic(home / _FILE, json.dumps(known).encode())
-    way, reason = known[name]
-    return way, reason
+    mode, reason = known[name]
+    return mode, reason
 
 
 @contextmanager
@@ -111,20 +111,20 @@ def _load(home: Path, circumstances: list[object]) -> dict[str, Any]:
 
 def _try_overlay(place: Path) -> tuple[str | None, str]:
     reasons = []
-    for name, way in _MODES.items():
-        if way is PRIVILEGED and os.geteuid() != 0:
+    for name, mode in _MODES.items():
+        if mode is PRIVILEGED and os.geteuid() != 0:
             continue
         try:
-            _mount_one(Pool(place / name), way)
+            _mount_one(Pool(place / name), mode)
         except (AtollError, OSError) as error:
             reasons.append(str(error))
             continue
-        how = "as root" if way is PRIVILEGED else "in a user namespace"
+        how = "as root" if mode is PRIVILEGED else "in a user namespace"
         return name, f"an overlay was mounted {how}, written to and unmounted"
     return None, "; ".join(reasons)
 
 
-def _mount_one(pool: Pool, way: OverlayMode) -> None:
+def _mount_one(pool: Pool, mode: OverlayMode) -> None:
     """Mounts a small overlay, writes through it, and checks that the lower layer is unchanged."""
     pool.make()
     lower = pool.tree("lower")
@@ -133,7 +133,7 @@ def _mount_one(pool: Pool, way: OverlayMode) -> None:
     forkserver = ForkServer(str(pool.root))
     try:
         with pool.building() as building:
-            with open_build_view(pool, forkserver, way, building, ["lower"]) as inside:
+            with open_build_view(pool, forkserver, mode, building, ["lower"]) as inside:
                 run(("sh", "-c", "test -s d/f && echo upper > d/f && mkdir e"), within=inside)
             seen = (building / "tree" / "d" / "f").read_text().strip()
     finally:

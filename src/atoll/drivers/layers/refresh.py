@@ -26,9 +26,9 @@ from atoll.drivers.layers.dependency_layers import (
     DependencyLayer,
     DependencyLayers,
     WatchedChanges,
-    ground_key,
     is_whole,
     save_carried,
+    selection_key,
 )
 from atoll.drivers.layers.fingerprint import REST, ROOT, fingerprint
 from atoll.drivers.layers.ignore_rules import stamp_rules, stamp_settings
@@ -40,7 +40,7 @@ from atoll.host.tree.manifests import Manifest, Stamp
 from atoll.model import secretfiles
 from atoll.model.errors import AtollError
 from atoll.model.layers import LayerKind
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
 _FEW = 256
 """With more changed files than this, a walk is about as fast."""
@@ -53,11 +53,15 @@ _REMOVED = Stamp(0, 0, 0, 0, 0)
 
 
 def refresh_carried(
-    pool: Pool, source: Source, ground: Ground, known: DependencyLayers, watched: WatchedChanges
+    pool: Pool,
+    source: Source,
+    selection: FileSelection,
+    known: DependencyLayers,
+    watched: WatchedChanges,
 ) -> DependencyLayers | None:
     """The layers with the changes in `watched`; None when a walk is needed."""
     checkout, paths = source.checkout, watched.paths
-    if paths is None or len(paths) > _FEW or known.ground != ground_key(ground):
+    if paths is None or len(paths) > _FEW or known.ground != selection_key(selection):
         return None
     by_part = _sort(known, paths) if _are_rules_kept(source, known, paths) else None
     # Taken before anything is copied, so that later changes get another fingerprint.
@@ -70,7 +74,9 @@ def refresh_carried(
     if _may_be_carried(checkout, known, by_part.pop(ROOT, [])):
         return None
     rules = stamp_rules(checkout, known.watched, source.commit)
-    skip = skipper(checkout, carry=ground.carry, never=ground.never, home=str(pool.root.parents[1]))
+    skip = skipper(
+        checkout, carry=selection.carry, never=selection.never, home=str(pool.root.parents[1])
+    )
     occupied = Occupied(checkout, source.commit, known.directories)
     job = _Job(pool, checkout, skip, known.rest, occupied)
     parts = []

@@ -18,7 +18,7 @@ from atoll.drivers.layers.packs import CONSTANT, quoted_path
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.host import files, git
 from atoll.model import secretfiles
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 
 _GITLINK = "160000"
 _NO_MODE = "000000"
@@ -62,7 +62,9 @@ class StagedChanges(NamedTuple):
         return hashlib.blake2b(b"".join(lines), digest_size=8).hexdigest()
 
 
-def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> StagedChanges:
+def find_staged(
+    checkout: str, commit: str, dirty: Dirty, selection: FileSelection
+) -> StagedChanges:
     """What in the owner's index differs from `commit` and may be copied. Runs git once, or twice
     with conflicts or with empty new files.
     """
@@ -76,7 +78,7 @@ def find_staged(checkout: str, commit: str, dirty: Dirty, ground: Ground) -> Sta
         intended = set(empty) - {path for path, _, _ in real}
     if conflicts:
         entries += _conflicting(checkout)
-    judge = _StagedJudge(checkout, dirty, ground)
+    judge = _StagedJudge(checkout, dirty, selection)
     kept = [entry for entry in entries if entry.path not in intended and judge.lets_out(entry)]
     present = {path for path in dirty.changed if path in intended}
     return StagedChanges(tuple(kept), tuple(sorted(present)))
@@ -118,12 +120,12 @@ def _conflicting(checkout: str) -> list[StagedEntry]:
 class _StagedJudge:
     """Decides which staged contents are left out, as `carry_selection` does for files."""
 
-    def __init__(self, checkout: str, dirty: Dirty, ground: Ground) -> None:
+    def __init__(self, checkout: str, dirty: Dirty, selection: FileSelection) -> None:
         self._checkout = checkout
         self._changed = frozenset(dirty.changed)
         self._left_out = frozenset(entry.path for entry in dirty.left_out)
-        self._never = secretfiles.Globs(ground.never) if ground.never else None
-        self._listed = CarryList(checkout, ground.carry)
+        self._never = secretfiles.Globs(selection.never) if selection.never else None
+        self._listed = CarryList(checkout, selection.carry)
 
     def lets_out(self, entry: StagedEntry) -> bool:
         *parents, name = entry.path.split("/")

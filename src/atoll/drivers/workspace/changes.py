@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from atoll.drivers.contracts import Author, BroughtOut, CommitResult
+from atoll.drivers.contracts import Author, CommitResult, ExportedCommits
 from atoll.drivers.workspace import recovery_save
 from atoll.drivers.workspace.file_status import GIT, FileStatus, WorkspaceFiles, survey
 from atoll.drivers.workspace.unique_work import ImportedRefs, Site, staged_paths
@@ -94,7 +94,7 @@ def _write(
     return recovery_save.write_survey(store, seen, gitlinks=links)
 
 
-def bring(site: Site, *, everything: bool) -> BroughtOut | None:
+def export_commits(site: Site, *, everything: bool) -> ExportedCommits | None:
     """Imports the commits of the branch; with `everything`, commits the remaining changes on top.
 
     Returns None when there is no branch. Raises StateError.
@@ -110,7 +110,7 @@ def bring(site: Site, *, everything: bool) -> BroughtOut | None:
             tip = _commit_files(site, store, tip, tree, _REST, author) or tip
         if tip is None:
             return None
-        return BroughtOut(tip, _bring_parts(site, workspace, store, tip))
+        return ExportedCommits(tip, _export_parts(site, workspace, store, tip))
 
 
 def commit(site: Site, message: str, author: Author) -> CommitResult:
@@ -133,16 +133,16 @@ def commit(site: Site, message: str, author: Author) -> CommitResult:
         made = _commit_files(site, store, taken.head, tree, text, author)
         if made is None:
             raise StateError("nothing to commit")
-        notes = _bring_parts(site, workspace, store, made)
+        notes = _export_parts(site, workspace, store, made)
         known = [taken.head] if taken.head is not None else []
         return CommitResult(made, taken.head, comparison.pack(store, made, known=known), notes)
 
 
-def _bring_parts(
+def _export_parts(
     site: Site, workspace: WorkspaceFiles, store: IntakeRepository, commit: str
 ) -> tuple[str, ...]:
     """Raises StateError if the owner could not check out the commit with its submodules."""
-    parts = site.bring_parts(workspace, store, [commit])
+    parts = site.export_parts(workspace, store, [commit])
     parts.require_whole()
     return parts.notes()
 

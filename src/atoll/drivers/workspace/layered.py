@@ -15,8 +15,8 @@ from pathlib import Path
 
 from atoll.drivers.contracts import (
     Author,
-    BroughtOut,
     CommitResult,
+    ExportedCommits,
     ProbeResult,
     Sealed,
     WorkspaceRequest,
@@ -169,8 +169,8 @@ class LayeredWorkspace(ABC):
                 return find_object_id(Untrusted(content.removesuffix(b"\n")))
         return None
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
-        return changes.bring(self._site(plan), everything=everything)
+    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
+        return changes.export_commits(self._site(plan), everything=everything)
 
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
         return changes.commit(self._site(plan), message, author)

@@ -13,7 +13,7 @@ from pathlib import Path
 from atoll.drivers.layers import history
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.workspace.file_status import GIT, WorkspaceFiles
-from atoll.drivers.workspace.referenced_objects import Parts, bring_parts
+from atoll.drivers.workspace.referenced_objects import Parts, export_parts
 from atoll.drivers.workspace.submodule_state import ModuleState, find_lost_submodules
 from atoll.drivers.workspace.unique_work import HOLDERS, ImportedRefs, branch_commits
 from atoll.host import files, git, ref_files
@@ -180,10 +180,10 @@ class PrivateSite:
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
 
-    def bring_parts(
+    def export_parts(
         self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
     ) -> Parts:
-        return bring_parts(self.plan, workspace, store, tips, scratch=self.scratch)
+        return export_parts(self.plan, workspace, store, tips, scratch=self.scratch)
 
     def staged(self, workspace: WorkspaceFiles) -> tuple[IndexEntry, ...] | None:
         content, before = self._indexes(workspace)

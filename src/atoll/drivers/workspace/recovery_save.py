@@ -342,7 +342,7 @@ def _commit(site: Site, shelf: Shelf, kept: _Kept, before: str | None) -> _Made:
         made = _written(store, tree, parents, text.encode())
         if kept.workspace is not None:
             # LFS objects of commits are imported already; staged files may refer to others.
-            site.bring_parts(kept.workspace, store, [made])
+            site.export_parts(kept.workspace, store, [made])
         commits.publish(store, shelf.repository, [made], known=kept.tips)
         _keep_objects(site, shelf, store, kept, made)
         return _Made(made, index)

@@ -67,7 +67,7 @@ class Modules(NamedTuple):
     large: LfsImport = LfsImport()
 
 
-def bring_modules(
+def export_modules(
     plan: WorkspacePlan,
     tree: TreeReader,
     store: IntakeRepository,
@@ -85,15 +85,15 @@ def bring_modules(
     links = list(dict.fromkeys(_recorded(plan, store, tips)))
     if len(links) > _MOST_LINKS:
         raise StateError(f"the commits record more than {_MOST_LINKS} submodule states")
-    bringer = _Bringer(plan, tree, scratch, budget)
+    exporting = _ModuleExport(plan, tree, scratch, budget)
     try:
-        bringer.bring(links, depth=0)
+        exporting.export(links, depth=0)
     except BaseException:
-        bringer.drop_made()
+        exporting.drop_made()
         raise
-    if any(it.is_used for it in bringer.unresolved):
-        bringer.drop_made()
-    return Modules(tuple(bringer.unresolved), _joined(bringer.large))
+    if any(it.is_used for it in exporting.unresolved):
+        exporting.drop_made()
+    return Modules(tuple(exporting.unresolved), _joined(exporting.large))
 
 
 def _recorded(
@@ -155,7 +155,7 @@ def _joined(found: Iterable[LfsImport]) -> LfsImport:
     )
 
 
-class _Bringer:
+class _ModuleExport:
     def __init__(
         self, plan: WorkspacePlan, tree: TreeReader, scratch: Path, budget: LfsBudget
     ) -> None:
@@ -171,18 +171,18 @@ class _Bringer:
         while self._made:
             submodules.drop_place(self._plan, self._made.pop())
 
-    def bring(self, links: Iterable[RecordedSubmodule], *, depth: int) -> None:
+    def export(self, links: Iterable[RecordedSubmodule], *, depth: int) -> None:
         for link in links:
             if (link.path, link.commit) in self._seen:
                 continue
             self._seen.add((link.path, link.commit))
             try:
-                self._bring(link, depth)
+                self._export(link, depth)
             except (StateError, DriverError) as error:
                 found = Unresolved(link.path, link.commit, error.message, is_used=True)
                 self.unresolved.append(found._replace(hint=error.hint or ""))
 
-    def _bring(self, link: RecordedSubmodule, depth: int) -> None:
+    def _export(self, link: RecordedSubmodule, depth: int) -> None:
         if depth > _DEEPEST:
             raise StateError(f"`{link.path.shown()}` is nested in too many submodules")
         place = submodules.find_place(self._plan, self._tree, link.path)
@@ -203,7 +203,7 @@ class _Bringer:
             if isinstance(error, IncompleteError):
                 raise StateError(_NOWHERE) from error
             raise
-        self._bring_parts(owner, place.inside, link, depth)
+        self._export_parts(owner, place.inside, link, depth)
         _keep(owner, link.commit)
 
     def _make_place(self, inside: InsidePath) -> str:
@@ -250,7 +250,7 @@ class _Bringer:
             (empty / "info").mkdir()
             yield empty
 
-    def _bring_parts(
+    def _export_parts(
         self, owner: str, inside: InsidePath, link: RecordedSubmodule, depth: int
     ) -> None:
         """Imports what the submodule's commits refer to."""
@@ -261,7 +261,7 @@ class _Bringer:
                 budget=self._budget,
             )  # fmt: skip
             self.large.append(large)
-            self.bring(_below(store, link), depth=depth + 1)
+            self.export(_below(store, link), depth=depth + 1)
 
 
 def _below(store: IntakeRepository, link: RecordedSubmodule) -> Iterator[RecordedSubmodule]:
@@ -314,7 +314,7 @@ def _sentence(it: Unresolved) -> str:
     return f"the submodule `{it.path.shown()}` is recorded at {it.commit[:10]}: {it.why}"
 
 
-def bring_parts(
+def export_parts(
     plan: WorkspacePlan,
     workspace: WorkspaceFiles,
     store: IntakeRepository,
@@ -333,5 +333,5 @@ def bring_parts(
     known = [plan.base_commit]
     return Parts(
         import_lfs_objects(store, workspace.tree, fresh, known=known, budget=budget),
-        bring_modules(plan, workspace.tree, store, fresh, scratch=scratch, budget=budget),
+        export_modules(plan, workspace.tree, store, fresh, scratch=scratch, budget=budget),
     )

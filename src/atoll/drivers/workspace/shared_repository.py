@@ -59,7 +59,7 @@ class LinkedSite:
             tips=tuple(ObjectId(tip) for tip in dict.fromkeys(tips)),
         )
 
-    def bring_parts(
+    def export_parts(
         self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
     ) -> Parts:
         # LFS objects are in the owner's repository already.

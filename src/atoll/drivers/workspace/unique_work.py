@@ -66,7 +66,7 @@ class Site(Protocol):
         if the repository was replaced. Raises StateError if the import is refused.
         """
 
-    def bring_parts(
+    def export_parts(
         self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
     ) -> Parts:
         """Imports what commits refer to: Git LFS objects and submodule commits. The store has
@@ -134,7 +134,7 @@ def find_work(site: Site) -> Work:
     if not Path(site.plan.repository).is_dir():
         return Work(nested=WHOLE if site.is_there() else ())
     if not site.is_there():
-        return Work(commits=_lonely_commits(site, site.committed()))
+        return Work(commits=_count_unique(site, site.committed()))
     try:
         with examined(site) as it:
             return it.work
@@ -144,7 +144,7 @@ def find_work(site: Site) -> Work:
 
 def _unexamined(site: Site) -> Work:
     """A workspace that cannot be examined may contain anything."""
-    return Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
+    return Work(commits=_count_unique(site, site.committed()), nested=WHOLE)
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def examined(site: Site) -> Iterator[Examined]:
     with site.opened() as (workspace, store):
         taken, trouble = _take(site, workspace)
         if taken is None:
-            work = Work(commits=_lonely_commits(site, site.committed()), nested=WHOLE)
+            work = Work(commits=_count_unique(site, site.committed()), nested=WHOLE)
             yield Examined(work, workspace, store, trouble=trouble)
             return
         lonely = _unique_commits(site, taken)
@@ -229,7 +229,7 @@ def _missing_lfs_objects(
 ) -> tuple[str, ...]:
     """Git LFS objects that commits refer to and that only the capsule's files have."""
     try:
-        return site.bring_parts(workspace, store, tips).refused
+        return site.export_parts(workspace, store, tips).refused
     except (StateError, DriverError):
         return WHOLE
 
@@ -277,30 +277,30 @@ def staged_only(
 def _unique_commits(site: Site, taken: ImportedRefs) -> Work:
     """The commits that only the capsule has, by location."""
     tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
-    every = _lonely_commits(site, tips)
+    every = _count_unique(site, tips)
     if not every:
         return Work()
     others = [tip for tip in tips if tip not in taken.stashes]
-    commits = _lonely_commits(site, others) if taken.stashes else every
+    commits = _count_unique(site, others) if taken.stashes else every
     own = [*site.committed(), *([] if taken.branch is None else [taken.branch])]
     is_off = not set(others) <= set(own)
     stashes = 0
     if every > commits:
-        listed = _list_lonely(site, taken.stashes).lines
+        listed = _list_unique(site, taken.stashes).lines
         stashes = len(set(taken.stashes).intersection(listed)) or 1
-    off_branch = commits - _lonely_commits(site, own) if is_off else 0
+    off_branch = commits - _count_unique(site, own) if is_off else 0
     rest = list(dict.fromkeys([*own, *(tip for tip in others if tip not in taken.fetched)]))
-    fetched = commits - _lonely_commits(site, rest) if off_branch and taken.fetched else 0
+    fetched = commits - _count_unique(site, rest) if off_branch and taken.fetched else 0
     return Work(commits=commits, stashes=stashes, off_branch=off_branch, fetched=fetched)
 
 
-def _lonely_commits(site: Site, tips: list[str]) -> int:
+def _count_unique(site: Site, tips: list[str]) -> int:
     if not tips or _are_held(site.plan, tips):
         return 0
-    return int(_list_lonely(site, ["--count", *tips]).text)
+    return int(_list_unique(site, ["--count", *tips]).text)
 
 
-def _list_lonely(site: Site, words: Sequence[str]) -> Completed:
+def _list_unique(site: Site, words: Sequence[str]) -> Completed:
     plan = site.plan
     owner = _owner_head(plan)
     holders = [owner] if owner is not None else []

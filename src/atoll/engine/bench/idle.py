@@ -10,7 +10,13 @@ from pathlib import Path
 from atoll.engine.bench.place import open_for, throwaway
 from atoll.engine.bench.projects import SHAPES, generate
 from atoll.engine.bench.table import BenchReport, Row, at_most
-from atoll.engine.bench.workspace import BenchOptions, Tell, describe, machine_of, require_parent
+from atoll.engine.bench.workspace import (
+    BenchOptions,
+    OnProgress,
+    describe,
+    machine_of,
+    require_parent,
+)
 from atoll.engine.projects import CapsuleSpec, open_project
 from atoll.engine.run.runs import RunSpec
 from atoll.host import procfs
@@ -24,7 +30,7 @@ _MOST_S = 0.02
 """Per second, for a hundred runs."""
 
 
-def measure(order: BenchOptions, tell: Tell) -> BenchReport:
+def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
     """A hundred runs of `sleep` at level `sandbox`, ten in each capsule; fewer with `--scale`."""
     parent = require_parent(order)
     load_before = os.getloadavg()
@@ -33,10 +39,10 @@ def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     with ExitStack() as stack:
         place = stack.enter_context(throwaway(parent))
         root = generate(shape, place / "project").root
-        project = open_project(root, home=place / "home", warn=tell)
+        project = open_project(root, home=place / "home", warn=on_progress)
         stack.enter_context(open_for(project))
         needed = -(-count // _RUNS_PER_CAPSULE)
-        tell(f"starting {count} runs in {needed} capsules")
+        on_progress(f"starting {count} runs in {needed} capsules")
         plans = [
             project.plan(f"idle-{number}", CapsuleSpec(level="sandbox")) for number in range(needed)
         ]
@@ -45,7 +51,7 @@ def measure(order: BenchOptions, tell: Tell) -> BenchReport:
             asked = RunSpec(argv=("sleep", "86400"), background=True, stdin=False)
             capsules[number // _RUNS_PER_CAPSULE].start(asked)
         pause(_SETTLED_S)
-        tell("measuring the processor time of all processes of Atoll's")
+        on_progress("measuring the processor time of all processes of Atoll's")
         samples = tuple(_used_per_s(place) for _ in range(max(2, order.repeat // 4)))
         for capsule in capsules:
             capsule.remove(force=True)

@@ -9,7 +9,7 @@ import sys
 
 from atoll.engine.bench.peers import PACKAGE_ROOT
 from atoll.engine.bench.table import BenchReport, Row, at_most, at_most_times
-from atoll.engine.bench.workspace import BenchOptions, Tell, machine_of, require_parent
+from atoll.engine.bench.workspace import BenchOptions, OnProgress, machine_of, require_parent
 from atoll.host.process import run
 
 _BYTES = 1 << 30
@@ -31,12 +31,14 @@ _FORWARDER = (
 )
 
 
-def measure(order: BenchOptions, tell: Tell) -> BenchReport:
+def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
     """Every sample of one way stands between two of the other."""
     parent = require_parent(order)
     load_before = os.getloadavg()
     count, size = max(2, order.repeat // 2), max(1 << 20, int(_BYTES * order.scale))
-    tell(f"carrying {count} x {size >> 20} MiB and {count * _REQUESTS:,} requests, both ways")
+    on_progress(
+        f"carrying {count} x {size >> 20} MiB and {count * _REQUESTS:,} requests, both ways"
+    )
     words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": _FORWARDER}
     said = run((sys.executable, "-I", "-S", "-c", _PROGRAM), stdin=json.dumps(words).encode())
     found = json.loads(said.stdout)

@@ -13,7 +13,13 @@ from atoll.engine.bench.peers import timed
 from atoll.engine.bench.place import open_for, throwaway
 from atoll.engine.bench.projects import SHAPES, generate
 from atoll.engine.bench.table import BenchReport, Row, at_most_times, times_faster
-from atoll.engine.bench.workspace import BenchOptions, Tell, describe, machine_of, require_parent
+from atoll.engine.bench.workspace import (
+    BenchOptions,
+    OnProgress,
+    describe,
+    machine_of,
+    require_parent,
+)
 from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.host.process import run
@@ -38,7 +44,7 @@ _PEERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def measure(order: BenchOptions, tell: Tell) -> BenchReport:
+def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
     """A small project, one capsule at level `sandbox`, and as many samples as ordered."""
     parent = require_parent(order)
     load_before = os.getloadavg()
@@ -46,14 +52,14 @@ def measure(order: BenchOptions, tell: Tell) -> BenchReport:
     skipped: list[str] = []
     with ExitStack() as stack:
         place = stack.enter_context(throwaway(parent))
-        tell(f"making a project of {shape.files:,} files")
+        on_progress(f"making a project of {shape.files:,} files")
         root = generate(shape, place / "project").root
-        project = open_project(root, home=place / "home", warn=tell)
+        project = open_project(root, home=place / "home", warn=on_progress)
         stack.enter_context(open_for(project))
         plan = project.plan("walled", CapsuleSpec(level="sandbox"))
         capsule = project.make([plan])[0]
         rows = [*_commands(capsule, order), *_files(capsule, root, order)]
-        tell("measuring from the shell, with peers where they are installed")
+        on_progress("measuring from the shell, with peers where they are installed")
         rows += _from_the_shell(project, capsule, place, order, skipped)
         capsule.remove(force=True)
         return BenchReport(

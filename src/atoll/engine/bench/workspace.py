@@ -27,7 +27,7 @@ _SPARE_BYTES = 512 << 20
 _COPIES = 2
 """The project and its frozen base; peers make one more copy, after another."""
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 class BenchOptions(NamedTuple):
@@ -56,11 +56,11 @@ class _Measured(NamedTuple):
     skipped: list[str]
 
 
-def measure(order: BenchOptions, tell: Tell) -> BenchReport:
+def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
     """Carries the whole order out. Raises PrerequisiteError when there is no room for it."""
     parent = require_parent(order)
     load_before = os.getloadavg()
-    found = [_measure_size(order, shape, parent, tell) for shape in order.shapes()]
+    found = [_measure_size(order, shape, parent, on_progress) for shape in order.shapes()]
     rows = [row for one in found for row in one.rows]
     if "clone" in order.only:
         rows += _growth(found)
@@ -87,16 +87,18 @@ def require_parent(order: BenchOptions) -> Path:
     return parent
 
 
-def _measure_size(order: BenchOptions, shape: Shape, parent: Path, tell: Tell) -> _Measured:
+def _measure_size(
+    order: BenchOptions, shape: Shape, parent: Path, on_progress: OnProgress
+) -> _Measured:
     with ExitStack() as stack:
         place = stack.enter_context(throwaway(parent))
-        tell(f"{shape.name}: making a project of {shape.files:,} files")
+        on_progress(f"{shape.name}: making a project of {shape.files:,} files")
         generated = _generated(order, shape, place)
-        project = open_project(generated.root, home=place / "home", warn=tell)
+        project = open_project(generated.root, home=place / "home", warn=on_progress)
         stack.enter_context(open_for(project))
         subject = Subject(project, generated, place, repeat=order.repeat, quick=order.quick)
         driver = f"{subject.plan.driver} {subject.plan.way}".strip()
-        tell(f"{shape.name}: freezing its base with driver `{driver}`")
+        on_progress(f"{shape.name}: freezing its base with driver `{driver}`")
         started = time.perf_counter()
         project.make([project.plan("first", SPEC)])[0].remove()
         frozen = time.perf_counter() - started
@@ -105,7 +107,7 @@ def _measure_size(order: BenchOptions, shape: Shape, parent: Path, tell: Tell) -
         rows = [Row(shape.name, FIRST, subject.frozen)]
         for name in GROUPS:
             if name in order.only:
-                tell(f"{shape.name}: measuring {name}")
+                on_progress(f"{shape.name}: measuring {name}")
                 rows += GROUPS[name](subject)
         return _Measured(
             size=shape.name,

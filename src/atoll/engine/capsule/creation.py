@@ -44,7 +44,7 @@ def make_capsules(
     plans: Sequence[CapsulePlan],
     *,
     point: RecoveryPoint | None = None,
-    tell: bases.Tell | None = None,
+    on_progress: bases.FreezeProgress | None = None,
 ) -> list[state.CapsuleRecord]:
     """Makes the planned capsules, each with the work in `point`: all of them, or none."""
     with ExitStack() as stack:
@@ -54,14 +54,16 @@ def make_capsules(
             held[plan.name] = stack.enter_context(_locked(session, project, plan.name))
         require_free(session, project, plans)
         if rules.has_own(plans[0].isolation):
-            registries.look(session, plans[0].isolation.allow)
-        with bases.grounded(session, project, plans, tell=tell, point=point) as grounded:
-            session.reach("new.frozen", grounded[0].name)
+            registries.refresh(session, plans[0].isolation.allow)
+        with bases.with_base(
+            session, project, plans, on_progress=on_progress, point=point
+        ) as based:
+            session.reach("new.frozen", based[0].name)
             made = ports.lease_with_ports(
                 session,
-                [plan.ports for plan in grounded],
+                [plan.ports for plan in based],
                 lambda found: session.store.lease_capsules(
-                    project, list(zip(grounded, found, strict=True))
+                    project, list(zip(based, found, strict=True))
                 ),
             )
         try:
@@ -70,10 +72,10 @@ def make_capsules(
                 made,
                 [
                     partial(_apply, session, capsule, plan, held[plan.name].fd, point=point)
-                    for capsule, plan in zip(made, grounded, strict=True)
+                    for capsule, plan in zip(made, based, strict=True)
                 ],
                 # Threads cost more than what capsules on layers need.
-                is_parallel=bool(grounded[0].setup) or not grounded[0].workspace.is_layered,
+                is_parallel=bool(based[0].setup) or not based[0].workspace.is_layered,
             )
         except BaseException as error:
             # A StateError means that the branch existed before.

@@ -97,19 +97,19 @@ def export(session: Session, capsule: CapsuleRecord, *, everything: bool = False
     if not plan.is_layered:
         return _shared(session, capsule, branch, everything=everything)
     driver = registry.layered_driver(plan.driver)
-    brought = driver.bring(plan, everything=everything)
-    if brought is None:
+    exported = driver.export_commits(plan, everything=everything)
+    if exported is None:
         raise StateError(
             f"`{capsule.name}` has no branch `{branch}` any more",
             hint=f"atoll run {capsule.name} -- git switch -c {branch}",
         )
     session.reach("export.brought", capsule.name)
-    warn_of(session, capsule, brought.notes)
-    return place(session, capsule, plan, brought.commit)
+    warn_of(session, capsule, exported.notes)
+    return place(session, capsule, plan, exported.commit)
 
 
 def warn_of(session: Session, capsule: CapsuleRecord, notes: Sequence[str]) -> None:
-    """Says what of the commits could not be brought out whole."""
+    """Warns of what could not be exported completely."""
     for note in notes:
         session.warn(f"`{capsule.name}`: {note}")
 

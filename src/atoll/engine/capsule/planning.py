@@ -23,7 +23,7 @@ from atoll.model import state
 from atoll.model.enclosure import Limits
 from atoll.model.errors import IsolationError, PrerequisiteError, StateError
 from atoll.model.names import parse_name, printable
-from atoll.model.plan import CapsulePlan, Ground, IsolationPlan, Refs, WorkspacePlan
+from atoll.model.plan import CapsulePlan, FileSelection, IsolationPlan, Refs, WorkspacePlan
 
 DEFAULT_PORT = "web"
 
@@ -86,10 +86,10 @@ def _warn_of_limits(session: Session, config: Config) -> None:
         session.warn(f"not enforced on this machine, without cgroups: {names}\nhint: atoll doctor")
 
 
-def ground_of(config: Config) -> Ground:
+def selection_of(config: Config) -> FileSelection:
     """The settings for files in addition to the commit."""
     carry = config.settings.value("project.carry")
-    return Ground(
+    return FileSelection(
         carry=None if carry is None else tuple(carry),
         never=tuple(config.settings.value("project.never") or ()),
     )
@@ -132,7 +132,7 @@ class _Planner:
             numbers=dict(services),
             setup=tuple(settings.value("capsule.setup", ())),
             time_limit_s=settings.value("capsule.limits.time"),
-            ground=ground_of(self._config)._replace(dirty=dirty),
+            selection=selection_of(self._config)._replace(dirty=dirty),
             refs=found.refs,
         )
 

@@ -61,7 +61,7 @@ def _start_holder(session: Session, capsule: CapsuleRecord, lock: locks.Lock) ->
         from atoll.drivers.layers import history  # noqa: PLC0415 - only for these
 
         history.adopt_recovered(plan, capsule.name)
-    look_after(session, capsule, plan)
+    recover_unclean(session, capsule, plan)
     view = store_overlays.add_store_mounts(
         with_isolation(session, capsule, driver.view(plan)), Pool(plan.pool)
     )
@@ -120,7 +120,7 @@ def plan_scope(session: Session, capsule: CapsuleRecord) -> Callable[[int], Conf
     return cgroup_limits.plan_scope(session, capsule, limits)
 
 
-def look_after(session: Session, capsule: CapsuleRecord, plan: WorkspacePlan) -> None:
+def recover_unclean(session: Session, capsule: CapsuleRecord, plan: WorkspacePlan) -> None:
     """Before a view is used again: warns of a crash, once, and restores what it may have lost.
 
     The view's lock is ours.

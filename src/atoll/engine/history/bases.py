@@ -26,16 +26,16 @@ from atoll.drivers.layers.dependency_layers import (
     find_fresh,
     load_carried,
 )
-from atoll.drivers.layers.pool import Layer, Pool, Tell, new_upper
+from atoll.drivers.layers.pool import FreezeProgress, Layer, Pool, new_upper
 from atoll.drivers.layers.repository import Source, find_git_layer, freeze_git_layer
 from atoll.engine.history import checkout_watch
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model import state
 from atoll.model.errors import StateError
-from atoll.model.plan import CapsulePlan, Ground, Refs, WorkspacePlan
+from atoll.model.plan import CapsulePlan, FileSelection, Refs, WorkspacePlan
 
-__all__ = ["Base", "Tell", "ensure_base", "grounded"]
+__all__ = ["Base", "FreezeProgress", "ensure_base", "with_base"]
 
 
 class Base(NamedTuple):
@@ -51,12 +51,12 @@ class Base(NamedTuple):
 
 
 @contextmanager
-def grounded(
+def with_base(
     session: Session,
     project: state.ProjectRecord,
     plans: Sequence[CapsulePlan],
     *,
-    tell: Tell | None = None,
+    on_progress: FreezeProgress | None = None,
     point: state.RecoveryPoint | None = None,
 ) -> Iterator[list[CapsulePlan]]:
     """The plans with their layers, which upkeep does not collect meanwhile.
@@ -75,8 +75,8 @@ def grounded(
         extra = (*extra, point.files_base)
     with pool.turn(shared=True):
         base = ensure_base(
-            session, project, first.workspace.base_commit, first.ground,
-            refs=first.refs, tell=tell, extra=extra,
+            session, project, first.workspace.base_commit, first.selection,
+            refs=first.refs, on_progress=on_progress, extra=extra,
         )  # fmt: skip
         checkout_watch.note_use(session, project)
         yield [_on(driver.on(plan.workspace, base.layers, new_upper()), plan) for plan in plans]
@@ -91,10 +91,10 @@ def ensure_base(  # noqa: PLR0913 - a base and how it is made
     session: Session,
     project: state.ProjectRecord,
     commit: str,
-    ground: Ground,
+    selection: FileSelection,
     *,
     refs: Refs | None = None,
-    tell: Tell | None = None,
+    on_progress: FreezeProgress | None = None,
     thorough: bool = False,
     extra: tuple[str, ...] = (),
 ) -> Base:
@@ -110,19 +110,19 @@ def ensure_base(  # noqa: PLR0913 - a base and how it is made
         extra=extra,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
-    builder = _builder(session, pool, tell)
+    builder = _builder(session, pool, on_progress)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
-    carried = _ensure_carried(session, source, ground, builder, project, thorough=thorough)
+    carried = _ensure_carried(session, source, selection, builder, project, thorough=thorough)
     base = Base(commit=commit_layers, git=git_layer, carried=carried)
-    if ground.dirty:
-        base = base._replace(dirty=_freeze_dirty(session, pool, source, ground, base))
+    if selection.dirty:
+        base = base._replace(dirty=_freeze_dirty(session, pool, source, selection, base))
     return base
 
 
 def _ensure_carried(
     session: Session,
     source: Source,
-    ground: Ground,
+    selection: FileSelection,
     builder: CommitLayerBuilder,
     project: state.ProjectRecord,
     *,
@@ -136,23 +136,23 @@ def _ensure_carried(
     # Changes during another watch, or without one, were not reported.
     is_lost = known is not None and known.watch != watched.watch
     thorough = thorough or is_lost
-    fresh = None if thorough else _find_current(builder, source, ground, watched)
+    fresh = None if thorough else _find_current(builder, source, selection, watched)
     if fresh is not None:
         return fresh
     from atoll.drivers.layers import layer_builder  # noqa: PLC0415 - slow to import
 
     order = layer_builder.BuildOrder(
         commit=source.commit,
-        deltas=builder.way is not None,
+        deltas=builder.mode is not None,
         thorough=thorough or watched.is_continued,
-        tell=builder.tell,
+        on_progress=builder.on_progress,
         watched=watched,
     )
-    return layer_builder.freeze_carried(pool, source.checkout, ground, order)
+    return layer_builder.freeze_carried(pool, source.checkout, selection, order)
 
 
 def _find_current(
-    builder: CommitLayerBuilder, source: Source, ground: Ground, watched: WatchedChanges
+    builder: CommitLayerBuilder, source: Source, selection: FileSelection, watched: WatchedChanges
 ) -> DependencyLayers | None:
     """The dependency layers, if they are up to date without walking the checkout."""
     pool = builder.pool
@@ -160,23 +160,23 @@ def _find_current(
     is_listed = known is not None and watched.is_continued and watched.paths is not None
     if not is_listed or watched.paths == ():
         # Also without changes: stamps may show what the watch does not report.
-        fresh = find_fresh(pool, source.checkout, ground, source.commit)
+        fresh = find_fresh(pool, source.checkout, selection, source.commit)
         if fresh is not None or not is_listed:
             return fresh
-    if builder.way is None or known is None:
+    if builder.mode is None or known is None:
         return None
     from atoll.drivers.layers import refresh  # noqa: PLC0415 - slow to import
 
-    return refresh.refresh_carried(pool, source, ground, known, watched)
+    return refresh.refresh_carried(pool, source, selection, known, watched)
 
 
 def _freeze_dirty(
-    session: Session, pool: Pool, source: Source, ground: Ground, base: Base
+    session: Session, pool: Pool, source: Source, selection: FileSelection, base: Base
 ) -> Layer | None:
     from atoll.drivers.layers import layer_builder  # noqa: PLC0415 - as above
 
     dirty = layer_builder.freeze_dirty(
-        pool, source, ground, git_layer=base.git, commit_layer=base.commit.layer
+        pool, source, selection, git_layer=base.git, commit_layer=base.commit.layer
     )
     if os.path.lexists(os.path.join(source.git_dir, "MERGE_HEAD")):
         session.warn(
@@ -187,10 +187,14 @@ def _freeze_dirty(
     return dirty
 
 
-def _builder(session: Session, pool: Pool, tell: Tell | None) -> CommitLayerBuilder:
+def _builder(
+    session: Session, pool: Pool, on_progress: FreezeProgress | None
+) -> CommitLayerBuilder:
     name, _ = probes.find_overlay(session.home)
-    way = None if name is None else probes.overlay_mode(name)
-    return CommitLayerBuilder(pool=pool, forkserver=session.forkserver, way=way, tell=tell)
+    mode = None if name is None else probes.overlay_mode(name)
+    return CommitLayerBuilder(
+        pool=pool, forkserver=session.forkserver, mode=mode, on_progress=on_progress
+    )
 
 
 def _own_git_dir(project: state.ProjectRecord) -> str:

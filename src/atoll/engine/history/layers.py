@@ -18,7 +18,7 @@ from atoll.host import files, locks
 from atoll.host.tree.layer_stack import Namespace
 from atoll.host.tree.manifests import LeftOut
 from atoll.model.errors import StateError
-from atoll.model.plan import Ground
+from atoll.model.plan import FileSelection
 from atoll.model.state import ProjectRecord
 
 __all__ = [
@@ -85,7 +85,9 @@ def check(session: Session, project: ProjectRecord) -> list[Checked]:
     return found
 
 
-def check_base(session: Session, project: ProjectRecord, ground: Ground, commit: str) -> Gaps:
+def check_base(
+    session: Session, project: ProjectRecord, selection: FileSelection, commit: str
+) -> Gaps:
     """Compares the base of a new capsule with the commit and the checkout.
 
     If a file is missing, the dependency layers are frozen again when they are next needed.
@@ -100,8 +102,8 @@ def check_base(session: Session, project: ProjectRecord, ground: Ground, commit:
         namespace = "user" if probes.overlay_mode(driver).user else "trusted"
     with pool.turn(shared=True):
         frozen = base_check.FrozenFiles(pool, current_layers(pool), carried, namespace)
-        is_fresh = find_fresh(pool, project.root, ground, commit) is not None
-        gaps = base_check.find_gaps(frozen, project.root, ground, is_fresh=is_fresh)
+        is_fresh = find_fresh(pool, project.root, selection, commit) is not None
+        gaps = base_check.find_gaps(frozen, project.root, selection, is_fresh=is_fresh)
         if gaps.missing:
             forget_carried(pool)
     return gaps

@@ -33,14 +33,14 @@ class Workspace(Part):
     def snapshot(self, session: Session, capsule: CapsuleRecord, *, busy: bool) -> PartChange:
         plan = workspace_plan(session, capsule)
         if not busy:
-            views.look_after(session, capsule, plan)
+            views.recover_unclean(session, capsule, plan)
         sealed = registry.layered_driver(plan.driver).seal(plan, busy=busy)
         return PartChange(json.dumps(sealed.layers), payload_of(sealed.plan))
 
     def restore(self, session: Session, capsule: CapsuleRecord, target: Snapshot) -> PartChange:
         plan = workspace_plan(session, capsule)
         driver = registry.layered_driver(plan.driver)
-        views.look_after(session, capsule, plan)
+        views.recover_unclean(session, capsule, plan)
         sealed = driver.seal(plan, busy=False)
         session.reach("rollback.sealed", capsule.name)
         after = driver.on(plan, target.layers, new_upper())

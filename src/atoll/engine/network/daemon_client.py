@@ -151,7 +151,7 @@ def log_lines(home: Path) -> Iterator[str]:
         yield from (content or b"").decode(errors="replace").splitlines()
 
 
-def let_out(session: Session, capsule: CapsuleRecord) -> bool:
+def attach(session: Session, capsule: CapsuleRecord) -> bool:
     """Has the daemon serve the capsule's network; False when no process holds its view.
 
     Without a daemon the run starts all the same, and has no network access.
@@ -168,7 +168,7 @@ def let_out(session: Session, capsule: CapsuleRecord) -> bool:
     return reply.held
 
 
-def mention(session: Session, capsule: CapsuleRecord) -> None:
+def notify(session: Session, capsule: CapsuleRecord) -> None:
     """Has the daemon publish the ports of a capsule whose view is held. A daemon that is only
     starting is not waited for: it finds active capsules itself.
     """

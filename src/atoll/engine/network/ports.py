@@ -98,7 +98,7 @@ def lease_more(
     lease_with_ports(session, [tuple(wanted)], commit)
 
 
-def told_inside(capsule: CapsuleRecord) -> dict[str, int]:
+def inside_ports(capsule: CapsuleRecord) -> dict[str, int]:
     """The ports on which the capsule's processes should listen, by name."""
     if not levels.has_own_network(capsule.level):
         return capsule.ports
@@ -122,7 +122,7 @@ def variables_of(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
 
     URLs are left out when they lead nowhere, or to another user.
     """
-    ports = told_inside(capsule)
+    ports = inside_ports(capsule)
     if not ports and levels.has_own_network(capsule.level):
         return {"PORT": str(UNDECLARED)}
     if not ports or not daemon_client.is_wanted(session):
@@ -134,7 +134,7 @@ def variables_of(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
     return variables(ports, urls.of_capsule(session, capsule, ports))
 
 
-def look(
+def report(
     session: Session, project: ProjectRecord, capsule: CapsuleRecord | None = None
 ) -> PortReport:
     """Every port of the project's capsules, or of one, as the daemon sees them now.

@@ -62,9 +62,9 @@ def grant(session: Session, capsule: CapsuleRecord, text: str) -> None:
             f"`{capsule.name}` has {has}: rules have no effect",
             hint="atoll new NAME --network allow",
         )
-    registries.look(session, [rule])
+    registries.refresh(session, [rule])
     session.store.add_grant(capsule, rule)
-    daemon_client.mention(session, capsule)
+    daemon_client.notify(session, capsule)
 
 
 def revoke(session: Session, capsule: CapsuleRecord, text: str) -> None:
@@ -73,7 +73,7 @@ def revoke(session: Session, capsule: CapsuleRecord, text: str) -> None:
         raise StateError(
             f"`{capsule.name}` has no rule `{rule}`", hint=f"atoll allow {capsule.name}"
         )
-    daemon_client.mention(session, capsule)
+    daemon_client.notify(session, capsule)
 
 
 def grant_project(session: Session, project: ProjectRecord, text: str) -> None:
@@ -81,9 +81,9 @@ def grant_project(session: Session, project: ProjectRecord, text: str) -> None:
     that was made without network access still has none.
     """
     rule = _parse(text)
-    registries.look(session, [rule])
+    registries.refresh(session, [rule])
     session.store.add_project_grant(project.id, rule)
-    _mention_all(session, project)
+    _notify_all(session, project)
 
 
 def revoke_project(session: Session, project: ProjectRecord, text: str) -> None:
@@ -93,13 +93,13 @@ def revoke_project(session: Session, project: ProjectRecord, text: str) -> None:
             f"the project `{project.name}` has no rule `{rule}`",
             hint="atoll allow --project",
         )
-    _mention_all(session, project)
+    _notify_all(session, project)
 
 
-def _mention_all(session: Session, project: ProjectRecord) -> None:
+def _notify_all(session: Session, project: ProjectRecord) -> None:
     for capsule in session.store.capsules(project.id):
         if capsule.state is CapsuleState.READY and levels.has_own_network(capsule.level):
-            daemon_client.mention(session, capsule)
+            daemon_client.notify(session, capsule)
 
 
 def _parse(text: str) -> str:

@@ -80,7 +80,7 @@ class Findings:
     """What was seen and left alone, one line each."""
 
 
-def look(root: Path, tracked: Sequence[str]) -> Findings:
+def detect(root: Path, tracked: Sequence[str]) -> Findings:
     """Reads the tracked files that say how a project works. Broken ones count as empty."""
     tree = Tree(root=root, files=frozenset(tracked))
     found = list(_ecosystems(tree))

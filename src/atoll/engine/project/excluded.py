@@ -76,12 +76,12 @@ class ExcludedQuery:
             untracked_secrets=tuple(sorted(loose, key=_nearest_first)),
             unreadable=tuple(sorted(set(closed), key=_nearest_first)),
             submodules=tuple(path for path, reason in self._listed if reason == SUBMODULE),
-            carry=self._plan.ground.carry,
+            carry=self._plan.selection.carry,
         )
 
     def _ask(self) -> None:
         try:
-            self._listed = self._dirty() if self._plan.ground.dirty else self._changed()
+            self._listed = self._dirty() if self._plan.selection.dirty else self._changed()
         except AtollError as error:
             self._failure = error
 
@@ -116,8 +116,8 @@ class ExcludedQuery:
         found = dirty_paths(
             self._project.root,
             plan.base_commit,
-            carry=plan.ground.carry,
-            never=plan.ground.never,
+            carry=plan.selection.carry,
+            never=plan.selection.never,
             home=home,
         )
         told = {*secretfiles.REASONS, UNREADABLE, SUBMODULE}

@@ -41,7 +41,7 @@ def found(session: Session) -> dict[str, tuple[str, ...]]:
     return {name: tuple(entry["rules"]) for name, entry in cached.items()}
 
 
-def look(session: Session, presets: Iterable[str]) -> None:
+def refresh(session: Session, presets: Iterable[str]) -> None:
     """Asks the tools of these presets again if they or their configuration have changed."""
     wanted = [name for name in presets if name in FOUND]
     if not wanted:

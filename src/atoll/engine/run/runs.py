@@ -185,7 +185,7 @@ def _launch(
     def begin(ready: int) -> None:
         def is_asked() -> bool:
             # Its ways out are open before it begins.
-            is_held = not inside.has_egress or daemon_client.let_out(session, capsule)
+            is_held = not inside.has_egress or daemon_client.attach(session, capsule)
             request: dict[str, object] = {"start": run.directory, "owner": not inside.has_walls}
             answer = view_client.ask(inside.holder, request, (lock.fd, ready)) if is_held else None
             if answer is not None:
@@ -203,7 +203,7 @@ def _launch(
 
     await_ready(begin, run.directory)
     if inside.has_walls and not inside.has_egress:
-        daemon_client.mention(session, capsule)
+        daemon_client.notify(session, capsule)
 
 
 def launch_keeper(session: Session, directory: str, payload: KeeperSpec, lock: locks.Lock) -> None:

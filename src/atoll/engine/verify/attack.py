@@ -66,20 +66,23 @@ def verify(
     project: Project,
     capsule: Capsule,
     *,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
     walls: Sequence[Wall] = WALLS,
     homes: Sequence[Path] = (),
 ) -> WallReport:
-    """Attacks the walls of a capsule; `tell` is called with the name of the next one.
+    """Attacks the walls of a capsule; `on_progress` is called with the name of the next one.
 
     `homes` are further Atoll homes that must not be reached. Raises what creating a second capsule
     of the level, or starting a run in this one, raises.
     """
     started = time.monotonic()
     findings: list[WallFinding] = []
-    with laid_out(project, capsule, tell, homes) as given, _untold(capsule) as own:
+    with (
+        canaries_in_place(project, capsule, on_progress, homes) as given,
+        _unlisted_runs(capsule) as own,
+    ):
         for wall in walls:
-            tell(f"attacking: {wall.name}")
+            on_progress(f"attacking: {wall.name}")
             findings += attack(wall, given, lambda task: _run_inside(capsule, task, own))
     return WallReport(
         capsule=capsule.name,
@@ -91,16 +94,16 @@ def verify(
 
 
 @contextmanager
-def laid_out(
+def canaries_in_place(
     project: Project,
     capsule: Capsule,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
     homes: Sequence[Path] = (),
 ) -> Iterator[dict[str, object]]:
     """What attempts are given: everything that they reach for is there meanwhile."""
     with (
         host_witness() as (planted, host),
-        _neighbour(project, capsule, tell) as (secret, other),
+        _neighbour(project, capsule, on_progress) as (secret, other),
         stray_object(project.record.git_dir, secret) as stray,
     ):
         yield {
@@ -140,7 +143,7 @@ def _parse_answers(said: bytes) -> dict[str, tuple[Verdict, str]]:
 
 
 @contextmanager
-def _untold(capsule: Capsule) -> Iterator[list[Run]]:
+def _unlisted_runs(capsule: Capsule) -> Iterator[list[Run]]:
     """The runs that were added to what is given, and those that a killed `verify` has left, are
     forgotten at the end: they are ours, not the capsule's.
     """
@@ -207,11 +210,11 @@ def describe_project(
 
 @contextmanager
 def _neighbour(
-    project: Project, capsule: Capsule, tell: Callable[[str], None]
+    project: Project, capsule: Capsule, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[Planted, Facts]]:
     """A second capsule of the same level with a witness in it; gone afterwards."""
     planted = plant()
-    tell("creating a second capsule")
+    on_progress("creating a second capsule")
     name = planted.name.removeprefix("atoll-")
     spec = CapsuleSpec(level=capsule.record.level)
     # The set-up of the project is not what is tried here.

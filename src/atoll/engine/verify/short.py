@@ -39,7 +39,7 @@ def check_visible(home: Path) -> list[WallFinding]:
         capsule = project.make([plan])[0]
         try:
             report = attack.verify(
-                project, capsule, tell=lambda _: None, walls=(visible(),), homes=(home,)
+                project, capsule, on_progress=lambda _: None, walls=(visible(),), homes=(home,)
             )
         finally:
             capsule.remove(force=True)

@@ -388,14 +388,16 @@ def import_lfs_objects(  # noqa: PLR0913 - two stores, and what may pass between
     if not tips or (reader.kind(inside) is None and not target.objects.is_dir()):
         return LfsImport()
     try:
-        return _bring(target, reader, find_pointers(store, tips, known=known), inside, root, budget)
+        return _import_found(
+            target, reader, find_pointers(store, tips, known=known), inside, root, budget
+        )
     finally:
         with suppress(OSError):
             # Then they are hashed again next time.
             budget.wrong.save()
 
 
-def _bring(
+def _import_found(
     target: LfsStore,
     reader: TreeReader,
     pointers: Mapping[Pointer, InsidePath | None],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from atoll.drivers.contracts import BroughtOut, LayeredDriver, WorkspaceRequest
+from atoll.drivers.contracts import ExportedCommits, LayeredDriver, WorkspaceRequest
 from atoll.drivers.layers import probes
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.registry import layered_driver
@@ -145,9 +145,9 @@ class ContractSuite(LayeredContractSuite, BenchSuite):
         refs = git.git("for-each-ref", cwd=str(self.bench.root)).text
         self.bench.sh(capsule, "echo b > untracked; echo b >> README.md")
         plan = self.plan_of(capsule)
-        brought = self.made.bring(plan, everything=False)
-        assert brought == BroughtOut(capsule.record.base_commit)
-        brought = self.made.bring(plan, everything=True)
+        brought = self.made.export_commits(plan, everything=False)
+        assert brought == ExportedCommits(capsule.record.base_commit)
+        brought = self.made.export_commits(plan, everything=True)
         assert brought is not None
         tip = brought.commit
         assert git.git("for-each-ref", cwd=str(self.bench.root)).text == refs

@@ -278,16 +278,16 @@ def test_checkout_comes_back_after_a_crash_and_goes_with_its_capsule(play):
         assert await ask(port) is None
         again = Publisher(world.session)
         with socket.create_server(("127.0.0.1", port)):
-            await again.look()
+            await again.sync()
             assert len((await again.status(project.id))["missing"]) == 1
         await attach(world, again, fix, web=port)
-        await again.look()
+        await again.sync()
         assert await ask(port) == "fix web"
         world.session.store.set_removing(fix, Removal(point="p", keep_branch=False))
-        await again.look()
+        await again.sync()
         assert await ask(port) is None
         world.session.store.forget_capsule(fix)
-        await again.look()
+        await again.sync()
         assert await ask(fix.ports["web"]) is None
         await again.close()
 

@@ -66,7 +66,7 @@ def test_places_are_compared_without_links(home, tmp_path):
     os.symlink(home, tmp_path / "by-another-name")
     found = toolchains.find(owner(home, JAVA_HOME=f"{tmp_path}/by-another-name/.ssh"))
     assert found.shown == ()
-    assert "private place" in found.refused[0]
+    assert "private directory" in found.refused[0]
 
 
 def test_variables_name_private_places(home, tmp_path):

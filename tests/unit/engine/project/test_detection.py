@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.engine.project.detection import Findings, look, render_project_file
+from atoll.engine.project.detection import Findings, detect, render_project_file
 from atoll.engine.project.ecosystems import Server
 from atoll.model.projectfile import parse_project_file
 
@@ -30,7 +30,7 @@ def write(root: Path, files: Mapping[str, str | bytes]) -> list[str]:
 
 
 def found_in(root: Path, files: Mapping[str, str | bytes]) -> Findings:
-    findings = look(root, write(root, files))
+    findings = detect(root, write(root, files))
     drafted(findings)
     return findings
 
@@ -246,7 +246,7 @@ def test_directories_below_count_when_the_root_has_no_language(tmp_path: Path) -
 
 def test_only_tracked_files_count(tmp_path: Path) -> None:
     write(tmp_path, {"package.json": package(test="x")})
-    assert look(tmp_path, []) == Findings(name=look(tmp_path, []).name)
+    assert detect(tmp_path, []) == Findings(name=detect(tmp_path, []).name)
 
 
 def test_the_rest_is_seen(tmp_path: Path) -> None:
@@ -372,20 +372,20 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(root / "Makefile")
     (root / "pyproject.toml").mkdir()
     names = ["package.json", ".devcontainer/devcontainer.json", "Makefile", "pyproject.toml"]
-    findings = look(root, names)
+    findings = detect(root, names)
     assert (findings.checks, findings.setup, findings.server) == ((), (), None)
 
 
 def test_a_project_reached_through_a_link_is_read(tmp_path: Path) -> None:
     tracked = write(tmp_path / "real", {".devcontainer/devcontainer.json": "{}", "go.mod": ""})
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert look(tmp_path / "link", tracked).languages == ("Go",)
+    assert detect(tmp_path / "link", tracked).languages == ("Go",)
 
 
 def test_a_large_project_is_looked_at_quickly(tmp_path: Path) -> None:
     tracked = [f"d{number % 997}/f{number}" for number in range(300_000)]
     started = time.monotonic()
-    look(tmp_path, tracked)
+    detect(tmp_path, tracked)
     assert time.monotonic() - started < 15
 
 

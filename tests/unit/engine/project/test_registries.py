@@ -35,7 +35,7 @@ def test_tools_are_asked(session, tmp_path):
     tool(tmp_path, "npm", "https://packages.example.org/npm/")
     tool(tmp_path, "python3", "https://a.example.org/simple https://files.example.org")
     tool(tmp_path, "go", "https://modules.example.org,direct", "sums.example.org")
-    registries.look(session, ["node", "python", "go", "model-apis", "example.net"])
+    registries.refresh(session, ["node", "python", "go", "model-apis", "example.net"])
     found = registries.found(session)
     assert found["node"] == ("packages.example.org",)
     assert found["python"] == ("a.example.org", "files.example.org")
@@ -52,7 +52,7 @@ def test_default_registry_of_cargo(session, tmp_path):
     place = tmp_path / "owner" / ".cargo"
     place.mkdir()
     (place / "config.toml").write_text('index = "sparse+https://own.example.org/index/"\n')
-    registries.look(session, ["rust"])
+    registries.refresh(session, ["rust"])
     assert registries.found(session)["rust"] == (
         "*.crates.example",
         "crates.example",
@@ -67,22 +67,22 @@ def test_configured_index_of_pip_replaces_its_default(session, tmp_path):
         "[ $1 = -c ] && echo https://default.example.org/ && exit\n"
         "echo \"global.extra-index-url='https://more.example.org/'\"\n"
     )
-    registries.look(session, ["python"])
+    registries.refresh(session, ["python"])
     assert registries.found(session)["python"] == ("default.example.org", "more.example.org")
     tool(tmp_path, "python3", "global.index-url=https://own.example.org/simple")
-    registries.look(session, ["python"])
+    registries.refresh(session, ["python"])
     assert registries.found(session)["python"] == ("own.example.org",)
 
 
 def test_tools_are_asked_again_when_they_have_changed(session, tmp_path):
     path = tool(tmp_path, "npm", "https://one.example.org/")
-    registries.look(session, ["node"])
+    registries.refresh(session, ["node"])
     # As a control: nothing has changed, so nobody is asked.
     path.write_text("#!/bin/sh\nexit 1\n")
     assert registries.found(session)["node"] == ("one.example.org",)
     tool(tmp_path, "npm", "https://two.example.org/")
     (tmp_path / "owner" / ".npmrc").write_text("registry=https://two.example.org/\n")
-    registries.look(session, ["node"])
+    registries.refresh(session, ["node"])
     assert registries.found(session)["node"] == ("two.example.org",)
 
 
@@ -92,14 +92,14 @@ def test_settings_are_read_without_secrets_and_comments(session, tmp_path):
     (place / "uv.toml").write_text(
         '# https://old.example.org\n[[index]]\nurl = "https://user:secret@own.example.org/simple"\n'
     )
-    registries.look(session, ["python"])
+    registries.refresh(session, ["python"])
     assert registries.found(session)["python"] == ("own.example.org",)
     assert "secret" not in (session.home / "registries.json").read_text()
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_machine_without_the_tool(session, name):
-    registries.look(session, [name])
+    registries.refresh(session, [name])
     # That of the system package manager is not in PATH, and is the host's own.
     assert registries.found(session)[name] == () or name in ("debian", "rust", "python")
 
@@ -109,7 +109,7 @@ def test_what_was_kept_may_be_damaged(session, tmp_path, text):
     tool(tmp_path, "npm", "https://one.example.org/")
     (session.home / "registries.json").write_text(text)
     registries.found(session)
-    registries.look(session, ["node"])
+    registries.refresh(session, ["node"])
     assert registries.found(session)["node"] == ("one.example.org",)
 
 

@@ -170,7 +170,7 @@ def test_run_needs_a_capsule_that_is_ready(store, state):
         store.set_removing(capsule, Removal(point="p", keep_branch=False))
     elif state == "gone":
         store.forget_capsule(capsule)
-    with pytest.raises(StateError, match="being made or removed"):
+    with pytest.raises(StateError, match="being created or removed"):
         lease_run(store, capsule)
     assert store.runs() == []
 
