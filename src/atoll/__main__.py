@@ -35,13 +35,13 @@ def main() -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """Ctrl-C while modules are imported: nothing has begun, and nothing has to be undone."""
+    """Ctrl-C while modules are imported: nothing has been started, and nothing has to be undone."""
     del frame
     os._exit(128 + number)
 
 
 def _leave(codes: list[int]) -> None:
-    """Not for a command that has no code, such as one that failed: its end is Python's."""
+    """Not used for a command without an exit code, such as one that failed: Python ends it."""
     if codes:
         from atoll.cli.output import leave  # noqa: PLC0415 - loaded by now
 

@@ -1,4 +1,4 @@
-"""The line of `atoll new` that says what a capsule does not contain, and how to include it."""
+"""The line of `atoll new` that lists what a capsule does not contain, and how to include it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`atoll resume`: lets a paused capsule go on."""
+"""`atoll resume`: resumes a paused capsule."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
 
 
 def _show_end(frame: Frame, label: str, outcome: Outcome) -> None:
-    """Reports how the run ended, unless the command's exit code says it all."""
+    """Reports how the run ended, unless the command's exit code is enough."""
     if outcome.reason not in (Reason.EXITED, Reason.SIGNALLED):
         said = f": {outcome.message}" if outcome.message else ""
         frame.output.note(f"{label}: {phrases.ending(outcome)}{said}")

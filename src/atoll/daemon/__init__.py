@@ -1,5 +1,5 @@
-"""The one background process per user: egress proxy, ports out, names.
+"""The one background process per user: egress proxy, DNS and published ports.
 
-Crash-only: all that it knows is in the store and in the kernel, and is found again at its start.
-Async lives here and nowhere else.
+Crash-only: all its state is in the store and in the kernel, and is read again at its start. Async
+code is used only here.
 """

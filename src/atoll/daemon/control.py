@@ -57,7 +57,7 @@ class Control:
                 if error.errno in _BROKEN:
                     raise
                 if self._reserve and error.errno in SCARCE:
-                    # All of them: to check who the client is takes descriptors, too.
+                    # All of them: checking the client needs descriptors, too.
                     self._release_reserve()
                 else:
                     await asyncio.sleep(_RETRY_S)

@@ -3,7 +3,7 @@
 The loop of asyncio runs callbacks in the order in which they became ready, so a capsule with a
 thousand busy connections delays every other capsule by a thousand callbacks. This loop keeps one
 queue per share, and always continues with the share that has used the least time so far: a capsule
-that was idle waits for one callback of its neighbours, whatever they do.
+that was idle waits for at most one callback of its neighbours.
 
 A callback belongs to the share of the context that it was made in. Tasks, readers, writers and
 timers inherit it from the task that creates them, so it is enough to call `enter_share` once in
@@ -76,8 +76,8 @@ class FairQueue:
         self._running: LoopShare | None = None
         self._began_s = 0.0
         self._floor_s = 0.0
-        """What the share had used that was last continued: one that was idle starts there, so that
-        it cannot save time up."""
+        """The time used by the share that ran last: an idle share starts there, so that it cannot
+        accumulate time."""
 
     def __len__(self) -> int:
         if self._running is not None:
@@ -140,7 +140,7 @@ def _used(share: LoopShare) -> float:
 
 
 class FairLoop(asyncio.SelectorEventLoop):
-    """The loop of asyncio with a `FairQueue`, where asyncio has such a queue. It goes on when the
+    """The loop of asyncio with a `FairQueue`, where asyncio has such a queue. It continues when the
     user has no epoll watches left, see `ScarceSelector`.
     """
 

@@ -20,7 +20,7 @@ MISSED = 20
 MISSED_AT_START = 120
 """The same before the first beat: the worker may be waiting for a disk."""
 _LATE = 2.0
-"""An interval that took so many times longer than it should says nothing."""
+"""An interval that took this many times too long is ignored."""
 _COUNT = struct.Struct("=Q")
 
 
@@ -48,7 +48,7 @@ class Heartbeat:
 
 
 class Pulse:
-    """The watcher's side: counts the intervals in which no beat came."""
+    """The watcher's side: counts the intervals without a beat."""
 
     def __init__(self, heartbeat: Heartbeat, *, most: int = MISSED) -> None:
         self._heartbeat = heartbeat
@@ -73,7 +73,7 @@ class Pulse:
         return self._missed >= (self._most if self._seen else max(self._most, MISSED_AT_START))
 
     def _now_s(self) -> float:
-        # Stands still while the machine is suspended.
+        # Does not advance while the machine is suspended.
         return time.monotonic()
 
 

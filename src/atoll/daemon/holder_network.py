@@ -158,8 +158,8 @@ class HolderNetwork:
             opened.enter_context(sock)
         for family, sock in zip(families, made, strict=True):
             if kind == STREAM:
-                # For what lingers of a former listener. On datagram sockets it would let a process
-                # inside bind the same port, and receive what is meant for this one.
+                # For lingering connections of a former listener. On datagram sockets it would let a
+                # process inside bind the same port and receive its datagrams.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == V6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -19,7 +19,7 @@ class MemoryTrimmer:
     """Trims while the process is larger than after its start; more rarely if all is in use."""
 
     def __init__(self) -> None:
-        # What exists now stays for ever, and need not be looked at each time.
+        # Current objects are permanent, and need not be scanned each time.
         gc.collect()
         gc.freeze()
         kernel.release_free_memory()

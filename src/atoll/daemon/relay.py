@@ -68,9 +68,8 @@ async def relay(
 ) -> None:
     """Relays both ways until both sides have ended; half-closes and resets are passed on.
 
-    Both sockets must be non-blocking; both are closed, also when this is cancelled. `first` is
-    sent to `right` before all else. With `idle_s` a connection on which nothing has moved for so
-    long is over.
+    Both sockets must be non-blocking; both are closed, also when this is cancelled. `first` is sent
+    to `right` before all else. With `idle_s` a connection without traffic for that long is closed.
     """
     _send_at_once(left, right)
     there, back = _Direction(left, right, first), _Direction(right, left)
@@ -100,7 +99,7 @@ async def relay_one_way(
     """Relays one way, `first` before all else, until `source` has ended; then, with `passes_end`,
     `target` is half-closed.
 
-    Closes nothing. Returns how many bytes went. ConnectionError when either side broke.
+    Closes nothing. Returns the number of bytes. ConnectionError when either side broke.
     """
     direction = _Direction(source, target, first, tap, passes_end=passes_end)
     try:
@@ -115,7 +114,7 @@ async def relay_one_way(
 def _send_at_once(*sockets: socket.socket) -> None:
     """Disables Nagle's algorithm: what came in one piece is sent in one piece."""
     for sock in sockets:
-        # A socket of another kind never waits; one that broke meanwhile says so when it is read.
+        # A socket of another kind never delays; one that broke reports it when it is read.
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -147,7 +146,7 @@ async def _until_over(directions: tuple[_Direction, ...], idle_s: float | None) 
     moved = -1
     while moved != (now := sum(direction.turns for direction in directions)):
         moved = now
-        # Judged once per period: a clock that is set again at each byte would cost more.
+        # Checked once per period: resetting a timer at each byte would cost more.
         await asyncio.wait({over}, timeout=idle_s)
         if over.done():
             return None
@@ -220,7 +219,7 @@ class _Direction:
         left = _TURN_BYTES
         while left > 0:
             size = self._read()
-            # After less than a chunk the source is empty; the loop says when it is not.
+            # After less than a chunk the source is empty; the loop reports new data.
             if size is None or not self._write() or size < CHUNK_BYTES:
                 return
             left -= size
@@ -258,7 +257,9 @@ class _Direction:
         return size
 
     def _write(self) -> bool:
-        """Whether all is written, so that more may be read. Else it goes on when there is room."""
+        """Whether all is written, so that more may be read. Otherwise it continues when there is
+        room.
+        """
         try:
             while self._piped and self._pipe is not None:
                 self._piped -= os.splice(self._pipe.reader, self._fds[1], self._piped, flags=_FLAGS)
@@ -271,7 +272,7 @@ class _Direction:
             self._wait_for_room()
             return False
         except OSError:
-            # Nobody takes it any more; what still comes back from there is worth having.
+            # The target reads no more; what it still sends is relayed.
             self.is_target_broken = True
             self._end()
             return False

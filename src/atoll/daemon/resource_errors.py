@@ -1,7 +1,7 @@
-"""Failures of the host that pass: no descriptors, memory, threads or disk space are left.
+"""Transient failures of the host: no descriptors, memory, threads or disk space are left.
 
-A capsule of the same user can bring them about at will, so none of them may end the daemon: what
-failed is tried again and logged once.
+A capsule of the same user can cause them, so none of them may end the daemon: what failed is
+retried and logged once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from atoll.engine.state.database import DamagedError
 from atoll.model.errors import PrerequisiteError
 
 TRANSIENT_ERRORS = (OSError, PrerequisiteError, DamagedError, MemoryError, RuntimeError)
-"""What is raised then: by files, /proc and sockets; by the store, which explains what SQLite says;
+"""What is raised then: by files, /proc and sockets; by the store, which explains SQLite's errors;
 by allocations; and by the start of a thread. A damaged database is one, too: `atoll gc` restores
-it, and the daemon goes on with what it knows until then.
+it, and the daemon continues with its cached state until then.
 """
 SCARCE = frozenset(
     {
@@ -27,8 +27,8 @@ SCARCE = frozenset(
         errno.EAGAIN,
     }
 )
-"""Errors of a system call that needs a resource of which nothing is left. `ENOSPC` is also what
-`epoll_ctl` says when the user watches too many descriptors."""
+"""Errors of a system call that needs a resource of which nothing is left. `epoll_ctl` also returns
+`ENOSPC` when the user watches too many descriptors."""
 
 
 class TransientErrorLog:

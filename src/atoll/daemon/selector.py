@@ -21,8 +21,8 @@ Found = list[tuple[selectors.SelectorKey, int]]
 
 
 class ScarceSelector(selectors.BaseSelector):
-    """Uses epoll until a descriptor cannot be registered there for want of resources, and from then
-    on poll, with everything that was registered.
+    """Uses epoll until a descriptor cannot be registered there for lack of resources, and poll from
+    then on, with everything that was registered.
     """
 
     def __init__(

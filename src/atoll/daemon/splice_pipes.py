@@ -1,7 +1,7 @@
 """Pipes through which the kernel moves bytes from socket to socket, in a small pool.
 
-The kernel counts the pages of all pipes of a user, and beyond a bound it makes every new pipe of
-theirs tiny: so only a few large ones exist here, whatever the number of connections.
+The kernel counts the pages of all pipes of a user, and beyond a bound every new pipe of that user
+is tiny: so only a few large ones exist here, independent of the number of connections.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 SIZE_BYTES = 1 << 20
 _SPARE = 4
-"""How many empty ones wait for the next connection that wants one."""
+"""How many empty pipes are kept for the next connections."""
 
 
 class Pipe(NamedTuple):
@@ -53,7 +53,7 @@ class Pipes:
             pipe.close()
 
     def close(self) -> None:
-        """Lets go of those that wait."""
+        """Closes the spare pipes."""
         while self._spare:
             self._spare.pop().close()
 

@@ -64,8 +64,8 @@ class Stream:
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
 
     async def finish(self, *, drain_bytes: int = _DRAIN_BYTES) -> None:
-        """Closes so that the other side can still read what was sent last: one that is closed
-        while it sends would throw that away. At most `drain_bytes` are read before.
+        """Closes so that the peer can still read what was sent last: closing while the peer sends
+        would discard it. At most `drain_bytes` are read before.
         """
         try:
             self.sock.shutdown(socket.SHUT_WR)

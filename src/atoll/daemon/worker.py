@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from atoll.model.shapes import DaemonStatusShape
 
 IDLE_S = 300.0
-"""How long a daemon stays that looks after nothing."""
+"""How long an unused daemon keeps running."""
 _CHECK_S = 5.0
 
 
@@ -103,7 +103,7 @@ class Worker:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            # It could not be looked at, which says nothing about it.
+            # It could not be checked, which proves nothing.
             return True
 
     async def _answer(  # noqa: PLR0911 - one per request

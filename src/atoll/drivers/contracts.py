@@ -1,6 +1,6 @@
 """Every contract on one page.
 
-All drivers share four verbs. `check` returns what this host lacks, each with its cure. `plan` is
+All drivers share four verbs. `check` returns what this host lacks, each with its fix. `plan` is
 pure. `apply` acts. `release` undoes `apply`: it is idempotent and also works from a process that
 did not call `apply`. `release` may discard work, so callers call `save` first.
 
@@ -371,9 +371,9 @@ class EgressSockets(NamedTuple):
 class CapsuleNetwork(Protocol):
     """The network of a capsule, as the daemon's egress and published ports use it.
 
-    Whatever holds a capsule offers its network by this contract, and the same code serves it: today
-    the holder of its view, later a container or a virtual machine. Every coroutine raises
-    NetworkGone when the network has ended, NetworkSilent when its holder does not answer.
+    It is implemented by the holder of a view today, later by a container or a virtual machine; the
+    same code serves all of them. Every coroutine raises NetworkGone when the network has ended,
+    NetworkSilent when its holder does not answer.
     """
 
     async def connect(self) -> None:

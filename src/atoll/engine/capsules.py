@@ -389,7 +389,7 @@ class Capsule:
         when one has removed it.
         """
         lock = self.session.lock_of(self.record)
-        # Upkeep holds it for a moment now and then, which is no reason to give up.
+        # Upkeep holds it briefly from time to time, so this retries.
         patience_s = 5.0 if locks.is_locked(self.session.upkeep_lock().path) else 0.0
         if not wait_until(lock.acquire, timeout_s=patience_s):
             raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
@@ -397,7 +397,7 @@ class Capsule:
             now = self.session.store.require_capsule(self.record.project_id, self.name)
             if (now.id, now.state) != (self.record.id, CapsuleState.READY):
                 raise StateError(f"`{self.name}` has been removed", hint="atoll ls")
-            # What was brought out since decides whether the branch is ours to remove.
+            # What was exported since decides whether Atoll may remove the branch.
             self.record = now
             yield
 

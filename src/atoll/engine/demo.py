@@ -16,7 +16,7 @@ _SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 class DemoAttempt(NamedTuple):
-    """What one stand-in for an agent did, as it was observed."""
+    """The observed result of one script in place of an agent."""
 
     capsule: Capsule
     changed: str
@@ -98,5 +98,5 @@ def _make_sample(place: Path) -> Path:
 
 
 def _attempts() -> dict[str, Path]:
-    """Three programs that stand in for agents, by name."""
+    """Three scripts in place of agents, by name."""
     return {path.stem: path for path in sorted((_SAMPLES / "attempts").glob("*.py"))}

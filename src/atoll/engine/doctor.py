@@ -141,7 +141,7 @@ def _workspace(name: str) -> Finding:
 
 
 def _daemon() -> str:
-    """Starts a daemon under a keeper and sees that it is gone after the keeper ends it."""
+    """Starts a daemon under a keeper and checks that the keeper ends it."""
     session = open_session()
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=session.home) as place:
         token = runs.new_token()

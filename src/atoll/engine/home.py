@@ -143,7 +143,7 @@ class Home:
 
     @staticmethod
     def is_shortage(error: BaseException) -> bool:
-        """Whether an error says that a filesystem is full."""
+        """Whether an error means that a filesystem is full."""
         return disk_space.is_shortage(error)
 
     @staticmethod

@@ -441,7 +441,7 @@ def project_at(session: Session, path: str) -> Project:
     known = session.store.find_project(checkout.repository)
     root = checkout.root
     if known is not None and Path(root).is_relative_to(session.home):
-        # Asked from inside a capsule: the owner's checkout stays the one that counts.
+        # Called from inside a workspace: the owner's checkout is used.
         root = known.root
     require_text(root)
     if known is not None and known.root == root:

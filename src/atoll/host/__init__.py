@@ -1,1 +1,1 @@
-"""Touches the machine: one door per danger. Everything above asks these modules."""
+"""Touches the machine: one module per danger. All other packages use these modules."""

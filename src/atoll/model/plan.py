@@ -204,4 +204,4 @@ class Removal(NamedTuple):
     """The recovery point that takes its work."""
     keep_branch: bool
     save: bool = True
-    """False for one that was never finished: it holds nobody's work yet, only half a checkout."""
+    """False for one that was never finished: it has no work yet, only an incomplete checkout."""

@@ -1,7 +1,7 @@
-"""From a destination in canonical form to a connection, or to the reason why there is none.
+"""Connects to a destination in canonical form, or explains why it does not.
 
-The order is the law: the name is judged before it is looked up, each address before it is
-dialled, and what was judged is what is dialled. Everything is written down.
+The name is checked before it is looked up, each address before it is used, and the connection goes
+to exactly the address that was checked. Every attempt is logged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOKUPS_WAITING = 256
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error
-    """The policy says no."""
+    """The policy refuses the destination."""
 
     def __init__(
         self, wanted: Destination, verdict: Verdict, *, shown: Verdict | None = None
@@ -44,7 +44,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
 
 
 def _show_address(wanted: Destination) -> Verdict:
-    """The same for all addresses: which ones are this machine's own is not said inside."""
+    """The same for all addresses, so that those of the host are not revealed inside."""
     why = f"the address {wanted.place} is not allowed"
     return Verdict(allowed=False, why=why, ask=wanted.text)
 
@@ -80,7 +80,7 @@ class Dialer:
         self._asking: set[asyncio.Task[list[Address]]] = set()
 
     def require(self, wanted: Destination) -> Verdict:
-        """Raises Refusal when the place, as it was asked for, may not be reached."""
+        """Raises Refusal when the requested destination is not allowed."""
         policy = self.policy()
         verdict = policy.judge(wanted)
         if not verdict.allowed:
@@ -92,8 +92,8 @@ class Dialer:
         return verdict
 
     def _count_lookup(self, wanted: Destination, name: str) -> None:
-        """Raises Refusal when too many names were looked up. It is journaled under the rule, so
-        that a flood of names is one line.
+        """Raises Refusal when too many names were looked up. It is logged under the rule, so that a
+        flood of names is one line.
         """
         try:
             self.share.names.require_lookup(self.policy(), name)
@@ -105,7 +105,7 @@ class Dialer:
     async def connect(self, wanted: Destination, *, plainly: bool = False) -> EgressConnection:
         """Raises Refusal, or UnreachableError.
 
-        `plainly`: for requests in plain HTTP, which the owner's proxy takes as they are.
+        `plainly`: for requests in plain HTTP, which the owner's proxy accepts unchanged.
         """
         verdict = self.require(wanted)
         place = wanted.place
@@ -123,7 +123,7 @@ class Dialer:
     async def _look_up(self, name: str) -> list[Address]:
         if len(self._asking) >= _LOOKUPS_WAITING:
             raise UnreachableError("too many names are being looked up")
-        # It goes on after the time is over, and keeps its place in the row until it is done.
+        # It continues after the timeout, and keeps its place in the queue until it is done.
         task = asyncio.create_task(self._look_up_in_turn(name))
         self._asking.add(task)
         task.add_done_callback(self._forget)
@@ -160,8 +160,8 @@ class Dialer:
         raise failure
 
     def _hide_address(self, wanted: Destination) -> Verdict:
-        """What a name leads to is the host's knowledge, which its private addresses are part of:
-        why this one is refused is not said inside.
+        """Private addresses of the host are not revealed inside, so the reason for the refusal is
+        left out.
         """
         if not isinstance(wanted.place, str):
             return _show_address(wanted)
@@ -177,7 +177,7 @@ class Dialer:
         self.journal.note(via=via, place=place, port=port, allowed=False, why=why, ask=ask)
 
     def note_failure(self, via: str, wanted: Destination, error: OSError) -> None:
-        """It was allowed, and came to nothing."""
+        """Logs an attempt that was allowed and failed."""
         self.journal.note(
             via=via,
             place=str(wanted.place),

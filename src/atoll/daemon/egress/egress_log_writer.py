@@ -1,10 +1,10 @@
-"""The journal of one capsule's network: who was asked for, whether it was allowed, how much passed.
+"""The egress log of one capsule: destinations, whether they were allowed, and bytes.
 
 Names, ports and numbers only; never a header, a path, a query or a body. It is bounded in size and
-in lines per second, and a flood does not push out what was written before it: the first file is
+in lines per second, and a flood does not replace what was written before it: the first file is
 kept, equal refusals become one line with a count, and once the lines of a burst are used up,
-attempts of one kind are summed up in one line a minute. A journal that cannot be written is no
-reason to stop: missing lines are counted, and the count is written once that works again.
+attempts of one kind are summed up in one line a minute. If the log cannot be written, connections
+continue: missing lines are counted, and the count is written later.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Journal:
             allowed: TokenBucket(LINE_BURST, LINES_PER_S, clock) for allowed in (True, False)
         }
         self._sums: dict[bool, dict[_Kind, _Sum]] = {True: {}, False: {}}
-        """What came since the last `flush` and was not written itself, allowed or not; a refusal
+        """Attempts since the last `flush` that were not written as lines, allowed or not; a refusal
         that was written once has a sum of zero.
         """
         self._timer: asyncio.TimerHandle | None = None
@@ -106,10 +106,10 @@ class Journal:
         begun: int = 0,
         ask: str = "",
     ) -> int:
-        """Writes down one attempt, and returns its number.
+        """Logs one attempt, and returns its number.
 
-        One that was allowed is noted when it begins, and with that number as `begun` and how long
-        it took when it ends.
+        An allowed one is logged when it starts, and again when it ends, with that number as `begun`
+        and its duration.
         """
         at, kind = time.time(), _Kind(via, place, port, allowed, why, ask)
         if not allowed:

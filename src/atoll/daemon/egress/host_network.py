@@ -1,6 +1,6 @@
-"""The host's network: looks up names and makes connections.
+"""The host's network: resolves names and opens connections.
 
-Nothing here is a decision: the caller has checked the name before it is looked up, and the address
+No policy is applied here: the caller has checked the name before it is looked up, and the address
 before it is dialled.
 """
 
@@ -22,7 +22,7 @@ from atoll.model.egress import Address, Destination, canonical_address
 
 DIAL_S = 10.0
 _ANSWER_S = 30.0
-"""For the owner's proxy, which may have to look far."""
+"""For the owner's upstream proxy, which may take longer."""
 _LOOKUPS = 32
 KEPT_S = 5.0
 """For which the addresses of a name are kept, and are not looked up again."""
@@ -122,7 +122,7 @@ class HostNetwork:
             raise UnreachableError("does not answer") from None
         except OSError as error:
             sock.close()
-            # The event loop puts words of its own in place of the kernel's.
+            # The event loop replaces the kernel's message.
             raise UnreachableError(os.strerror(error.errno or errno.EIO).lower()) from None
         except BaseException:
             sock.close()
@@ -130,12 +130,12 @@ class HostNetwork:
         return sock
 
     def find_upstream(self, wanted: Destination) -> Upstream | None:
-        """The owner's proxy, if the way there leads through it."""
+        """The owner's upstream proxy, if it serves this destination."""
         is_served = self.upstream is not None and self.upstream.serves(wanted)
         return self.upstream if is_served else None
 
     async def dial_upstream(self, upstream: Upstream) -> socket.socket:
-        """A connection to the owner's proxy, wherever that is."""
+        """A connection to the owner's upstream proxy."""
         if not upstream.usable:
             raise UnreachableError("the owner's upstream proxy has an unsupported scheme")
         try:
@@ -151,7 +151,7 @@ class HostNetwork:
         raise UnreachableError("the owner's upstream proxy cannot be reached")
 
     async def tunnel(self, upstream: Upstream, wanted: Destination) -> Stream:
-        """A connection through the owner's proxy. UnreachableError when it makes none."""
+        """A connection through the owner's upstream proxy. UnreachableError when there is none."""
         stream = Stream(await self.dial_upstream(upstream))
         place = wanted.text.encode()
         fields = [(b"Host", place), *upstream.fields]

@@ -1,9 +1,9 @@
-"""Requests in plain HTTP, each judged for itself, and the responses to them.
+"""Plain HTTP requests, each checked separately, and their responses.
 
-Each request has a connection to its server of its own, which ends with the response; towards the
-client a connection lives on as long as the bodies have a length. Of the protocols that a
-connection can be upgraded to, only WebSocket is passed on: others would let a client name a
-different host behind the one that was judged.
+Each request has its own connection to the server, which ends with the response; the client's
+connection is kept open as long as bodies have a length. Of the protocols that a connection can be
+upgraded to, only WebSocket is supported: others would let a client name a different host behind the
+one that was checked.
 """
 
 from __future__ import annotations
@@ -41,15 +41,13 @@ def render_text(status: int, text: str, *, method: str = "") -> bytes:
 
 
 def render_refusal(capsule: str, refusal: Refusal) -> str:
-    """Why, and the command with which the owner allows it, if any does."""
+    """The reason, and the command that allows it, if there is one."""
     why, ask = refusal.shown.why, refusal.shown.ask
     return f"{why}\nthe owner can allow it: atoll allow {capsule} {ask}" if ask else why
 
 
 async def find_request(client: Stream, wait_s: float = _KEPT_S) -> ProxyRequest | None:
-    """The next request. None when there is none, or none that can be understood: then it was
-    answered.
-    """
+    """The next request. None when there is none, or when it is malformed: then it was answered."""
     if not await client.find_start(wait_s):
         return None
     try:
@@ -60,7 +58,7 @@ async def find_request(client: Stream, wait_s: float = _KEPT_S) -> ProxyRequest 
 
 
 async def serve_fixed(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> None:
-    """Requests on a connection that was made to one place only."""
+    """Requests on a connection to one destination."""
     request = await find_request(client, HEAD_S)
     while request is not None:
         if request.is_connect:
@@ -74,7 +72,7 @@ async def serve_fixed(dialer: Dialer, client: Stream, wanted: Destination, via: 
 async def pass_on(
     dialer: Dialer, client: Stream, request: ProxyRequest, wanted: Destination, via: str
 ) -> bool:
-    """One request and its response. Whether the client may go on with another."""
+    """Relays one request and its response. Returns whether the client may send another."""
     await dialer.share.turns.wait()
     try:
         _require_agreement(dialer, request, wanted)
@@ -99,7 +97,7 @@ async def pass_on(
 def _require_agreement(dialer: Dialer, request: ProxyRequest, wanted: Destination) -> None:
     """Raises Refusal unless the request names the destination that it is sent to.
 
-    Behind a bare address, which was allowed as such, any name that is allowed itself may be meant.
+    Behind a bare address, which was allowed as such, any allowed name is accepted.
     """
     if wanted.port == _TLS_PORT:
         raise Refusal.because(wanted, "port 443 is for TLS only")
@@ -189,8 +187,8 @@ class _Exchange:
         return http1.render(first.encode(), fields)
 
     async def _upload(self) -> None:
-        """The request, with its body. When that breaks off, so does the connection to the server;
-        when the server does not want it, its response tells.
+        """The request, with its body. If the client breaks off, the connection to the server is
+        closed; if the server rejects the body, its response shows it.
         """
         body = body_of(self._request.framing)
         try:

@@ -1,11 +1,11 @@
-"""What one capsule may use of the daemon, and which names it may look up.
+"""The share of the daemon that one capsule may use, and limits on names that it looks up.
 
 Capsules share one event loop and one set of descriptors, so each has a limit that leaves room for
 the others. The limits outlive the listeners: a changed policy does not reset them.
 
 A lookup leaves the machine: the name servers of a zone below `*.example.org` see the names that are
 asked for, and a name can carry data. So the names under a wildcard rule are limited; an exact rule
-leaves nothing to choose, and where everything is open there is no limit either.
+allows no choice, and in mode `open` there is no limit either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TokenBucket:
 
     @property
     def level(self) -> float:
-        """The tokens that are left; negative after `reserve` has lent some."""
+        """The tokens that are left; negative after `reserve` took more than there were."""
         now = self._clock()
         self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
         self._at = now
@@ -57,7 +57,7 @@ class TokenBucket:
 class Pace:
     """Delays work to a steady rate once a burst is used up.
 
-    Nobody is turned away here, so the callers bound how many wait at the same time.
+    It refuses nothing, so the callers bound how many wait at the same time.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
@@ -86,7 +86,7 @@ class WildcardLimits(NamedTuple):
     new_names: int = 500
     """New names under one wildcard: as many at once, and as many in each hour."""
     new_characters: int = 16_384
-    """The characters of those names, likewise."""
+    """The same for the characters of those names."""
     burst: int = 200
     """Lookups under all wildcards together, also of known names: as many at once."""
     per_s: float = 20.0
@@ -95,7 +95,7 @@ class WildcardLimits(NamedTuple):
 
 
 class LimitError(Exception):
-    """A name is over a limit. The text is fit to be shown inside."""
+    """A name is over a limit. The text may be shown inside."""
 
     def __init__(self, rule: str, why: str) -> None:
         super().__init__(why)
@@ -111,7 +111,7 @@ class _Wildcard:
 
 
 class NameLimits:
-    """Of one capsule, as long as the daemon's worker lives."""
+    """The limits of one capsule, for the lifetime of the daemon's worker."""
 
     def __init__(self, limits: WildcardLimits | None = None, clock: Clock = time.monotonic) -> None:
         self._limits = limits or WildcardLimits()
@@ -214,7 +214,7 @@ class EgressShare:
         self._most = most_connections(descriptors) if most is None else most
         self._alive = 0
         self.turns = turns or Pace(TURN_BURST, TURNS_PER_S)
-        """Has to be waited for before a connection, a request or a question is looked at."""
+        """Awaited before each connection, request or DNS query is handled."""
         self.names = NameLimits(wildcard_limits)
         self.new_names = TokenBucket(NAME_BURST, NAMES_PER_S)
 

@@ -1,11 +1,11 @@
 """Synthetic addresses for names inside one capsule: a connection to one shows the name.
 
-Programs keep an address for as long as they like, whatever its time to live says. Therefore an
-address keeps its meaning when the daemon is restarted: each assignment is appended to a file in the
-capsule's directory before the address is handed out. An address is taken from a ring and given to
-another name only after all the others were used, so that an old one means nothing in between.
+Programs may keep an address longer than its time to live. Therefore an address keeps its meaning
+when the daemon is restarted: each assignment is appended to a file in the capsule's directory
+before the address is returned. Addresses are taken from a ring, so that one is reused for another
+name only after all others; until then an old one is invalid.
 
-The file is not synced: a power cut ends the programs that know the addresses, too.
+The file is not synced: a power failure also ends the programs that use the addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANGE = ipaddress.IPv4Network(STAND_INS)
 MOST = 4096
 """Names that have an address at the same time."""
 FIRST = 256
-"""Below it lies what has another meaning: the name server."""
+"""Lower addresses have another meaning: the name server."""
 START = FIRST + 4096
 """Where a new table begins: versions without a file used the addresses below."""
 LAST = RANGE.num_addresses - 2
@@ -39,8 +39,8 @@ _MOST_LINE_BYTES = 262
 
 
 class SyntheticAddresses:
-    """A name has the same address as long as it is in the table. When that is full, the name that
-    was longest not asked for goes; one to which a connection lives does not.
+    """A name keeps its address as long as it is in the table. When that is full, the least recently
+    used name is evicted, unless it has an open connection.
     """
 
     def __init__(self, directory: Path, *, most: int = MOST, last: int = LAST) -> None:
@@ -141,7 +141,7 @@ class SyntheticAddresses:
         self._lines += 1
 
     def _compact(self) -> None:
-        """Writes the file anew: the names that are in the table, and where the ring stands."""
+        """Rewrites the file: the names in the table, and the position in the ring."""
         rows = [
             b"%d %s\n" % (int(address) - int(RANGE[0]), name.encode())
             for name, address in self._addresses.items()
@@ -161,7 +161,7 @@ class SyntheticAddresses:
             self._replay(line)
         self._lines = len(lines)
         if torn:
-            # Its address was never handed out: the answer follows the whole line.
+            # Its address was never returned: the answer follows the complete line.
             self._compact()
 
     def _replay(self, line: bytes) -> None:

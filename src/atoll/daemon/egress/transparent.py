@@ -1,7 +1,7 @@
 """Transparent proxy: connections that the kernel redirected here.
 
 The kernel knows their original destination. A synthetic address is mapped back to its name; the
-policy judges any other as an address.
+policy checks any other as an address.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from atoll.drivers.network import http1
 from atoll.model.egress import Destination
 
 _ORIGINAL = 80
-"""SO_ORIGINAL_DST, and its like for IPv6."""
+"""SO_ORIGINAL_DST, and its equivalent for IPv6."""
 _V4 = struct.Struct(">2xH4s8x")
 _V6 = struct.Struct(">2xH4x16s4x")
 _SPEAKS_S = 1.0
-"""How long a refused client may take to show that it speaks HTTP, and would read a text."""
+"""How long a refused client may take to send an HTTP request, which gets a text as answer."""
 
 
 def original_destination(sock: socket.socket) -> Destination:
@@ -60,7 +60,7 @@ async def serve_transparent(dialer: Dialer, synthetic: SyntheticAddresses, clien
 
 
 async def _send_refusal(client: Stream, text: bytes) -> None:
-    """Sends the text to a client that speaks HTTP, and resets any other connection."""
+    """Sends the text to an HTTP client, and resets any other connection."""
     is_http = False
     if await client.find_start(_SPEAKS_S) and client.buffer[:1].isalpha():
         with contextlib.suppress(EOFError, TimeoutError, ValueError):

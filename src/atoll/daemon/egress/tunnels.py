@@ -24,7 +24,7 @@ _TLS_PORT, _HTTP_PORT = 443, 80
 async def run_tunnel(
     dialer: Dialer, client: Stream, wanted: Destination, *, via: str, established: bytes = b""
 ) -> None:
-    """Until it ends. `granted` tells the client that it may begin.
+    """Serves a tunnel until it ends; `established` is sent to the client once it may start.
 
     Raises Refusal or UnreachableError only before that.
     """
@@ -46,9 +46,7 @@ async def run_tunnel(
 
 
 async def _greets(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> bool:
-    """Whether the client asks for the very place that it was let through to; if not, it was
-    refused.
-    """
+    """Whether the ClientHello names the allowed destination; if not, the client was refused."""
     try:
         require_agreement(dialer, await _read_hello(client), wanted)
     except ValueError as error:
@@ -63,7 +61,7 @@ async def _greets(dialer: Dialer, client: Stream, wanted: Destination, via: str)
 
 
 async def _read_hello(client: Stream) -> Hello:
-    """Leaves it in the buffer. ValueError when it is none, or takes too long."""
+    """The ClientHello, which stays in the buffer. ValueError when it is malformed or late."""
     reader, fed = HelloReader(), 0
     try:
         async with asyncio.timeout(HEAD_S):
@@ -79,11 +77,11 @@ async def _read_hello(client: Stream) -> Hello:
 
 
 def require_agreement(dialer: Dialer, found: Hello, wanted: Destination) -> None:
-    """Raises Refusal when TLS asks for another name than the connection did, or for none.
+    """Raises Refusal when the TLS server name is missing, or is not the requested one.
 
-    Behind a bare address, which was allowed as such, any name that is allowed itself may be
-    meant, or none. An encrypted hello could mean any name behind an address: only the outer one
-    of a name that was asked for is taken.
+    Behind a bare address, which was allowed as such, any allowed name is accepted, or none. An
+    encrypted ClientHello could contain any name, so behind an address it is refused; for a
+    requested name its outer name counts.
     """
     if isinstance(wanted.place, str):
         if found.name != wanted.place:

@@ -1,7 +1,7 @@
 """The owner's own proxy, if the host connects through one.
 
-It is taken from the owner's environment. Its credentials are known here and nowhere else: they
-are in no text that this module makes, and never inside a capsule.
+It is taken from the owner's environment. Its credentials are used only here: they are in no message
+of this module, and never inside a capsule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Upstream(NamedTuple):
     exempt: tuple[str, ...] = ()
     """Entries of NO_PROXY."""
     usable: bool = True
-    """False: there is one, but of a kind that cannot be used, and so nothing gets out."""
+    """False if its scheme is not supported: then no connection leaves a capsule."""
 
     def __repr__(self) -> str:
         return f"Upstream({self.host}:{self.port})"
@@ -43,8 +43,8 @@ class Upstream(NamedTuple):
 
 
 def find_upstream(environment: Mapping[str, str]) -> Upstream | None:
-    """What the environment names. One that cannot be read or used is there, but not usable:
-    going around the owner's proxy is not for us to decide.
+    """The proxy that the environment names. One that cannot be parsed or used is returned as not
+    usable: the owner's proxy must not be bypassed.
     """
     url = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
     if not url:

@@ -181,7 +181,7 @@ def _find_use(port: int, leased: Collection[int], router_port: int) -> str | Non
 _COMMAND_BYTES = 1 << 14
 _DAEMON = b"from atoll.daemon.main import main"
 _HOME_WORD = 4
-"""Where the home stands in the command line of a daemon, after its program."""
+"""The position of the home in the command line of a daemon."""
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 

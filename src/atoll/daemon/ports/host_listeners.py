@@ -1,7 +1,7 @@
 """Listeners on the host's loopback that forward to the ports of capsules.
 
-Only the owner of the daemon, and root, may connect: every process of every user can reach
-127.0.0.1, and a server inside could not tell them apart. The target of a port can change while it
+Only the owner of the daemon, and root, may connect: every process of every user can connect to
+127.0.0.1, and a server inside could not distinguish them. The target of a port can change while it
 is open; a connection that was accepted stays with its target.
 """
 
@@ -40,9 +40,9 @@ class Admission:
         self._home = home
 
     def admits(self, client: socket.socket) -> bool:
-        """Whether the other end of an accepted connection is the owner's, or root's.
+        """Whether the peer of an accepted connection is the owner or root.
 
-        One whose user cannot be found out is refused, such as one that was closed already.
+        A connection whose user is unknown is refused, such as one that was closed already.
         """
         if self._peers is None:
             self._peers = PeerUsers()
@@ -121,7 +121,7 @@ def listen(port: int, *, both: bool = False) -> list[socket.socket]:
 def _listen(address: str, port: int) -> socket.socket:
     sock = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
-        # Connections of the one who listened here before may still be ending.
+        # Connections of a former listener may still be closing.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -144,7 +144,7 @@ def accept(
 
 
 class PortForward:
-    """One port of the host that leads to `target`, which may be replaced at any time."""
+    """One port of the host that is forwarded to `target`, which may be replaced at any time."""
 
     def __init__(
         self, port: int, target: Target, connections: PortConnections, *, both: bool = False
@@ -170,7 +170,7 @@ async def forward_connection(client: socket.socket, target: Target) -> None:
     try:
         server = await target.dial()
     except OSError:
-        # As near to a refusal as it gets once the connection stands.
+        # The closest to a refusal for an established connection.
         reset(client)
         return
     except asyncio.CancelledError:

@@ -1,4 +1,6 @@
-"""What the router itself answers: short, self-contained, in the form that the client wants."""
+"""Pages that the router itself serves: short, self-contained, in the format that the client
+accepts.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ReportInput(NamedTuple):
 def project_shape(
     picture: ReportInput, project_id: str, capsule_id: int | None
 ) -> ProjectPortsShape:
-    """Looks at /proc when a process has to be named, so it may take a moment.
+    """Reads /proc if a process has to be named, so it may take a moment.
 
     Raises StateError when there is no such project.
     """
@@ -68,7 +68,7 @@ def project_shape(
 
 
 def _first_by_rank(rows: list[tuple[int, PortShape]]) -> list[PortShape]:
-    """The rows that an answer has room for, in the order in which they came."""
+    """The rows that fit into an answer, in their original order."""
     kept = sorted(range(len(rows)), key=lambda index: rows[index][0])[:_MOST_ROWS]
     return [rows[index][1] for index in sorted(kept)]
 
@@ -154,7 +154,7 @@ def _capsule_rows(picture: ReportInput, capsule: CapsuleRecord) -> list[PortShap
         inside = number if own else leased
         state = LISTENING if inside in listens else unseen
         if state == CLOSED and name.isdigit() and number not in named:
-            # Somebody listened there once: a client of a test, a server that has ended.
+            # A process listened there before: a test client, or a server that has ended.
             continue
         if one is not None and name in one.troubles:
             state = explain(leased, one.troubles[name])[0]

@@ -106,7 +106,7 @@ class PublishedCapsule:
         return self._addresses.keys()
 
     def see(self, inside: Inside, found: frozenset[Listening], *, is_complete: bool) -> bool:
-        """Takes a new listing. Returns whether it differs from the last one."""
+        """Records a new listing. Returns whether it differs from the last one."""
         is_same = self.inside is inside and self._found == found and self.is_complete == is_complete
         self.inside, self._found, self.is_complete = inside, found, is_complete
         if is_same:
@@ -118,8 +118,8 @@ class PublishedCapsule:
         return True
 
     def target(self, number: int) -> Target:
-        """Where a port inside is reached. One that an incomplete listing does not name may listen
-        all the same, so it is tried.
+        """The address of a port inside. A port that is missing from an incomplete listing may still
+        listen, so it is tried.
         """
         at = self._addresses.get(number, () if self.is_complete else LOOPBACK)
         return Target(self.inside, number, at, self.inside.capsule.id)
@@ -130,8 +130,8 @@ class PublishedCapsule:
     def idle_leases(self, capsule: CapsuleRecord, now: float) -> dict[str, float]:
         """The leases of undeclared ports that do not listen, each with the time since when.
 
-        Those that do not listen at the first look have not for as long as anybody knows: their
-        listeners ended with a former run.
+        Those that do not listen at the first listing are treated as long idle: their listeners
+        ended with a former run.
         """
         known, since = (self._idle_since, now) if self._idle_since is not None else ({}, -math.inf)
         if self._idle_since is None:

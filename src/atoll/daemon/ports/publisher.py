@@ -46,7 +46,7 @@ _SYNC_S = 1.0
 
 
 class Route(NamedTuple):
-    """What a host name stands for."""
+    """The target of a host name."""
 
     capsule: CapsuleRecord
     name: str
@@ -58,7 +58,7 @@ class Publisher:
         self.session = session
         self.router_port = urls.router_port(session)
         self.router_trouble: OSError | None = None
-        """Set by the router when it cannot have its port."""
+        """Set by the router when it cannot bind its port."""
         self.cache = StoreCache()
         self.attached: dict[int, PublishedCapsule] = {}
         self.connections = PortConnections()
@@ -69,7 +69,9 @@ class Publisher:
         self._error_log = TransientErrorLog("reading the store")
 
     async def serve(self) -> None:
-        """Keeps canonical ports as the store says, until cancelled; then closes everything."""
+        """Publishes canonical ports according to the store, until cancelled; then closes
+        everything.
+        """
         sockets.allow_many()
         try:
             while True:
@@ -87,7 +89,7 @@ class Publisher:
         await self.connections.close()
 
     async def sync(self) -> None:
-        """Reads the store again, and follows what others have changed there."""
+        """Reads the store again, and applies changes made by other processes."""
         async with self._turn:
             await self._refresh()
             for capsule_id in set(self.attached) - set(self.cache.capsules):
@@ -156,7 +158,7 @@ class Publisher:
     ) -> ProjectPortsShape:
         """Gives the project's canonical ports to a capsule, all or none; None: to no capsule.
 
-        `named` are ports that the owner wants in addition to the declared ones. Raises StateError
+        `named` are ports that the owner named in addition to the declared ones. Raises StateError
         or PrerequisiteError; then nothing has changed.
         """
         async with self._turn:
@@ -213,7 +215,7 @@ class Publisher:
         return bool(self.attached or self.cache.checkouts or len(self.connections))
 
     def canonical(self, capsule: CapsuleRecord, taken: Collection[int]) -> dict[int, Target]:
-        """Where each of these canonical ports leads to, whether something listens there or not."""
+        """The target of each of these canonical ports, whether it listens or not."""
         if not has_own_network(capsule):
             leased = {number: capsule.ports[name] for name, number in capsule.numbers.items()}
             return {n: Target(HOST, leased[n], LOOPBACK, capsule.id) for n in taken}
@@ -223,7 +225,7 @@ class Publisher:
         return {number: one.target(number) for number in taken}
 
     def find_route(self, labels: tuple[str, ...]) -> Route | None:
-        """Where `(service or port, site)` or `(site,)` leads to."""
+        """The target of `(service or port, site)` or `(site,)`."""
         if len(labels) not in (1, 2):
             return None
         *names, site = labels
@@ -273,7 +275,7 @@ class Publisher:
                 self.cache = await asyncio.to_thread(read_store, self.session)
                 self._stamp = stamp
             with suppress(AtollError):
-                # The owner may have said another one; a bad word of theirs changes nothing here.
+                # The owner may have chosen another one; an invalid value is ignored here.
                 self.router_port = await asyncio.to_thread(urls.router_port, self.session)
         except TRANSIENT_ERRORS as error:
             self._error_log.note(error)

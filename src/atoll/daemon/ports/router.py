@@ -1,7 +1,7 @@
-"""One listener for all capsules: a request's host name says whom it is for.
+"""One listener for all capsules: the host name of a request selects the capsule.
 
-Requests are read message by message, so that none reaches a capsule by a name that is not its
-own; bodies and responses are passed on as they come. A connection belongs to one name.
+Requests are read message by message, so that none reaches a capsule by a name that is not its own;
+bodies and responses are relayed unchanged. A connection belongs to one name.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class ClientConnection:
             await self._loop.sock_sendall(server, client.take(body.take(client.buffer)))
 
     def _listen_for_answer(self) -> asyncio.Future[bytes]:
-        """The beginning of what the server says next."""
+        """The beginning of the server's next output."""
         said: asyncio.Future[bytes] = self._loop.create_future()
         heard = bytearray()
 
@@ -305,7 +305,7 @@ class ClientConnection:
     async def _require_route(self, head: SiteRequest) -> Route:
         labels = parse_host(head.host)
         if labels is None:
-            # A foreign name that was made to lead here: its page may read this answer.
+            # A foreign name that was made to resolve to 127.0.0.1: its page may read this answer.
             raise UnroutableError(Page(421, "this host name does not belong to a capsule"))
         route = self._publisher.find_route(labels)
         if route is None:
@@ -317,9 +317,9 @@ class ClientConnection:
         return route
 
     def _explain(self, labels: tuple[str, ...], *, is_direct: bool) -> Page:
-        """The answer for a name below `localhost` that leads nowhere.
+        """The answer for an unknown name below `localhost`.
 
-        Only a person who asks directly is shown other names, and only those of the capsule that
+        Only direct navigation is answered with other names, and only with those of the capsule that
         the name belongs to, or of its project when it has no such capsule.
         """
         host = ".".join((*labels, urls.DOMAIN))

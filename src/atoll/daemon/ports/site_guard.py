@@ -1,10 +1,10 @@
-"""Keeps the names of capsules off the ports that are published by number.
+"""Refuses capsule host names on ports that are published by number.
 
-Browsers keep sites apart by host name and ignore the port. The port of one capsule on 127.0.0.1,
+Browsers separate sites by host name and ignore the port. The port of one capsule on 127.0.0.1,
 addressed by the name of another (`http://web.fix--shop.localhost:20117`), would be part of that
-other one's site, with its cookies. Only the router answers to such names, so a connection to any
-other port that begins with one is refused. Everything else is none of our business: what the first
-bytes of a connection show to be neither HTTP nor TLS is carried as it is.
+other one's site, with its cookies. Only the router serves such names, so a connection to any other
+port that begins with one is refused. A connection that is neither HTTP nor TLS is relayed
+unchanged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from atoll.drivers.network import http1
 _HEAD_S = 15.0
 """How long the head of a request may take from its first byte."""
 _CLIENT_FIRST_S = 0.1
-"""How long a server that speaks first waits: a browser sends its request at once, and must not
-take for an answer what was sent before it was known whom the request is for."""
+"""How long a server that sends first waits: a browser sends its request at once, and must not treat
+as its answer what was sent before the request was checked."""
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ")
 _REQUEST = re.compile(rb"[A-Z]+ [^\r\n]* HTTP/1\.[01]\r?")
 _HOST = re.compile(rb"\n[ \t]*host[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -40,7 +40,7 @@ _REFUSAL = Page(421, "this port does not serve capsule host names", "atoll ports
 
 
 class ForeignSiteError(Exception):
-    """A connection begins with the name of a capsule; `is_http` tells how to answer."""
+    """A connection begins with the name of a capsule; `is_http` selects the answer."""
 
     def __init__(self, *, is_http: bool) -> None:
         super().__init__(_REFUSAL.text)
@@ -48,8 +48,8 @@ class ForeignSiteError(Exception):
 
 
 def is_complete(data: bytes | bytearray, seen: int = 0) -> bool:
-    """Whether the first bytes of a connection are enough to judge it. So many of them were `seen`
-    before and not enough.
+    """Whether the first bytes of a connection are enough to check it. The first `seen` of them were
+    not enough before.
 
     Raises ForeignSiteError when they name a capsule, or are too long to find out.
     """
@@ -112,10 +112,10 @@ def _names_capsule(data: bytes | bytearray) -> bool:
 
 
 async def forward_guarded(client: socket.socket, server: socket.socket) -> None:
-    """Carries a connection both ways unless it begins with the name of a capsule.
+    """Relays a connection both ways unless it begins with the name of a capsule.
 
-    Both sockets must be non-blocking. OSError when one side was lost before it could be judged;
-    then they are left to be closed.
+    Both sockets must be non-blocking. OSError when one side was lost before the check; then the
+    caller closes both.
     """
     try:
         if await _client_is_first(client, server):
@@ -128,8 +128,8 @@ async def forward_guarded(client: socket.socket, server: socket.socket) -> None:
 
 
 async def _client_is_first(client: socket.socket, server: socket.socket) -> bool:
-    """Waits until one side speaks, or ends. A server that speaks HTTP is not heard before it was
-    asked.
+    """Waits until one side sends something, or ends. An HTTP server is not relayed before the
+    request.
     """
     if await _wait_readable(client, timeout_s=_CLIENT_FIRST_S):
         return True
@@ -168,7 +168,7 @@ async def _wait_readable(
 
 
 async def _receive_first(client: socket.socket) -> bytes:
-    """What the client says first, as far as it takes to judge it. OSError when it is lost."""
+    """The first bytes of the client, as many as the check needs. OSError when it is lost."""
     loop = asyncio.get_running_loop()
     found = bytearray(await loop.sock_recv(client, CHUNK_BYTES))
     seen = 0

@@ -56,7 +56,7 @@ class OnHost:
     """The host's network, for capsules that share it."""
 
     async def dial(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        """PermissionError when it is another user who listens there."""
+        """PermissionError when another user listens there."""
         if not tcp_diag.is_own_listener(address, port):
             raise PermissionError(errno.EACCES, "another user listens there")
         sock = socket.socket(family_of(address), socket.SOCK_STREAM)

@@ -24,7 +24,7 @@ class Goto(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Goes on at the target when the test is true, else at what follows."""
+    """Continues at the target when the test is true, else at the next line."""
 
     test: int
     value: int
@@ -61,7 +61,7 @@ def assemble(lines: Sequence[Line]) -> bytes:
 
 
 def _distances(lines: Sequence[Line], far: set[int]) -> dict[int, int]:
-    """How many instructions each jump leaves out, by the line that it stands in."""
+    """How many instructions each jump skips, by its line."""
     places = [0]
     labels: dict[str, int] = {}
     for index, line in enumerate(lines):

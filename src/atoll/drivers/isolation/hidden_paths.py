@@ -1,4 +1,4 @@
-"""Places of the host that no capsule ever sees, whatever a PATH or a variable says.
+"""Directories of the host that no capsule ever sees, even if PATH or a variable names them.
 
 A directory is refused if it is one of these, is inside one, or contains one. Names are
 compared after all links are resolved.

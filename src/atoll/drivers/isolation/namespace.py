@@ -1,6 +1,6 @@
 """Processes in a capsule's own view: the project at its own path, a private HOME and TMPDIR.
 
-No walls: whatever the user may read and reach can be read and reached from inside, too.
+No isolation: everything that the user can access can be accessed from inside, too.
 """
 
 from __future__ import annotations

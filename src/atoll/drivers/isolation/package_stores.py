@@ -1,7 +1,7 @@
-"""Which package stores of the owner's a capsule sees, and where (`atoll.model.package_stores`).
+"""Which of the owner's package stores a capsule sees, and where (`atoll.model.package_stores`).
 
 They are found by the tools' own variables and default places; nothing is read from a project. A
-variable that names a private place, a project, Atoll's home or a directory that holds one of
+variable that names a private directory, a project, Atoll's home or a directory that contains one of
 these shares nothing.
 """
 
@@ -55,7 +55,7 @@ def find_stores(
         for place in _places(store, owner, workspace):
             resolved = os.path.realpath(place.path)
             if place.is_guessed and resolved != place.path:
-                # A link there may be anybody's, or come with a clone.
+                # A link there may belong to another user, or come with a clone.
                 continue
             if not _is_own_directory(resolved) or refuse.is_refused(place, resolved):
                 continue
@@ -103,7 +103,7 @@ class _Refusals:
 
     def is_refused(self, place: _Place, resolved: str) -> bool:
         if is_below(place.path, self._resolved_roots):
-            # Also where a link in a project leads out of it.
+            # Also if a link in a project points outside of it.
             return True
         if place.is_default and resolved == place.path:
             # Only the tool has files there.

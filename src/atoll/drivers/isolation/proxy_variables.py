@@ -26,9 +26,9 @@ _FOR_TOOLS = {
 
 
 def variables(plan: IsolationPlan, env: Mapping[str, str]) -> dict[str, str]:
-    """Instead of the owner's own proxies, which are none of a capsule's business.
+    """They replace the owner's own proxies.
 
-    Java has no variable that would not talk into what programs print; its connections are caught.
+    Java has no variable that does not also print a message; its connections are redirected.
     """
     spellings = [*_PROXIES, *(name.upper() for name in _PROXIES)]
     blank = {name: "" for name in [*spellings, "no_proxy", "NO_PROXY"] if name in env}

@@ -1,13 +1,13 @@
-"""The filter on system calls of level `sandbox`: a list of refusals, as a program for the kernel.
+"""The seccomp filter of level `sandbox`: a list of refused system calls, as a BPF program.
 
-A capsule's walls are its namespaces and its mounts. The filter takes away what could weaken them
-from inside, what has no namespace, and parts of the kernel that programs at work do not need and
-that have let attackers out before. Everything else passes.
+A capsule is isolated by namespaces and mounts. The filter refuses calls that could weaken them from
+inside, calls without a namespace, and kernel features that ordinary programs do not need and that
+exploits have used. Everything else passes.
 
-A refused call fails as on a machine that lacks it, and nothing is killed: programs know how to go
-on without. Only registers can be judged: what a pointer points to could change between the look
-and the act. Where several filters apply, the most severe answer counts, so that none which a
-payload adds (its own sandbox, a listener for its children) can lift a refusal of this one.
+A refused call fails as on a machine that lacks it, and nothing is killed: programs can continue
+without it. Only registers can be checked: memory behind a pointer could change between the check
+and the call. Where several filters apply, the most severe result counts, so that no filter that a
+program adds (its own sandbox, a listener for its children) can lift a refusal of this one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WORD = 0xFFFFFFFF
 class ArgumentMatch(NamedTuple):
     """True when the masked argument is among the values; with `negated`, when it is not.
 
-    One 32-bit half is looked at. For most arguments that is all the kernel sees, because they are
-    of C's type int; what stands above must neither hide a value nor make one.
+    One 32-bit half is compared. For most arguments the kernel uses only that half, because they are
+    of C's type int; the other half must neither hide a value nor add one.
     """
 
     argument: int
@@ -85,7 +85,7 @@ _F_SETLEASE, _F_SETDELEG = 1024, 1040
 _RENAME_WHITEOUT = 4
 _S_IFMT, _S_IFIFO, _S_IFREG, _S_IFSOCK = 0xF000, 0x1000, 0x8000, 0xC000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
-# O_CREAT and O_TMPFILE; without them the mode is whatever the register held.
+# O_CREAT and O_TMPFILE; without them the mode argument is undefined.
 _MAKES_A_FILE = 0o100 | 0o20000000
 _SET_ID = _S_ISUID | _S_ISGID
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -156,7 +156,7 @@ RULES: tuple[SyscallRule, ...] = (
         "descriptors of a thread's own, as with clone",
         (_only(2, 0, mask=_CLOSE_RANGE_UNSHARE),),
     ),
-    # Databases fall back to other ways of writing on this answer.
+    # Databases fall back to other ways of writing on this error.
     SyscallRule("io_setup", errno.ENOSYS, "takes of what all users of the machine have together"),
     SyscallRule(
         "clone",
@@ -164,7 +164,7 @@ RULES: tuple[SyscallRule, ...] = (
         "a namespace of one's own, as with unshare",
         (_only(0, 0, mask=_CLONE_NEW),),
     ),
-    # Every libc falls back to clone on this very answer.
+    # Every libc falls back to clone on this error.
     SyscallRule(
         "clone3", errno.ENOSYS, "its flags are behind a pointer, which filters cannot read"
     ),
@@ -249,7 +249,7 @@ RULES: tuple[SyscallRule, ...] = (
         "as mknod",
         (_only(2, 0, mask=_MAKES_A_FILE), _only(3, 0, mask=_SET_ID)),
     ),
-    # Programs that know it fall back to openat on this very answer.
+    # Programs that use it fall back to openat on this error.
     SyscallRule("openat2", errno.ENOSYS, "its mode is behind a pointer, which filters cannot read"),
     SyscallRule(
         "renameat2",
@@ -323,7 +323,7 @@ def _lines(architecture: Architecture, *, debug: bool) -> Iterator[Line]:
                 rules.setdefault(call, []).append(rule)
     answers = sorted({rule.answer for rule in RULES} | {errno.ENOSYS})
 
-    # 32-bit calls on a 64-bit kernel (`int 0x80`) have other numbers: none of them is judged.
+    # 32-bit calls on a 64-bit kernel (`int 0x80`) have other numbers and are not checked.
     yield Plain(LOAD, _ARCHITECTURE_AT)
     yield Branch(EQUAL, architecture.audit, "numbers")
     yield Goto(_label(errno.ENOSYS))

@@ -19,7 +19,7 @@ class Architecture(NamedTuple):
     gaps: tuple[range, ...]
     """Numbers below `highest` that no kernel had given out when this was written."""
     highest: int
-    """The last number that this table has heard of; calls above it are of tomorrow's kernels."""
+    """The last number in this table; higher ones belong to future kernels."""
 
 
 # Since Linux 5.0 new calls get the same number everywhere.

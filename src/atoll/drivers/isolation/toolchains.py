@@ -1,8 +1,8 @@
-"""Which toolchains of the owner's machine a walled capsule sees, besides those of the system.
+"""Which of the owner's toolchains a sandbox sees, besides those of the system.
 
 They are found by their usual places below HOME, by the variables that name their roots, and by
-PATH. Nothing is read from a project, and nothing inside one is shown. Only the parts that
-hold programs are shown, never a directory that is or holds a private place (`never_shown`).
+PATH. Nothing is read from a project, and nothing inside one is shown. Only the parts that hold
+programs are shown, never a directory that is or contains a private one (`never_shown`).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class VisibleToolchain(NamedTuple):
     """A directory or file of the host."""
 
     at: str
-    """Where a capsule sees it: at the name by which the owner knows it."""
+    """Its path inside: the same path that the owner uses."""
     source: str
     """What it is, without links."""
 
@@ -162,7 +162,7 @@ def _around(programs: str, never: NeverShown, stores: Sequence[str]) -> Iterator
     One that has a package store in it, as that of pnpm, is shown without the store, to which the
     capsule's tools write.
     """
-    # One that may not be shown as a whole is not taken to pieces: it is refused below.
+    # One that may not be shown as a whole is not shown in parts: it is refused below.
     if never.why(os.path.realpath(programs)) is None and _holds_store(programs, stores):
         held = sorted(glob.glob(f"{glob.escape(programs)}/*"))
         yield from ((place, True) for place in held if not _holds_store(place, stores))

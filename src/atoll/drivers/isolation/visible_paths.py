@@ -1,4 +1,4 @@
-"""What of the machine a walled capsule sees: an allow-list, all of it read-only.
+"""What a sandbox sees of the machine: an allow-list, all of it read-only.
 
 Programs and their libraries, the toolchains that the owner has installed, and a small `/etc` of
 which nothing identifies the machine or its users. Everything else does not exist inside.

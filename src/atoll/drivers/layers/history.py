@@ -7,7 +7,7 @@
 
 A store holds the objects that are reachable from the commits of its recipe, and the annotated tags
 among its refs. Other capsules' branches, recovery points, the owner's stashes, unmerged branches
-and unreachable objects are not in it, so a capsule cannot read them, whatever ids it knows.
+and unreachable objects are not in it, so a capsule cannot read them, even by id.
 
 A later store hard-links the packs of an earlier one whose commits it contains and adds one pack
 with the difference. Every store is complete by itself, so any of them can be removed.

@@ -1,8 +1,8 @@
-"""The first message of TLS: which name a client asks for in the clear.
+"""The TLS ClientHello, and the server name that it requests in the clear.
 
-A ClientHello may come in any number of records and pieces. Nothing here does I/O; everything
-raises ValueError and nothing else. What a server could read differently is refused: a name given
-twice, a list of several, bytes that belong nowhere.
+A ClientHello may come in any number of records and pieces. Nothing here does I/O; everything raises
+ValueError and nothing else. What a server could read differently is refused: a repeated name, a
+list of several, trailing bytes.
 
 A client that encrypts its hello (ECH) shows an outer name only. Browsers always send something
 that looks like it, so it cannot be refused as such: the outer name counts. Since names are never

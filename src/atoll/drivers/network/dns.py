@@ -34,7 +34,7 @@ class DnsQuestion(NamedTuple):
     def answer(
         self, code: int, addresses: tuple[Address, ...] = (), *, ttl_s: int = 0, most: int = 65_535
     ) -> bytes:
-        """The whole message; one that is longer than `most` says so and has no addresses."""
+        """The whole message; one longer than `most` is marked as truncated and has no addresses."""
         records = b"".join(_record(address, ttl_s) for address in addresses)
         size = _HEAD.size + len(self.asked) + len(records)
         if size > most:
@@ -60,7 +60,7 @@ class UnansweredError(ValueError):
 
 
 class BadQuestionError(ValueError):
-    """Something to which `answer` says why it gets no other."""
+    """A query that is answered with an error, `answer`."""
 
     def __init__(self, reason: str, number: int, code: int) -> None:
         super().__init__(reason)

@@ -160,7 +160,7 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
 ) -> FileStatus:
     """Compares everything that can differ from `commit`, and from `also` if given.
 
-    `staged` and tracked paths are not ignored; `absent` ones never existed. `is_changed` tells
+    `staged` and tracked paths are not ignored; `absent` ones never existed. `is_changed` reports
     whether a submodule has unique content, `owner` which content exists elsewhere.
     """
     second = comparison.difference(store, commit, also or commit)

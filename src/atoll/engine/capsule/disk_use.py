@@ -59,7 +59,7 @@ def of_layers(pool: Pool, names: Iterable[str]) -> DiskUse:
 def _of_layer(pool: Pool, name: str) -> DiskUse:
     place = pool.layers / name
     if not (place / "layer.json").exists():
-        # Somebody may still write to it.
+        # A process may still write to it.
         return measure(place)
     known = files.read_regular(place / _SIZE, limit_bytes=32)
     if known is not None and known.isdigit():

@@ -1,7 +1,7 @@
-"""Work comes out: a capsule's commits become the branch `atoll/NAME` in the owner's repository.
+"""Exports a capsule's commits as the branch `atoll/NAME` in the owner's repository.
 
-Objects pass a quarantine; the branch moves by compare-and-swap, only from where Atoll itself left
-it. Where it may stand is written down before it moves, so that a crash in between is no stranger.
+Objects pass a quarantine; the branch moves by compare-and-swap, only from the commit where Atoll
+left it. Its new position is recorded before it moves, so that a crash in between is recognised.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Exported(NamedTuple):
 
 
 def export_after_run(session: Session, capsule: CapsuleRecord) -> None:
-    """Brings out what a run has committed. Costs one read when it has committed nothing.
+    """Exports what a run has committed. Costs one read when it has committed nothing.
 
     Commits that cannot be exported stay in the capsule with a warning; the run does not fail.
     """
@@ -76,7 +76,7 @@ def export_when_over(session: Session, capsule: CapsuleRecord, run: Run) -> None
 
 
 def main() -> None:
-    """`HOME CAPSULE`: brings out what a capsule has committed, if it still exists."""
+    """`HOME CAPSULE`: exports what a capsule has committed, if it still exists."""
     session = find_session(Path(sys.argv[1]))
     if session is None:
         return

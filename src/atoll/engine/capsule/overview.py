@@ -34,7 +34,7 @@ class Changed(NamedTuple):
     files: int
     """That were written or removed since the commit that the capsule was made from."""
     is_complete: bool
-    """False when there was more than a look may visit."""
+    """False when there were more entries than are counted."""
 
 
 class Summary(NamedTuple):

@@ -33,8 +33,8 @@ _HOOK = (
     'export GIT_OBJECT_DIRECTORY="$d/objects"; fi; git add --all . && '
     'git hook run --ignore-missing "$1"; code=$?; rm -rf "$d"; exit $code'
 )
-"""Hooks look at what is staged: everything, in an index of their own, and with `apart` also with
-objects of their own, where they may not write those of the repository."""
+"""Hooks see everything as staged, in a separate index, and with `apart` also with separate objects,
+where they may not write to the repository."""
 _MESSAGE = (
     'f=$(mktemp) && cat >"$f" && git hook run --ignore-missing commit-msg -- "$f" >&2 && '
     'cat "$f"; code=$?; rm -f "$f"; exit $code'
@@ -168,8 +168,8 @@ def _tail(said: bytes) -> str:
 
 
 def _give(session: Session, capsule: CapsuleRecord, made: CommitResult) -> None:
-    """Lets the capsule's own branch follow. What its git makes of that is not believed: the
-    commit is in the owner's repository already.
+    """Moves the capsule's own branch to the commit. The result is not trusted: the commit is in the
+    owner's repository already.
     """
     before = made.parent or "0" * len(made.commit)
     branch = str(capsule.branch)

@@ -35,7 +35,7 @@ def find_cgroup_parents(home: Path) -> CgroupParents:
 
 
 def find_scopes(home: Path) -> Scopes | None:
-    """What scopes of the systemd user manager are good for; tried once per boot.
+    """Which limits scopes of the systemd user manager enforce; tested once per boot.
 
     None where there is no such manager, or where it did not answer: then it is tried again.
     """

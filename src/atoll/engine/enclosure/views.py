@@ -126,17 +126,17 @@ def recover_unclean(session: Session, capsule: CapsuleRecord, plan: WorkspacePla
     The view's lock is ours.
     """
     is_new, is_first = _written(capsule) is None, not plan.own_layers
-    # One that starts from a point of another was noted as used when it was made.
+    # One that starts from a snapshot of another was recorded as used when it was created.
     unclean = is_unclean(capsule) or (is_new and not is_first)
     if unclean:
         session.warn(unclean_message(session, capsule))
         now = session.store.require_capsule(capsule.project_id, capsule.name)
         plan = plan._replace(base_commit=[plan.base_commit, *filter(None, now.exported)][-1])
-        # What it had brought out may be more than what it still has: not to be overwritten.
+        # It may have exported more than it still has, which must not be overwritten.
         session.store.set_exported(capsule, ())
     if is_first and (is_new or unclean):
-        # New capsules do not wait for the disk, so a power cut before or during their first use
-        # may have taken what is the same for all of them.
+        # New capsules do not wait for the disk, so a power failure before or during their first use
+        # may have lost what all of them have.
         registry.layered_driver(plan.driver).apply(plan, lock=-1)
         isolation = isolation_plan(session, capsule)
         registry.isolation_driver(isolation.driver).apply(isolation)
@@ -177,10 +177,10 @@ def unclean_message(session: Session, capsule: CapsuleRecord) -> str:
 
 
 def host_path(session: Session, capsule: CapsuleRecord, *, pin: bool = True) -> Path:
-    """Where programs outside of the view find the workspace, live.
+    """The host path of the live workspace.
 
-    Through /proc, since the view is private: with `pin` it stays open from now on. Programs
-    that resolve links to their end come out at the project itself, and are better started inside.
+    Through /proc, since the view is private: with `pin` it stays open from now on. Programs that
+    resolve all links end up in the project itself, and should be started inside.
     """
     plan = workspace_plan(session, capsule)
     if not plan.is_layered:
@@ -203,7 +203,7 @@ def living_runs(capsule: CapsuleRecord) -> int:
 
 @contextlib.contextmanager
 def kept_closed(session: Session, capsule: CapsuleRecord) -> Iterator[None]:
-    """Ends the view and keeps it closed meanwhile. Raises StateError when a run lives."""
+    """Closes the view and keeps it closed meanwhile. Raises StateError when a run is active."""
     lock = session.view_lock(capsule)
     began = time.monotonic()
     deadline, stray_at = began + _PATIENCE_S, began + _STRAY_S
@@ -234,7 +234,7 @@ def _has_keeper(lock: locks.Lock) -> bool:
 
 
 def _occupied(capsule: CapsuleRecord, lock: locks.Lock, origin: str) -> StateError:
-    """Names the processes, so that the owner can end those that Atoll cannot."""
+    """Names the processes, so that the owner can kill those that Atoll cannot."""
     found = procfs.find_openers(lock.path)[:_SHOWN]
     pids = " ".join(str(process.pid) for process in found)
     who = ", ".join(f"`{process.name}`, pid {process.pid}" for process in found)
@@ -246,6 +246,6 @@ def _occupied(capsule: CapsuleRecord, lock: locks.Lock, origin: str) -> StateErr
 
 
 def end_view(session: Session, capsule: CapsuleRecord) -> None:
-    """Ends the capsule's view. Raises StateError when a run lives."""
+    """Closes the capsule's view. Raises StateError when a run is active."""
     with kept_closed(session, capsule):
         session.view_lock(capsule).path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Snapshots: take one, return to one, start another capsule from one.
 
-Without runs the upper layer itself becomes the snapshot and a new one begins, which takes the same
-time whatever has changed. With runs these are frozen while the changes are copied. A rollback
-stores the present state as a snapshot first.
+Without runs the upper layer itself becomes the snapshot and a new one begins, at constant cost.
+Active runs are frozen while the changes are copied. A rollback stores the present state as a
+snapshot first.
 """
 
 from __future__ import annotations

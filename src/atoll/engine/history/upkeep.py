@@ -243,7 +243,7 @@ def collect(
 
 
 def _find(pool: Pool, name: str) -> Layer | None:
-    # None for one that a power cut damaged: kept only if something uses it.
+    # None for one that a power failure damaged: kept only if something uses it.
     with contextlib.suppress(StateError):
         return pool.find(name)
     return None

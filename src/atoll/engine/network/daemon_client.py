@@ -97,7 +97,7 @@ def ask(session: Session, request: DaemonRequest, kind: type[R], *, start: bool 
         with sock:
             reply = _find_reply(sock, request)
             if start and reply is not None and not _is_current(reply):
-                # After an upgrade: it releases everything, and the next one takes over.
+                # After an upgrade: it releases everything, and the next daemon continues.
                 _find_reply(sock, StopRequest())
                 return False
         found.extend([] if reply is None else [reply])
@@ -154,7 +154,7 @@ def log_lines(home: Path) -> Iterator[str]:
 def attach(session: Session, capsule: CapsuleRecord) -> bool:
     """Has the daemon serve the capsule's network; False when no process holds its view.
 
-    Without a daemon the run starts all the same, and has no network access.
+    Without a daemon the run is started without network access.
     """
     if not is_wanted(session):
         return True

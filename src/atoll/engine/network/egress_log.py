@@ -25,7 +25,7 @@ _LOOK_S = 0.2
 
 
 class EgressAttempt(NamedTuple):
-    """Somebody in a capsule wanted to reach something."""
+    """A connection attempt of a process in a capsule."""
 
     at: float
     """Seconds since 1970."""
@@ -35,15 +35,15 @@ class EgressAttempt(NamedTuple):
     port: int
     allowed: bool
     why: str
-    """The rule that allows it, or what stands against it."""
+    """The rule that allows it, or the reason for the refusal."""
     address: str | None = None
-    """What was dialled."""
+    """The address of the connection."""
     sent: int = 0
     received: int = 0
     took_s: float | None = None
     """None: it had not ended when this was written."""
     times: int = 1
-    """How many equal ones this stands for."""
+    """How many equal attempts this entry sums up."""
     id: int = 0
     """The same for the beginning and the end of one attempt; 0 for a refusal."""
     ask: str = ""

@@ -1,9 +1,9 @@
 """Port leases: a free port is bound while its lease is stored, and never leased twice.
 
-A port is bound exclusively while the lease is committed, so no stranger can slip in between, and
-the registry keeps it from every later capsule until `rm`. The range lies below the one from which
-the kernel picks ports by itself. A capsule with a network of its own listens on whatever it likes,
-and its leases are where the owner reaches that.
+A port is bound exclusively while the lease is committed, so no other process can take it in
+between, and it is leased to no other capsule until `rm`. The range is below the kernel's ephemeral
+ports. A capsule with its own network can listen on any port; its leases are the host ports for
+these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST, LAST = 20_000, 29_999
 UNDECLARED = 3000
-"""`PORT` in a network of its own when no service is declared: whatever it is, it is free there."""
+"""`PORT` in a capsule with its own network when no service is declared: any port is free there."""
 
 
 def lease_with_ports(
@@ -60,7 +60,7 @@ def lease_with_ports(
 
 
 def _candidates(session: Session) -> Iterator[int]:
-    """Each home starts elsewhere in the range, so that two users of one machine seldom meet."""
+    """Each home starts at another port, so that two users of one machine rarely collide."""
     leased = session.store.leased_ports()
     span = LAST - FIRST + 1
     start = int(short_hash(str(session.home)), 16) % span
@@ -84,7 +84,7 @@ def lease_more(
     wanted: Mapping[str, int],
     release: Collection[str] = (),
 ) -> None:
-    """Leases ports for a capsule that exists, name → number inside, and gives up the leases in
+    """Leases ports for a capsule that exists, name → number inside, and releases the leases in
     `release`, in one transaction. A name that has a lease keeps it.
 
     Raises StateError when the capsule is gone, PrerequisiteError when no port is free.
@@ -102,7 +102,7 @@ def inside_ports(capsule: CapsuleRecord) -> dict[str, int]:
     """The ports on which the capsule's processes should listen, by name."""
     if not levels.has_own_network(capsule.level):
         return capsule.ports
-    # What was only found is named by its number, and those who listen there know it.
+    # Undeclared ports are named by their number, which their servers already know.
     return {name: port for name, port in capsule.numbers.items() if not name.isdigit()}
 
 
@@ -120,7 +120,7 @@ def _upper(name: str) -> str:
 def variables_of(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
     """The environment variables with a capsule's ports and URLs.
 
-    URLs are left out when they lead nowhere, or to another user.
+    URLs are left out when the router does not serve them.
     """
     ports = inside_ports(capsule)
     if not ports and levels.has_own_network(capsule.level):

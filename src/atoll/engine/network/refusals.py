@@ -1,7 +1,7 @@
 """One line about the connections of a capsule that were refused during a run.
 
-Clients inside say "403" or "Temporary failure in name resolution", which tells nobody that it was
-a rule of the owner's.
+Clients inside report "403" or "Temporary failure in name resolution", which does not show that a
+rule of the owner was the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def of_run(run: Run) -> Mark:
 
 
 def since(session: Session, capsule: CapsuleRecord, start: Mark) -> list[EgressAttempt]:
-    """The refusals since then, the oldest first. Costs one look at a file when there were none."""
+    """The refusals since then, the oldest first. Costs one `stat` when there were none."""
     now = mark(capsule)
     if (now.inode, now.size_bytes) == (start.inode, start.size_bytes):
         return []

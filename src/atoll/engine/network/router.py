@@ -39,7 +39,7 @@ def require_own(session: Session) -> int:
 
 
 def find_trouble(session: Session) -> tuple[str, str] | None:
-    """Why URLs cannot be trusted, and a cure, which may be empty; None when they can."""
+    """Why URLs do not work, and a fix, which may be empty; None when they do."""
     remember_choice(session)
     port = urls.router_port(session)
     answer = daemon_client.ask(session, RouterRequest(), RouterReply)

@@ -53,7 +53,7 @@ def require_mode(session: Session, capsule: CapsuleRecord, mode: str) -> None:
 
 
 def grant(session: Session, capsule: CapsuleRecord, text: str) -> None:
-    """Allows a living capsule one more destination; counts from the next connection on."""
+    """Allows a capsule one more destination, from the next connection on."""
     rule = _parse(text)
     plan = isolation_plan(session, capsule)
     if not has_own(plan):
@@ -77,8 +77,8 @@ def revoke(session: Session, capsule: CapsuleRecord, text: str) -> None:
 
 
 def grant_project(session: Session, project: ProjectRecord, text: str) -> None:
-    """Allows every capsule of a project one more destination, also those that are made later. One
-    that was made without network access still has none.
+    """Allows every capsule of a project one more destination, including later ones. A capsule
+    without network access still has none.
     """
     rule = _parse(text)
     registries.refresh(session, [rule])
@@ -123,7 +123,7 @@ def attempts(
 
 
 def allowed(session: Session, capsule: CapsuleRecord) -> list[Allowed]:
-    """What a capsule may reach, in the order in which it is looked at."""
+    """The rules of a capsule, in the order in which they are applied."""
     made = [(rule, "made") for rule in isolation_plan(session, capsule).allow]
     shared = [(rule, "project") for rule in session.store.project_grants(capsule.project_id)]
     granted = [(rule, "granted") for rule in session.store.grants(capsule)]

@@ -82,9 +82,7 @@ def url_inside(capsule: CapsuleRecord, service: str | None) -> str:
 
 
 def _choose(session: Session, capsule: CapsuleRecord) -> str:
-    """The service that is meant when none is named: `web`, the only one that is declared, or the
-    only one that listens.
-    """
+    """The default service: `web`, the only one that is declared, or the only one that listens."""
     declared = [name for name in capsule.ports if not name.isdigit()]
     if urls.MAIN in declared or len(declared) == 1:
         return urls.MAIN if urls.MAIN in declared else declared[0]

@@ -1,8 +1,8 @@
-"""Names under which a capsule's ports are reached: `http://web.fix--shop.localhost:7080`.
+"""Host names of a capsule's ports: `http://web.fix--shop.localhost:7080`.
 
-A browser keeps sites apart by their registrable domain, which below `localhost` is the last label
-before it. So each capsule has one such label of its own, `CAPSULE--PROJECT`, and its services are
-names below it: they share a site with each other, and with no other capsule.
+A browser separates sites by their registrable domain, which below `localhost` is the last label
+before it. So each capsule has its own label, `CAPSULE--PROJECT`, and its services are names below
+it: they share a site with each other, and with no other capsule.
 
 Projects of one home may have the same name: the one that was known first has it, each later one
 gets a suffix from its id.
@@ -22,7 +22,7 @@ from atoll.model.state import CapsuleRecord, ProjectRecord
 VARIABLE = "ATOLL_ROUTER_PORT"
 DOMAIN = "localhost"
 MAIN = "web"
-"""The service that a capsule's own name stands for."""
+"""The service that a capsule's name without a service refers to."""
 _FIRST, _LAST = 7080, 7179
 _FILE = "router-port"
 _MARK = "--"
@@ -45,10 +45,10 @@ def project_labels(projects: Sequence[ProjectRecord]) -> dict[str, str]:
 def site_label(capsule: str, project: ProjectRecord, project_label: str) -> str:
     """The label of a capsule's own site, which no other capsule has.
 
-    The plain form contains `--` exactly once: a project's label never contains it, and neither
-    name begins or ends with a hyphen. The form with a hash contains it exactly twice. It stands
-    for names that are too long, that contain `--` themselves, or that browsers would take for an
-    encoded international name (`xn--`).
+    The plain form contains `--` exactly once: a project's label never contains it, and neither name
+    begins or ends with a hyphen. The form with a hash contains it exactly twice. It is used for
+    names that are too long, that contain `--` themselves, or that browsers would decode as an
+    international name (`xn--`).
     """
     plain = f"{capsule}{_MARK}{project_label}"
     if len(plain) <= _LABEL_BYTES and plain.count(_MARK) == 1 and not plain.startswith("xn--"):

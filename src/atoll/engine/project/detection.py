@@ -1,6 +1,6 @@
-"""Looks at a project and drafts its `atoll.toml`: what was found, and nothing that was not.
+"""Examines a project and drafts its `atoll.toml` from what was found.
 
-What Atoll cannot do yet is drafted as a comment, so that the file never promises more than holds.
+What Atoll cannot do yet is drafted as a comment, so that the file contains only what works.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Findings:
     installed: tuple[str, ...] = ()
     """Where dependencies are in place: directories of the project or of the owner's home."""
     presets: tuple[str, ...] = presets.ALWAYS
-    """What it has to reach, by name."""
+    """The presets that it needs."""
     notes: tuple[str, ...] = ()
-    """What was seen and left alone, one line each."""
+    """What was detected and not configured, one line each."""
 
 
 def detect(root: Path, tracked: Sequence[str]) -> Findings:
@@ -107,7 +107,7 @@ def detect(root: Path, tracked: Sequence[str]) -> Findings:
 
 
 def _ecosystems(tree: Tree) -> Iterator[tuple[str, Ecosystem]]:
-    """Those of the root or, when no language lives there, of the directories right below it."""
+    """Those of the root or, if none is found there, of the directories directly below it."""
     here = [("", eco) for eco in find_ecosystems(tree)]
     if here:
         yield from here
@@ -124,7 +124,7 @@ def _parts(tree: Tree) -> Iterator[Tree]:
         if slash:
             files[top].add(rest)
     for top in sorted(files):
-        # The name goes into a shell command, and a link would lead out of the project.
+        # The name goes into a shell command, and a link could point outside of the project.
         if _SAFE_DIRECTORY.fullmatch(top) and not (tree.root / top).is_symlink():
             yield Tree(root=tree.root / top, files=frozenset(files[top]))
 

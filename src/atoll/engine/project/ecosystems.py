@@ -1,7 +1,7 @@
-"""What the files of each language say: how to set a project up, check it and serve it.
+"""What the files of each language show: how to set up, check and serve a project.
 
-Only tracked files count, because nothing else is in a new capsule. What is read was written by
-anybody: it is bounded, may be broken, and only numbers, known words and safe names of it are used.
+Only tracked files count, because nothing else is in a new capsule. Their content is untrusted: it
+is bounded, may be malformed, and only numbers, known words and safe names of it are used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from atoll.model.tomlkeys import scan_keys
 READ_LIMIT_BYTES = 1 << 20
 
 _KEY_DEPTH_LIMIT = 32
-# Strings come first in both, so that what looks like a comment inside one stays. Everything that
-# was looked at is consumed, which keeps both linear on hostile text.
+# Strings come first in both, so that what looks like a comment inside one is kept. All examined
+# text is consumed, so both are linear on hostile text.
 _STRING = r'("(?:[^"\\\n]+|\\.)*"?)'
 _COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*(?:[^*]+|\*(?!/))*(?:\*/)?", re.DOTALL)
 _LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
@@ -49,7 +49,7 @@ class Tree:
         return (data or b"").decode("utf-8-sig", "replace")
 
     def _is_detour(self, name: str) -> bool:
-        """Whether a link on the way would lead out of the project."""
+        """Whether a link in the path points outside of the project."""
         inner = PurePosixPath(name).parents[:-1]
         return any((self.root / parent).is_symlink() for parent in inner)
 
@@ -100,7 +100,7 @@ class Ecosystem:
     """Directories of the project that hold its dependencies once they are installed; one is
     enough."""
     stores: tuple[str, ...] = ()
-    """Directories of the owner's from which the build tool takes dependencies by itself."""
+    """Directories of the owner from which the build tool takes dependencies."""
 
 
 def find_ecosystems(tree: Tree) -> Iterator[Ecosystem]:

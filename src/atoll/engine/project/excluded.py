@@ -1,4 +1,4 @@
-"""What of the owner's checkout a new capsule does not contain, for the one line that says so."""
+"""What a new capsule does not contain of the owner's checkout."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ExcludedQuery:
             self._failure = error
 
     def _changed(self) -> list[tuple[str, str]]:
-        """Paths that differ from HEAD, each with the reason if `--dirty` may not bring it."""
+        """Paths that differ from HEAD, each with the reason if `--dirty` does not include it."""
         answer = git.git(
             "--no-optional-locks", "status", "--porcelain=v2", "-z", "--no-renames",
             "--untracked-files=normal", "--ignore-submodules=none",
@@ -96,13 +96,13 @@ class ExcludedQuery:
         for entry in filter(None, answer.text.split("\0")):
             kind, path, is_submodule = _parse_status(entry)
             if kind == "#":
-                # How many stashes there are, for who has set `status.showStash`.
+                # The number of stashes, if `status.showStash` is set.
                 continue
             if is_submodule:
                 found.append((path, SUBMODULE))
                 continue
             if path.endswith("/") and os.path.lexists(f"{self._project.root}/{path}.git"):
-                # A repository of its own, or a worktree: `--dirty` does not bring it either.
+                # A nested repository, or a worktree: `--dirty` does not include it either.
                 continue
             name = path.rpartition("/")[2]
             is_loose = kind == "?" and bool(name)
@@ -110,7 +110,7 @@ class ExcludedQuery:
         return found
 
     def _dirty(self) -> list[tuple[str, str]]:
-        """What `--dirty` does not bring, with the reason."""
+        """What `--dirty` does not include, with the reason."""
         plan = self._plan
         home = str(Pool(plan.workspace.pool).root.parents[1])
         found = dirty_paths(

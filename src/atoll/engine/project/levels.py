@@ -1,7 +1,7 @@
 """The isolation spectrum: what each level isolates, what it does not, what it costs.
 
-A level is a pair of drivers. One that has none yet is refused: nothing ever runs unconfined under
-the name of a wall.
+A level is a pair of drivers. A level without drivers is refused: nothing ever runs with less
+isolation than requested.
 """
 
 from __future__ import annotations

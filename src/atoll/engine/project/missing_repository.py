@@ -19,7 +19,7 @@ from atoll.model.state import CapsuleRecord, ProjectRecord, RecoveryPoint
 from atoll.model.untrusted import InsidePath
 
 _ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-"""No filter of the owner's runs on files that come from a capsule."""
+"""No filter of the owner runs on files that come from a capsule."""
 
 
 def gone_projects(session: Session) -> list[ProjectRecord]:
@@ -54,8 +54,8 @@ def require_point(session: Session, text: str) -> RecoveryPoint:
 
 
 def warn_if_unrelated(session: Session, project: ProjectRecord, point: RecoveryPoint) -> None:
-    """Says so when a point is of a project that this one has nothing to do with: it neither took
-    its place nor has the commit that the work began at.
+    """Warns if a point belongs to an unrelated project: this one neither replaced it nor has the
+    commit that the work started from.
     """
     if stand_in_repositories.stands_for(point.repository, project.git_dir):
         return
@@ -73,7 +73,7 @@ def drop(session: Session, point: RecoveryPoint) -> None:
 
 
 def adopt(session: Session, project: ProjectRecord, point: RecoveryPoint) -> RecoveryPoint:
-    """Brings a point of a stand-in into the repository of a project; it stays in the stand-in."""
+    """Copies a point of a stand-in to the repository of a project; it stays in the stand-in."""
     _copy(point, project.git_dir)
     _copy_parts(session, point, project.git_dir, [point.commit])
     own = point._replace(repository="")

@@ -12,8 +12,8 @@ from atoll.model.names import printable
 
 
 def require_owners(session: Session, path: str) -> None:
-    """Refuses what an agent can write, before any git looks at it: a repository in there would be
-    the agent's, with its settings and programs.
+    """Refuses directories that an agent can write, before git reads them: a repository in there
+    would be the agent's, with its settings and programs.
     """
     real = os.path.realpath(path)
     try:

@@ -87,7 +87,7 @@ def load_config(
 ) -> Config:
     """Merges all layers for the project at `root`; `given` comes from the command line.
 
-    Raises SpecError with every mistake of the layer in which the first one stands.
+    Raises SpecError with every mistake of the layer that contains the first one.
     """
     file, project_layer = _load_project_layer(root)
     user_layer = _load_user_layer(owner)
@@ -111,7 +111,7 @@ def load_config(
 
 
 def _is_above(limit: Setting, owners: Setting | None) -> bool:
-    """Whether a limit permits more than the owner's; None stands for no limit."""
+    """Whether a limit permits more than the owner's; None means no limit."""
     if owners is None or owners.value is None:
         return False
     return limit.value is None or bool(limit.value > owners.value)
@@ -241,7 +241,7 @@ def _shown_key(key: str) -> str:
 
 
 def _close(key: str, text: str) -> str | None:
-    """What was probably meant: a value for a choice, a name for an unknown limit."""
+    """A suggestion: a value for a choice, a name for an unknown limit."""
     import difflib  # noqa: PLC0415 - only for a mistake
 
     if key in _CHOICES:

@@ -15,10 +15,10 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Channel:
-    """A connection to the keeper of a run: input and signals in, output and the end out.
+    """A connection to the keeper of a run: sends input and signals, receives output and the end.
 
-    Sending never blocks: what the keeper does not take yet stays pending, so that the sender
-    can go on reading. A run that has ended takes nothing more, and that is fine.
+    Sending never blocks: what the keeper does not accept yet stays pending, so that the sender can
+    continue reading. Input to a run that has ended is discarded.
     """
 
     def __init__(self, sock: socket.socket, run: Run, *, hello: dict[str, object]) -> None:
@@ -94,7 +94,7 @@ class Channel:
     def exchange(self, *, timeout_s: float | None = None) -> Iterator[tuple[str, bytes]]:
         """Flushes what is pending and yields the output until the run has ended.
 
-        Raises DriverError when the keeper says nothing for `timeout_s`.
+        Raises DriverError when the keeper sends nothing for `timeout_s`.
         """
         while not self.ended:
             wanted = [self] if self.congested else []

@@ -1,9 +1,9 @@
 """Which editor `atoll edit` and `atoll code` start in a capsule's view, and with which arguments.
 
-Editors of one process hand a new window to the instance that runs already, which sees the owner's
-checkout at the same path. So each capsule has a settings directory of its own for them, on the
-host, in which no agent can write. It also knows nothing of the trust that the owner has given to
-the checkout: the editor asks again before it runs what the workspace brings along.
+Single-process editors pass a new window to the running instance, which sees the owner's checkout at
+the same path. So each capsule has its own settings directory for them, on the host, where no agent
+can write. The trust of the owner's checkout does not apply there: the editor asks again before it
+runs code of the workspace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Holds the processes of a capsule still, and says how that is known.
+"""Freezes the processes of a capsule, and reports how that was verified.
 
-The keeper of each run holds its processes (`atoll.keeper.freezer`): by the freezer of their cgroup,
-else by ptrace, never by a signal that they could undo. While a moment is held, no run starts. Who
-asks for a moment keeps a connection to every keeper: if it is killed, all processes go on.
+The keeper of each run freezes its processes (`atoll.keeper.freezer`): with the freezer of their
+cgroup, else with ptrace, never with a signal that they could undo. While they are frozen, no run
+starts. The caller keeps a connection to every keeper: if it is killed, all processes are resumed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def pause(session: Session, capsule: CapsuleRecord) -> int:
 
 
 def resume(session: Session, capsule: CapsuleRecord) -> int:
-    """Lets all processes go on; returns how many. Fine when they are not held."""
+    """Resumes all processes; returns how many. Does nothing if they are not frozen."""
     count = 0
     for run in _living(session, capsule):
         with _Keeper(session, run) as keeper:
@@ -126,8 +126,8 @@ def resume(session: Session, capsule: CapsuleRecord) -> int:
 
 @contextmanager
 def frozen(session: Session, capsule: CapsuleRecord) -> Iterator[FreezeTiming]:
-    """All processes of all runs are held meanwhile, as the moment says. What could not be held
-    goes on, and the moment is `not verified`.
+    """Freezes all processes of all runs meanwhile. What could not be frozen continues, and the
+    moment is `not verified`.
     """
     with ExitStack() as stack:
         stack.enter_context(view_client.gated(capsule.directory))

@@ -1,8 +1,8 @@
 """Programs that Atoll itself has to run inside of a capsule: each is a run of that capsule.
 
-It has a minder, the capsule's walls and limits, a time and an output limit, inherits nothing and
-is gone with everything that it started when it is over. It may do no more than the narrowest run
-that could have prepared what it executes.
+It has a minder, the capsule's walls and limits, a time and an output limit, inherits nothing, and
+everything that it started is killed when it ends. It has no more rights than the most restricted
+run that could have prepared what it executes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
 ) -> Completed:
     """Runs a program inside to its end; any exit code is a result. Nothing of the run stays.
 
-    Where runs of the capsule were narrowed by patterns, `also_write` names what this program must
-    be able to write besides. `limit_bytes` counts standard output and standard error together.
+    Where runs of the capsule were restricted by patterns, `also_write` names what this program must
+    be able to write in addition. `limit_bytes` counts standard output and standard error together.
 
     Raises StateError when the capsule is paused, not in one of `states`, or when there is nothing
     that the program may write; Unanswered when it takes too long, writes too much or is ended by a

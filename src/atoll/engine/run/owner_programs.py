@@ -1,7 +1,7 @@
-"""What `atoll edit` starts: a program of the owner's, with the owner's rights, in a capsule's view.
+"""Programs that `atoll edit` starts in a capsule's view, with the owner's rights.
 
-The files around it are the agent's. So the program is never one of them, no search path of its
-environment leads to them, and git gets a repository that Atoll has made on the host: it has the
+The files there are written by an agent. So the program is never one of them, no search path of its
+environment contains them, and git gets a repository that Atoll created on the host: it has the
 owner's objects, the capsule's branch and a constant configuration, and git reads neither the
 configuration of the agent's repository nor that of repositories nested in it.
 """
@@ -85,7 +85,7 @@ def find_program(session: Session, capsule: CapsuleRecord, argv: Sequence[str]) 
 
 
 def environment(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
-    """All of the owner's variables, without those that lead into the project."""
+    """All of the owner's variables, without paths into the project."""
     roots = _roots(session, capsule)
     env = {key: value for key, value in session.owner.items() if key not in _LOCATIONS}
     env["PATH"] = programs.trusted_path(env.get("PATH", ""), avoid=roots)

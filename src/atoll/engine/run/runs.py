@@ -1,8 +1,8 @@
 """Runs: started through a keeper, observed through its lock and its status file.
 
-The truth about a run is never what the database says of a living one: a run lives while its lock
-is held, and its end is what the keeper observed. A keeper that vanished without a word is `lost`,
-and what it left is swept by the marker that every process of the run carries.
+The database does not decide whether a run is active: a run is active while its lock is held, and
+its outcome is what the keeper observed. If the keeper ended without a status, the run is `lost`,
+and its processes are found by their marker and killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunSpec(NamedTuple):
     write: tuple[str, ...] = ()
     """Patterns for what may be written in the workspace; none means all of it."""
     network: str | None = None
-    """`none`, or a mode that is wider than the capsule's own for as long as it lives."""
+    """`none`, or a mode that is wider than the capsule's own while the run is active."""
     cwd: str = ""
     """Where it starts, in the workspace; an absolute path is one inside the capsule."""
     is_own: bool = False
@@ -74,8 +74,8 @@ def start(
 ) -> Run:
     """Starts a run. In the foreground it waits for its client before the command begins.
 
-    Raises StateError when the capsule is not in one of `states`, DriverError when the keeper
-    cannot be started; the row then says `lost` and nothing is left.
+    Raises StateError when the capsule is not in one of `states`, DriverError when the keeper cannot
+    be started; the run is then recorded as `lost` and nothing is left.
     """
     walled = inside._replace(walls=_walls(inside, spec))
     token = new_token()
@@ -120,7 +120,7 @@ def _note_running(session: Session, run: Run) -> None:
     try:
         session.store.set_running(run)
     except BaseException:
-        # A full disk, or an interrupt: an unrecorded run must not go on.
+        # A full disk, or an interrupt: an unrecorded run must not continue.
         end_keeper(run.directory, grace_s=0)
         raise
 
@@ -261,7 +261,7 @@ def _status(run: Run) -> RunStatus | None:
     try:
         return load_status(run.directory)
     except ValueError:
-        # Torn by a power cut: as good as none.
+        # Damaged by a power failure: treated as missing.
         return None
 
 
@@ -278,7 +278,7 @@ def _outcome(status: RunStatus) -> Outcome:
 
 
 def wait(session: Session, run: Run, *, timeout_s: float | None = None) -> Run:
-    """Waits for the end. Raises StateError when the time is over first."""
+    """Waits for the end. Raises StateError on a timeout."""
     if timeout_s is None:
         locks.await_unlocked(session.run_lock(run.token).path)
     elif not wait_until(lambda: not is_alive(session, run), timeout_s=timeout_s):
@@ -302,7 +302,7 @@ def stop(session: Session, run: Run, *, grace_s: float | None = None) -> Run:
 
 
 def forget(session: Session, run: Run) -> None:
-    """Removes every trace of a run, which is ended first if it lives: for Atoll's own ones."""
+    """Removes every trace of an internal run, which is ended first if it is active."""
     stop(session, run, grace_s=0)
     files.discard(Path(run.directory), home=session.home)
     session.store.forget_run(run)
@@ -326,7 +326,7 @@ def stop_all(session: Session, capsule: CapsuleRecord) -> list[Run]:
 def find_channel(
     session: Session, run: Run, *, role: str, rows: int = 24, cols: int = 80
 ) -> Channel | None:
-    """Connects to a living run; None when it has ended before that was possible."""
+    """Connects to an active run; None when it has ended."""
     found: list[socket.socket] = []
 
     def connected() -> bool:

@@ -69,8 +69,8 @@ class Session:
         self.forkserver = ForkServer(f"{home}/")
         self.ref_cache = RefCache()
         self.background = background
-        """Whether anything may go on after a command: upkeep, for which the command waits
-        otherwise, and the daemon, without which nothing gets out of a capsule.
+        """Whether background processes may outlive a command: upkeep, for which the command waits
+        otherwise, and the daemon, without which no connection leaves a capsule.
         """
 
     def reach(self, step: str, subject: str) -> None:

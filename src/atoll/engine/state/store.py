@@ -47,7 +47,7 @@ ones."""
 
 
 class PortTakenError(Exception):
-    """Another command leased one of the ports first; the caller looks for others."""
+    """Another command leased one of the ports first; the caller tries others."""
 
 
 class Store(Database):

@@ -70,7 +70,7 @@ def verify(
     walls: Sequence[Wall] = WALLS,
     homes: Sequence[Path] = (),
 ) -> WallReport:
-    """Attacks the walls of a capsule; `on_progress` is called with the name of the next one.
+    """Attacks the walls of a capsule; `on_progress` gets the name of the next one.
 
     `homes` are further Atoll homes that must not be reached. Raises what creating a second capsule
     of the level, or starting a run in this one, raises.
@@ -118,7 +118,7 @@ def canaries_in_place(
 def attack(
     wall: Wall, given: Mapping[str, object], run: Callable[[bytes], tuple[bytes, str]]
 ) -> list[WallFinding]:
-    """`run` hands a program's input over and returns what it said, and why that is nothing."""
+    """`run` passes the input to a program and returns its output, and the reason if there is none."""
     said, problem = run(inside.render(wall.attempts, given))
     answers = _parse_answers(said)
     missing: tuple[Verdict, str] = ("not tried", problem or "it did not answer")

@@ -1,7 +1,7 @@
 """The targets of the attempts: planted secrets, and facts about the host.
 
-Law: nothing of the owner's is read. Of the well-known places only that they exist is told, and
-which file they are. All that is planted is gone at the end, however that comes.
+Nothing of the owner is read. Of well-known paths only their existence and identity are passed on.
+Everything that was planted is removed at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _started(planted: Planted, place: Path, kept: list[str]) -> Iterator[Facts]:
             ours.sendall(planted.task(str(place), kept))
             yield parse_facts(lambda: ours.recv(1 << 16))
         finally:
-            # Its input ends: it removes what it holds, says so, and goes.
+            # Its input ends: it removes what it created, reports that, and exits.
             with suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
                 while ours.recv(1 << 16):
@@ -177,7 +177,7 @@ def stray_object(git_dir: str, planted: Planted) -> Iterator[str | None]:
         yield name
     finally:
         path.unlink(missing_ok=True)
-        # Other objects may have come to lie there.
+        # Other objects may have been added there.
         with suppress(OSError):
             path.parent.rmdir()
 

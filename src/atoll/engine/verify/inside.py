@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from atoll.engine.verify.wall_test import WallTest
 
 LOADER = "import sys; exec(sys.stdin.readline().encode().decode('unicode_escape'))"
-"""What stands in the command line; the rest, and all that is given, comes by standard input."""
+"""The command line; the program and its data come through standard input."""
 
 PROGRAM = r'''
 import contextlib, errno, fcntl, glob, hashlib, json, os, platform, re, resource, select, shutil
@@ -263,7 +263,7 @@ print(json.dumps(found))
 
 
 def render(attempts: Sequence[WallTest], given: Mapping[str, object]) -> bytes:
-    """What the program reads: itself on one line, as the loader wants it, with its task."""
+    """The program's input: its own source on one line, for the loader, and its task."""
     task = json.dumps({"given": given, "attempts": [(a.id, a.code) for a in attempts]})
     text = f"import json\ntask = json.loads({task!r})\n{PROGRAM}"
     return text.encode("unicode_escape") + b"\n"

@@ -1,7 +1,7 @@
 """Attempts on the wall around the kernel's interfaces.
 
-Calls that would change the machine carry arguments with which they cannot: whoever is asked for
-the arguments has passed the question for privileges.
+Calls that would change the machine get invalid arguments: an error about the arguments shows that
+the check for privileges was passed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attempts on the wall between capsules: a second one of the same project lives meanwhile."""
+"""Attempts on the wall between capsules: a second capsule of the same project runs meanwhile."""
 
 from __future__ import annotations
 

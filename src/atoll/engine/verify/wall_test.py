@@ -1,13 +1,13 @@
-"""An attempt on a wall, and what came of it."""
+"""An attempt on a wall, and its result."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 Control = Literal["plain", "root", "user", "lax", "machine"]
-"""Where the same attempt gets through, so that one which cannot fail is never counted: as a
-`plain` process of the host; as one of `root` or of an ordinary `user` only; in throw-away
-namespaces with every privilege in them (`lax`); in such ones with root's own (`machine`)."""
+"""Where the same attempt succeeds, which proves that it can: as a `plain` process of the host; as
+one of `root` or of an ordinary `user` only; in temporary namespaces with all privileges (`lax`); in
+such ones of root (`machine`)."""
 
 Verdict = Literal["held", "gave way", "not tried"]
 
@@ -15,9 +15,9 @@ Verdict = Literal["held", "gave way", "not tried"]
 class WallTest(NamedTuple):
     """`code` is Python that runs inside, with the names of `inside.py`.
 
-    Its end is the attempt's success. An OSError is a refusal, and so the wall has held; what only
-    prepares the attempt stands in `with preparing():`. It also runs where nothing holds it, as
-    root: it must do no harm when it gets through, and leave nothing.
+    If it ends normally, the attempt has succeeded. An OSError means that it was blocked;
+    preparations are inside `with preparing():`. It also runs without isolation, as root: it must do
+    no harm when it succeeds, and leave nothing.
     """
 
     id: str
@@ -32,7 +32,7 @@ class Wall(NamedTuple):
 
 
 class WallFinding(NamedTuple):
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     wall: str
     id: str
