@@ -139,7 +139,7 @@ class LayeredWorld:
 
     def lease(self, name):
         """The record of a capsule that is planned and stored, of which nothing is made."""
-        with bases.grounded(self.session, self.project, [self.plan(name)]) as [plan]:
+        with bases.with_base(self.session, self.project, [self.plan(name)]) as [plan]:
             [made] = self.store.lease_capsules(self.project, [(plan, {})])
         return made, plan
 

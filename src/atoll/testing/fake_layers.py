@@ -22,8 +22,8 @@ from pathlib import Path
 
 from atoll.drivers.contracts import (
     Author,
-    BroughtOut,
     CommitResult,
+    ExportedCommits,
     ProbeResult,
     Sealed,
     WorkspaceRequest,
@@ -237,14 +237,14 @@ class FakeLayered:
         del stat
         return _patch(_files(_merge(Pool(plan.pool), layers)), _files(_workspace(plan)))
 
-    def bring(self, plan: WorkspacePlan, *, everything: bool) -> BroughtOut | None:
+    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
         tip = self.tip(plan)
         if tip is None:
             return None
         before, now = _require_commit(plan.repository, tip), _files(_workspace(plan))
         if everything and before != now:
-            return BroughtOut(self.record(plan.repository, now, parent=tip))
-        return BroughtOut(tip)
+            return ExportedCommits(self.record(plan.repository, now, parent=tip))
+        return ExportedCommits(tip)
 
     def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
         # A commit of the fake has neither.

@@ -41,7 +41,7 @@ class Part:
         return nullcontext()
 
     def snapshot(self, session: Session, capsule: CapsuleRecord, *, busy: bool) -> PartChange:
-        """Stores the present state. `busy` means that there are runs, which are frozen meanwhile."""
+        """Stores the present state. `busy`: there are runs, which are frozen meanwhile."""
         del busy
         return PartChange(current=session.store.part(capsule, self.name))
 

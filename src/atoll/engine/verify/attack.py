@@ -118,7 +118,7 @@ def canaries_in_place(
 def attack(
     wall: Wall, given: Mapping[str, object], run: Callable[[bytes], tuple[bytes, str]]
 ) -> list[WallFinding]:
-    """`run` passes the input to a program and returns its output, and the reason if there is none."""
+    """`run` passes input to a program and returns its output, and the reason if there is none."""
     said, problem = run(inside.render(wall.attempts, given))
     answers = _parse_answers(said)
     missing: tuple[Verdict, str] = ("not tried", problem or "it did not answer")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from atoll.drivers.contracts import Author, BroughtOut, LayeredDriver, WorkspaceRequest
+from atoll.drivers.contracts import Author, ExportedCommits, LayeredDriver, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Lease, WorkspacePlan
@@ -457,9 +457,11 @@ class LayeredContractSuite:
     def test_commits_are_brought_out(self) -> None:
         with self.applied("out") as [plan]:
             self.write(plan, "new", b"n")
-            assert self.made.bring(plan, everything=False) == BroughtOut(plan.base_commit)
-            brought = self.made.bring(plan, everything=True)
+            assert self.made.export_commits(plan, everything=False) == ExportedCommits(
+                plan.base_commit
+            )
+            brought = self.made.export_commits(plan, everything=True)
             assert brought is not None
             assert brought.commit != plan.base_commit
             self.remove(plan, f".git/refs/heads/{plan.branch}")
-            assert self.made.bring(plan, everything=False) is None
+            assert self.made.export_commits(plan, everything=False) is None
