@@ -26,12 +26,12 @@ from atoll.model.errors import AtollError
 
 _CHECK_S = 1.0
 _QUIET_S = 3.0
-"""A checkout that was not changed for so long is frozen."""
+"""A checkout is frozen after this time without changes."""
 _USED_S = 1800.0
-"""For so long after its last use a project is watched."""
+"""How long a project is watched after its last use."""
 _RETRY_S = 30.0
 _REST = 10
-"""After a freeze, as many times its duration pass before the next one of the same project."""
+"""After a freeze, the next one of the same project waits for this many times its duration."""
 _MOST_PROJECTS = 8
 _REPLY_BYTES = 64 << 10
 _LONGEST_S = 1800.0
@@ -46,9 +46,10 @@ class _Checkout:
         self.turn = asyncio.Lock()
         self.watch: TreeWatch | None = None
         self.name = ""
-        """Of the watch; another one for each."""
+        """The id of the watch."""
         self.watch_at = 0.0
-        """When it may next be started: soon if it worked before, as a moved directory ends it."""
+        """When it may next be started: soon if it worked before, because a moved directory ends it.
+        """
         self.freeze_at = 0.0
         """When it may next be frozen."""
         self.changed_at = 0.0

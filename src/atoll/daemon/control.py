@@ -19,7 +19,7 @@ _BUILD = {"version": __version__, "revision": DAEMON_REVISION}
 _RESERVED = 4
 _RETRY_S = 0.1
 _BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP)
-"""Of the listener itself; everything else concerns one client, or passes."""
+"""Errors of the listener itself; all others concern one client, or are transient."""
 
 Answer = Callable[[DaemonRequest], Awaitable[DaemonReply]]
 

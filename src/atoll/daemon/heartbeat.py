@@ -16,7 +16,7 @@ from contextlib import suppress
 
 INTERVAL_S = 0.5
 MISSED = 20
-"""So many intervals without a beat mean that the loop is stuck."""
+"""This many intervals without a beat mean that the loop is stuck."""
 MISSED_AT_START = 120
 """The same before the first beat: the worker may be waiting for a disk."""
 _LATE = 2.0

@@ -26,12 +26,12 @@ V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
 STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
 _BACKLOG = 1024
 _FEW, _MANY = 3, 8
-"""Sockets in store, so that most connections need not ask for one first."""
+"""Spare sockets, so that most connections need not request one first."""
 _CONNECT_S = 5.0
 _AGAIN_S = 1.0
 """Between two attempts to watch a holder while the daemon lacks resources for it."""
 _LISTING_S = 8.0
-"""A listing counts for so long while the number of sockets stays the same."""
+"""How long a listing is valid while the number of sockets stays the same."""
 ANSWER_S = 10.0
 """A holder answers at once. One that was stopped is asked again later, on another connection."""
 

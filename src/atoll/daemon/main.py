@@ -28,7 +28,7 @@ _GIVEN_UP = 3
 _STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _PAUSE_S = 0.3
 _REST_S = 10.0
-"""A worker that dies sooner than this has failed."""
+"""A worker that exits sooner than this has failed."""
 _MOST_FAILURES = 5
 _SHORT_S = 1.0
 """Between two attempts to start a worker while the machine has no process or memory for it."""

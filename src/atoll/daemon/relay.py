@@ -19,14 +19,14 @@ from atoll.daemon.splice_pipes import SIZE_BYTES, Pipe, Pipes
 
 CHUNK_BYTES = 1 << 16
 _HEAVY = 2
-"""So many full chunks in a row make a direction switch to a pipe."""
+"""After this many full chunks in a row a direction switches to a pipe."""
 _LIGHT = 32
-"""So many small ones in a row make it give the pipe back."""
+"""After this many small ones in a row it returns the pipe."""
 _TURN_BYTES = 1 << 19
-"""After so many bytes other connections have their turn."""
+"""After this many bytes other connections are served."""
 _SEND_BYTES = 1 << 17
-"""What a target may be ahead of its reader in a heavy direction: more of it would have left the
-processor's cache when it is read."""
+"""How far the sender may be ahead in a busy direction: more data would have left the processor's
+cache when it is read."""
 _RESET = struct.pack("ii", 1, 0)
 _WAIT = (BlockingIOError, InterruptedError)
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK

@@ -52,7 +52,7 @@ class ServedCapsule:
         self.network = network
         self._host_network = host_network
         self.share = LoopShare()
-        """Of the loop: what is done for this capsule delays no other."""
+        """Its share of the loop, so that it does not delay others."""
         self.journal = Journal(Path(capsule.directory))
         self._egress_share = EgressShare()
         self._policy = partial(rules.policy_of, session, capsule.id)

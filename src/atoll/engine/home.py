@@ -28,9 +28,9 @@ BENCHES = ("workspace", "sandbox", "network", "idle")
 
 
 class Home:
-    """A handle on one Atoll home, for what is about all projects or none.
+    """A handle on one Atoll home, for operations on all projects or on none.
 
-    Static methods need no usable home: they repair it, or only look at the machine.
+    Static methods need no usable home: they repair it, or only examine the machine.
     """
 
     def __init__(self, *, session: Session) -> None:

@@ -70,7 +70,7 @@ class ForkServer:
 
             def let_go(holder: int) -> None:
                 confined = confine(holder)
-                # One that has failed meanwhile says why, or nothing.
+                # One that has failed meanwhile reports the reason, or nothing.
                 with suppress(BrokenPipeError):
                     gate.write(json.dumps(confined._asdict()).encode() + b"\n")
 
@@ -92,7 +92,7 @@ class ForkServer:
         self._ask({"watch": lock_path, "argv": list(argv), "env": dict(env)}, keep)
 
     def thaw_if_killed(self, key: str, pids: Sequence[int]) -> None:
-        """Has stopped processes go on if this one dies first; `pids` replace those of before."""
+        """Resumes stopped processes if this one dies first; `pids` replace earlier ones."""
         self._ask({"frozen": key, "pids": list(pids)}, ())
 
     def _ask(self, request: dict[str, object], fds: tuple[int, ...]) -> None:
@@ -134,7 +134,7 @@ def await_ready(
     """Calls `begin` with the descriptor through which the new keeper reports, and waits.
 
     With `first`, it reports its process id before anything else, and `first` is called with that.
-    Raises DriverError when it dies first or says that it cannot.
+    Raises DriverError when it dies first or reports an error.
     """
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as ready:

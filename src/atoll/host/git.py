@@ -328,7 +328,7 @@ _STEERING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_CEILING_DIRECTOR
 def find_plain_checkout(path: str) -> str | None:
     """The root of the checkout that contains `path` and has its repository in `.git`.
 
-    Returns None for everything that git has to judge: linked worktrees, submodules, bare
+    Returns None for everything that git has to decide: linked worktrees, submodules, bare
     repositories, settings that move the checkout, repositories of other users.
     """
     if any(name in os.environ for name in _STEERING):

@@ -242,7 +242,7 @@ def find_occupants(port: int) -> list[Occupant]:
 
 
 def _owners(inodes: set[int]) -> dict[int, int]:
-    """Sockets by inode → a process that has them open, of those that can be looked at."""
+    """Sockets by inode → a process that has them open, of those that can be examined."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[int, int] = {}
     for name in os.listdir("/proc"):

@@ -51,7 +51,7 @@ class Wait:
         return max(0.0, self._look_at - time.monotonic())
 
     def check(self) -> None:
-        """Raises Unanswered when the time is over, or when the program is idle."""
+        """Raises Unanswered on a timeout, or when the program is idle."""
         now = time.monotonic()
         if self._deadline is None or now < self._look_at:
             return

@@ -285,7 +285,7 @@ def stream(
 
 @contextmanager
 def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that leads its own session and process group, which is gone afterwards."""
+    """A program that leads its own session and process group, which is killed afterwards."""
     start = _plan_start(program.argv, program.cwd, None, program.env)
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
@@ -356,8 +356,8 @@ def converse(program: Program, *, timeout_s: float) -> Iterator[Dialogue]:
 def wait_until(
     condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
 ) -> bool:
-    """Polls `condition` until it holds or the time is over: often at first, then every
-    `interval_s`. All waiting goes through here. Returns whether it holds.
+    """Polls `condition` until it is true or the time is up: often at first, then every
+    `interval_s`. All waiting goes through here. Returns whether it is true.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     step_s = min(_FIRST_STEP_S, interval_s)

@@ -44,7 +44,7 @@ class ViewProcess:
         for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
             pipe.close()
         try:
-            # One that was killed may not have got as far as to report anything.
+            # One that was killed early may not have reported anything.
             if self.wait() >= 0:
                 self._failed = read_failure(self._failure, by_bwrap=self._is_walled)
         finally:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def bootstrap(package_root: str | os.PathLike[str]) -> list[str]:
     """The command that starts a fork server; `SOCKET_FD LABEL` follow it.
 
-    `package_root` is the directory that holds the `atoll` package. It goes to the end of the
-    search path: a back-port lying beside `atoll` must not stand in for the standard library.
+    `package_root` is the directory that holds the `atoll` package. It goes to the end of the search
+    path: a back-port beside `atoll` must not replace a module of the standard library.
     """
     program = (
         f"import sys; sys.path.append({str(package_root)!r}); "

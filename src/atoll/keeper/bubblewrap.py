@@ -1,8 +1,8 @@
 """The bwrap launcher: started with an empty environment, with its arguments in a file.
 
-Used between fork and exec, by the keeper for runs and by the engine for questions. Nothing of a
-capsule stands in a command line that others can read, and bwrap itself never sees a variable that
-the capsule chose.
+Used between fork and exec, by the keeper for runs and for short commands of the engine. Nothing of
+a capsule is in a command line that others can read, and bwrap itself never sees a variable that the
+capsule chose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_WORDS = 8900
 
 
 UNBUILT = 6
-"""In the place of an exit code: a wall could not be built, and nothing was run."""
+"""Instead of an exit code: a wall could not be built, and nothing was run."""
 
 _EXECUTED = b'"exit-code"'
 _NOT_EXECUTED = b"bwrap: execvp "
@@ -93,7 +93,7 @@ class BubblewrapLauncher:
         return [self.program, "--args", str(words_fd), "--", *leader, *command], handles
 
     def narrow(self) -> None:
-        """Before `drop`: it takes what that gives up. WallError when a pattern names nothing."""
+        """Before `drop`: it needs the privileges. WallError when a pattern matches nothing."""
         if self._walls.write:
             try:
                 write_restriction.narrow(self._walls.root, self._walls.workspace, self._walls.write)
@@ -136,10 +136,10 @@ class BubblewrapLauncher:
 
 
 def _explain_absence(root: int, places: list[str]) -> str:
-    """Where one of these places is a link to something that is not visible inside: that.
+    """Explains that one of these paths is a link to something that is not visible inside.
 
-    What to do about it is said only of links on a read-only mount, which are the owner's: an agent
-    must not be able to suggest what is shown to it.
+    A fix is suggested only for links on a read-only mount, which belong to the owner: an agent must
+    not be able to suggest what to make visible.
     """
     for place in places:
         target = place
@@ -209,7 +209,7 @@ def was_executed(record: bytes) -> bool:
 
 
 def find_cause(said: bytes) -> WallError:
-    """Why a command was not executed, by what was said meanwhile: all of it is bwrap's own."""
+    """Why a command was not executed, from the error output, which is all bwrap's own."""
     for mark in (_NOT_EXECUTED, _NOT_ENTERED):
         _, is_it, cause = said[-_SAID_BYTES:].partition(mark)
         name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")

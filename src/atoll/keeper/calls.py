@@ -104,7 +104,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def unmount(target: str) -> None:
-    """Takes away the topmost mount at a path, even while it is in use."""
+    """Removes the topmost mount at a path, even while it is in use."""
     if _libc.umount2(ctypes.c_char_p(os.fsencode(target)), ctypes.c_int(_MNT_DETACH)) != 0:
         _raise_errno(f"unmount `{target}`")
 
@@ -152,8 +152,8 @@ def attach_mounts(fd: int, place: int) -> None:
 
 
 def open_beneath(directory: int, path: str, flags: int, *, links: bool = False) -> int:
-    """Opens a path that cannot lead out of `directory`: through no link, or, with `links`, as if
-    the directory were the root of everything.
+    """Opens a path that cannot leave `directory`: through no link, or, with `links`, as if the
+    directory were the root of everything.
     """
     how = _RESOLVE_IN_ROOT if links else _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS
     content = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, how)
@@ -180,7 +180,7 @@ def seize_thread(tid: int) -> None:
 
 
 def detach_thread(tid: int, signal_number: int = 0) -> None:
-    """Let a stopped thread go on, with a signal that was on its way to it."""
+    """Resumes a stopped thread, with a signal that was pending for it."""
     _ptrace(_PTRACE_DETACH, "ptrace detach", tid, signal_number)
 
 

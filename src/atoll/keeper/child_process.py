@@ -20,7 +20,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 def run_process(directory: str, body: Callable[[], int]) -> None:
-    """Run a forked process to its end; an error is written down and becomes exit status CRASHED."""
+    """Run a forked process; an error is recorded and becomes exit status CRASHED."""
     exit_code = CRASHED
     try:
         exit_code = body()

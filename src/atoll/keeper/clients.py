@@ -1,4 +1,4 @@
-"""The connected clients: who they are, and what still has to reach them.
+"""The connected clients, their roles, and their pending output.
 
 No client can harm another or the run: a wrong frame costs only its sender, what waits for a
 client is bounded, and only the foreground client may slow the command down.
@@ -36,7 +36,7 @@ _REPLAY_PIECE_BYTES = 4096
 
 
 class Client:
-    """One connection. `role` is None until it has said hello."""
+    """One connection. `role` is None until its hello."""
 
     __slots__ = ("decoder", "is_closed", "is_deaf", "is_held", "out", "progress", "role", "sock")
 
@@ -46,11 +46,11 @@ class Client:
         self.decoder = Decoder()
         self.out = bytearray()
         self.progress = time.monotonic()
-        """When it last took something."""
+        """When it last read something."""
         self.is_deaf = False
-        """It takes nothing more; what it said before it left must still be heard."""
+        """It reads no more; what it sent before must still be processed."""
         self.is_held = False
-        """It may say nothing for now."""
+        """Its input is not read for now."""
         self.is_closed = False
 
 
@@ -122,11 +122,11 @@ class Clients:
         return self.foreground is None or len(self.foreground.out) <= LOW_WATER_BYTES
 
     def pending(self) -> list[Client]:
-        """Those who have not got everything yet."""
+        """The clients with pending output."""
         return [client for client in self._clients if client.out]
 
     def output(self, kind: MessageKind, data: bytes) -> None:
-        """Give a piece of output to all who watch, and remember it for those who come later."""
+        """Send a piece of output to all watching clients, and keep it for later ones."""
         self._replay.add(kind, data)
         frame = wire.encode(kind, data)
         for client in list(self._clients):
@@ -143,7 +143,7 @@ class Clients:
         self._queue(client, frame)
 
     def admit(self, client: Client, role: str) -> None:
-        """Give the client its role and, if it watches, what there was to see so far."""
+        """Give the client its role and, if it watches, the output so far."""
         client.role = role
         if role == "foreground":
             self.foreground = client
@@ -154,7 +154,7 @@ class Clients:
                 self._hold(client)
 
     def hold_stdin(self, *, is_full: bool) -> None:
-        """While the command's stdin is full, read nothing from those who might send more."""
+        """While the command's stdin is full, read nothing from clients that might send more."""
         if is_full == self._is_holding:
             return
         self._is_holding = is_full
@@ -195,7 +195,9 @@ class Clients:
         self._on_gone(client)
 
     def close(self) -> None:
-        """Let everyone go; those who had sent something unread get an end, not a reset."""
+        """Close all connections; clients that had sent something unread get an end of file, not a
+        reset.
+        """
         self._loop.forget(self._listener.fileno())
         self._listener.close()
         for client in list(self._clients):

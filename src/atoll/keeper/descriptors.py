@@ -137,7 +137,7 @@ class DescriptorCount:
 
 
 def _tmpfs_mounts(process: str) -> dict[int, str]:
-    """What a process sees of filesystems in memory: where, by device."""
+    """The tmpfs mounts that a process sees: paths by device."""
     found: dict[int, str] = {}
     for line in _read(f"{process}/mountinfo", _MAPS_BYTES).splitlines():
         mount, _, filesystem = line.partition(b" - ")
@@ -204,7 +204,7 @@ def _names(directory: str) -> Iterator[str]:
 
 
 def _read(path: str, size: int) -> bytes:
-    """At most `size` bytes; nothing if the process is gone or is not ours to look at."""
+    """At most `size` bytes; nothing if the process has ended or may not be examined."""
     pieces: list[bytes] = []
     try:
         with open(path, "rb", buffering=0) as file:

@@ -1,7 +1,7 @@
-"""What a capsule may keep on disk: counted by walks through its directory, as few as possible.
+"""The disk limit of a capsule: measured by walks through its directory, as few as possible.
 
-Law: a look is cheap, whatever the capsule does. A walk is made in parts, and only when what has
-gone from the whole filesystem says that the budget may be exceeded.
+A check is cheap, independent of what the capsule does. A walk is done in parts, and only when the
+free space of the filesystem shows that the budget may be exceeded.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _SLICE_ENTRIES = 2_000
 _LIMIT_ENTRIES = 500_000
 _STALE_S = 60.0
-"""Others may have freed what the capsule took meanwhile, so that the sums look good."""
+"""Other processes may have freed what the capsule used meanwhile, which hides it in the sums."""
 _IDLE_STALE_S = 600.0
-"""How much longer a walk counts for processes that have done nothing since."""
+"""How much longer a walk is valid for processes that have been idle since."""
 _PARTS = 12
 """So many names of full length fit into one path."""
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 class Free:
-    """What is free on a filesystem. One that makes inodes as needed reports no entries."""
+    """Free space of a filesystem. One that creates inodes on demand reports no entries."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -104,12 +104,12 @@ class DiskBudget:
         self._activity: Activity | None = None
 
     def expire(self) -> None:
-        """Walk at the next check, whatever the sums say: free space has shrunk."""
+        """Walk at the next check: free space has shrunk."""
         self._is_due = True
 
     @property
     def used_bytes(self) -> int:
-        """As of the last walk that came to its end and saw everything."""
+        """As of the last complete walk."""
         return 0 if self._last is None else self._last.used_bytes
 
     @property
@@ -168,7 +168,7 @@ class DiskBudget:
             walk.used_bytes > self._limit_bytes or walk.is_uncountable
         ):
             return "disk"
-        # A tree so deep that each step is dear is as bad as one with too many entries.
+        # A tree so deep that each step is expensive is treated like one with too many entries.
         if walk.entries > self._limit_entries or walk.cost > 4 * self._limit_entries:
             return "inodes"
         return None

@@ -28,13 +28,13 @@ from atoll.model.enclosure import EnclosureError, HoldRequest, parse
 def main() -> None:
     """`SOCKET_FD LABEL`: serve requests until the socket is closed.
 
-    `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard;
-    `{"hold": VIEW}` with (lock, ready) a holder; news come through the ready descriptor. With a
-    third descriptor the holder says who it is at once, and reads its group from there.
-    `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command once the lock is free; it gets
-    the descriptors that come with it, and their numbers as its last arguments.
-    `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they are
-    continued, the last one first, if the client dies before it has sent an empty list.
+    `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard; `{"hold": VIEW}`
+    with (lock, ready) a holder; news come through the ready descriptor. With a third descriptor the
+    holder reports its pid at once, and reads its cgroup from there. `{"watch": LOCK, "argv": [...],
+    "env": {...}}` starts a command once the lock is free; it gets the descriptors that come with
+    it, and their numbers as its last arguments. `{"frozen": KEY, "pids": [...]}` names processes
+    that are stopped for a moment: they are continued, the last one first, if the client dies before
+    it has sent an empty list.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children

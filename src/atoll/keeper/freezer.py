@@ -1,6 +1,7 @@
-"""Holds the processes of one run still, and says how: by the cgroup freezer, else by ptrace.
+"""Freezes the processes of one run, with the cgroup freezer or else ptrace, and reports how.
 
-Never by SIGSTOP, which the held can undo. A hold that could not be verified is said to be one.
+Never with SIGSTOP, which the processes can undo. A freeze that could not be verified is reported as
+such.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class RunFreezer:
 
     @property
     def has_clients(self) -> bool:
-        """Whether a client relies on it: then nothing may be ended that could write once more."""
+        """Whether a client relies on it: then no process that could write may be resumed, even to
+        end it.
+        """
         return bool(self._clients)
 
     @property
@@ -135,7 +138,7 @@ class RunFreezer:
 
 
 def _has_live_thread(pid: int) -> bool:
-    """A process may be a zombie by name while its other threads go on."""
+    """A process may be shown as a zombie while its other threads continue."""
     try:
         names = os.listdir(f"/proc/{pid}/task")
     except OSError:

@@ -53,10 +53,11 @@ class Group:
         return pid
 
     def enter(self) -> None:
-        """Put the calling process in, which has one thread. To be done before it gives up its
-        rights.
+        """Move the calling process, which has one thread, into the cgroup, before it drops its
+        privileges.
 
-        OSError if a directory does not take it: it may be in others by then, and must not go on.
+        OSError if a directory does not accept it: it may be in others by then, and must not
+        continue.
         """
         for directory in self._to_enter:
             try:
@@ -70,7 +71,7 @@ class Group:
         return self._turn("1", "FROZEN", timeout_s)
 
     def thaw(self, timeout_s: float = 2.0) -> bool:
-        """Let all processes go on; False as for `freeze`."""
+        """Resume all processes; False as for `freeze`."""
         return self._turn("0", "THAWED", timeout_s)
 
     def is_frozen(self) -> bool:
@@ -88,7 +89,7 @@ class Group:
         return set() if directory is None else set(_members_below(directory))
 
     def kill(self, timeout_s: float = 10.0) -> bool:
-        """Kill all processes, frozen or not; False if some are left when the time is over.
+        """Kill all processes, frozen or not; False if some are left after the timeout.
 
         Dead processes count as pids until they are reaped.
         """
@@ -106,7 +107,7 @@ class Group:
         return [pid for pid in self._members() if pid]
 
     def oom_kills(self) -> int | None:
-        """Processes that the kernel has killed for want of memory; None where it counts none."""
+        """Processes that the kernel has killed for lack of memory; None if they are not counted."""
         memory = self._by_use.get("memory")
         found = _field(memory, "memory.events", "oom_kill")
         return _field(memory, "memory.oom_control", "oom_kill") if found is None else found
@@ -130,7 +131,7 @@ class Group:
             return _wait(lambda: _field(unified, "cgroup.events", "frozen") == int(v2), timeout_s)
 
         def is_turned() -> bool:
-            # Said again each time: who was just being forked may have been missed.
+            # Repeated each time: a process that was just being forked may have been missed.
             _try_write(freezer, "freezer.state", v1)
             return (_read(freezer, "freezer.state") or "").strip() == v1
 
@@ -140,7 +141,7 @@ class Group:
         is_killed = _try_write(self._by_use.get("unified"), "cgroup.kill", "1")
         if not is_killed and not self.freeze(timeout_s=0.2):
             self._signal(signal.SIGSTOP)
-        # Also after `cgroup.kill`: who failed to enter may be in some directories only.
+        # Also after `cgroup.kill`: a process that failed to enter may be in some directories only.
         self._signal(signal.SIGKILL)
         # In version 1 the killed die only when thawed; in both no process may enter a frozen group.
         self.thaw()
@@ -150,7 +151,7 @@ class Group:
         pids = [pid for pid in self.pids() if pid != me]
         for start in range(0, len(pids), _BATCH):
             handles = {pid: _open_process(pid) for pid in pids[start : start + _BATCH]}
-            # Now that each is held, only who is in the group is who was meant, and no namesake.
+            # With a pidfd of each, only processes in the cgroup are signalled, and no reused pid.
             members = set(self.pids())
             for pid, handle in handles.items():
                 if pid in members:

@@ -1,4 +1,4 @@
-"""The holder: the process that a capsule's view lives in, and the parent of the capsule's runs.
+"""The holder: the process that keeps a capsule's view open, and the parent of the capsule's runs.
 
 It builds the view once, then serves requests on its socket: it starts runs and supervises them
 (`supervisor.py`), runs Atoll's own short commands in the view (`view_commands.py`), and ends on
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BUILD_FAILED = 1
 _RUNS = "runs"
 _PLACE_S = 30.0
-"""Between two looks whether the capsule's directory is still there."""
+"""The interval between checks that the capsule's directory still exists."""
 
 
 def fork_holder(order: HoldRequest, lock_fd: int, ready_fd: int, gate_fd: int | None = None) -> int:

@@ -29,13 +29,13 @@ from atoll.keeper.run_processes import numbers
 
 SOCKET = "lookout"
 CHECK_S = 0.25
-"""Between two looks, as long as a keeper that looks by itself waits."""
+"""The interval between checks, the same as that of a keeper."""
 _LOCK = "lock"
 _IDLE_S = 0.5
-"""How long it stays without a client. Holders keep a connection for as long as they live."""
+"""How long it stays without a client. Holders keep a connection until they exit."""
 _HOME_S = 10.0
 _SLACK_TICKS = 4
-"""Processor time that a run may use before its keeper has to look: servers do a little always."""
+"""Processor time that a run may use before its keeper has to check: idle servers use a little."""
 _LOADAVG_BYTES = 128
 
 

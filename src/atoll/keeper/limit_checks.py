@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from atoll.keeper.watchdog import Activity
 
 RARE_S = 60.0
-"""Between two looks at a run that the idle monitor watches, should that have missed something."""
+"""The interval between checks of a run that the idle monitor watches, in case it missed something.
+"""
 _IDLE_CHECKS = 4
-"""After so many looks without a change a run is idle."""
+"""After this many checks without a change a run is idle."""
 _RETRY_S = 60.0
 
 
@@ -70,7 +71,7 @@ class LimitChecks:
     def end(self) -> None:
         """The run is over."""
         self.due_at = float("inf")
-        self._hang_up()
+        self._disconnect()
         self.members.close()
 
     def _ask(self, now: float) -> None:
@@ -100,7 +101,7 @@ class LimitChecks:
                 requests.send(self._socket, {"watch": marks}, tuple(fds))
                 self._is_asked = True
         except (OSError, WireError):
-            self._hang_up()
+            self._disconnect()
         finally:
             for fd in fds[1:]:
                 os.close(fd)
@@ -110,9 +111,9 @@ class LimitChecks:
             return
         self._connect_at = now + _RETRY_S
         self._socket = idle_monitor.connect(self._directory)
-        self._loop.watch(self._socket.fileno(), READ, self._hear)
+        self._loop.watch(self._socket.fileno(), READ, self._receive)
 
-    def _hear(self, _events: int) -> None:
+    def _receive(self, _events: int) -> None:
         """Read the idle monitor's answer; anything but `watching` means that it does not watch."""
         if self._socket is None:
             return
@@ -122,7 +123,7 @@ class LimitChecks:
         except BlockingIOError:
             return
         except (EOFError, OSError, WireError):
-            self._hang_up()
+            self._disconnect()
         else:
             for fd in fds:
                 os.close(fd)
@@ -133,7 +134,7 @@ class LimitChecks:
             self._idle_checks = 0
             self.due_at = min(self.due_at, 0.0)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._rests = self._is_asked = False
         if self._socket is not None:
             self._loop.forget(self._socket.fileno())

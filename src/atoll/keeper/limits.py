@@ -1,4 +1,4 @@
-"""What a run may use: held by the kernel where that can be, else looked at and ended."""
+"""The limits of a run: enforced by the kernel where possible, else watched."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunLimits:
         return self.group.fork()
 
     def enter(self) -> None:
-        """For the child, before it gives up its rights."""
+        """For the child, before it drops its privileges."""
         # Our parent may have a scheduling policy that cgroups do not accept.
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         self.group.enter()
@@ -86,8 +86,8 @@ class RunLimits:
         self._oom_kills_before = self._oom_kills()
         self._said_at = now
 
-    def heard(self, count: int, now: float) -> str | None:
-        """The run has said so much more; the reason to end it, if that is too much."""
+    def count_output(self, count: int, now: float) -> str | None:
+        """Counts new output of the run; returns the reason to end it, if it is too much."""
         self._said_at = now
         self._output_bytes += count
         limit = self.limits.output_bytes
@@ -106,7 +106,7 @@ class RunLimits:
 
     @property
     def silence_ends_at(self) -> float:
-        """When the run is ended if it says nothing until then."""
+        """When the run is ended if it produces no output until then."""
         idle_s = self.limits.idle_s
         return self._said_at + idle_s if idle_s else float("inf")
 
@@ -150,7 +150,7 @@ class RunLimits:
         return "oom" if was_killed and self._oom_kills() > self._oom_kills_before else None
 
     def describe_kills(self) -> str | None:
-        """How many processes the OOM killer has ended since the start, for a run that went on.
+        """How many processes the OOM killer has ended since the start, for a run that continued.
 
         The cgroup is shared by all runs of the capsule: another run may be concerned.
         """

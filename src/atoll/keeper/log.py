@@ -1,11 +1,11 @@
 """The output of a run as JSON lines, bounded in size: the keeper writes, anyone reads.
 
-An entry is `{"t": time, "s": "out" | "err", "d": text}`; bytes that are no UTF-8 stand as lone
-surrogates, so the output can be had back exactly. When `log.jsonl` reaches half of the limit it
-becomes `log.1.jsonl` and the older part goes. Every file begins with a line that holds its
-`generation` and how many bytes of output came `before` it: the oldest file thus says how much
-was dropped. `{"s": "dropped", "n": bytes}` stands where output could not be written.
-Readers bear rotation under their hands, a torn last line and missing files.
+An entry is `{"t": time, "s": "out" | "err", "d": text}`; bytes that are not UTF-8 are encoded as
+lone surrogates, so that the output can be restored exactly. When `log.jsonl` reaches half of the
+limit it becomes `log.1.jsonl` and the older part is deleted. Every file begins with a line that
+holds its `generation` and how many bytes of output came `before` it: so the oldest file shows how
+much was dropped. `{"s": "dropped", "n": bytes}` stands where output could not be written. Readers
+bear rotation under their hands, a torn last line and missing files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The minder: starts the run, serves its clients, ends its process tree, reports the outcome.
 
 It goes through the phases of `Phase` in order and never back. Ending the tree comes before
-everything else; the outcome is written before any client hears of it.
+everything else; the outcome is written before any client is notified.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _OWN_ENDS = ("exited", "signalled", "not-started", "no-walls")
 HELLO_S = 30.0
 """How long a foreground run waits for its client."""
 NATURAL_GRACE_S = 2.0
-"""How long those may take who are left when the command has ended by itself."""
+"""The grace period of remaining processes when the command has exited."""
 _KERNEL_S = 0.1
-"""How long the kernel may take to end by itself what is left behind walls: to look costs more."""
+"""How long the kernel may take to end what is left in a sandbox: checking costs more."""
 HANGUP_S = 1.0
 DRAIN_S = 10.0
-"""How long clients may take for what is left when the run has ended."""
+"""How long clients may take to read the remaining output when the run has ended."""
 PATIENCE_S = 600.0
 """How long a foreground client may pause (a pager!) after a run that was not stopped on request."""
 _RETRY_S = 0.5
 _PLACE_S = 30.0
-"""Between two looks whether the run's directory is still there."""
+"""The interval between checks that the run's directory still exists."""
 _LONGEST_WAIT_S = 3600.0  # the kernel counts milliseconds in 31 bits
 
 
@@ -99,7 +99,7 @@ class Minder:
             self._starter = Starter(pid, self._loop)
 
     def serve(self) -> bool:
-        """Until all is over; False if the outcome could not be written down."""
+        """Serves until the run is over; False if the outcome could not be written."""
         reserve_status(self._run_dir)  # before the command can fill the disk
         if not self._spec.foreground:
             self._start()
@@ -117,7 +117,7 @@ class Minder:
         self._log.write(stream, data, time.time())
         self._clients.output(MessageKind.OUT if stream == "out" else MessageKind.ERR, data)
         if self._limits is not None:
-            reason = self._limits.heard(len(data), time.monotonic())
+            reason = self._limits.count_output(len(data), time.monotonic())
             if reason is not None:
                 self._end(reason, [(signal.SIGTERM, self._spec.grace_s)])
 
@@ -207,7 +207,7 @@ class Minder:
         return [child.pid for child in exits]
 
     def _advance(self, now: float) -> bool:
-        """Go on to the next phase if it is time; True when all is over."""
+        """Continue with the next phase if it is time; True when the run is over."""
         if self._freezer.has_clients:
             return False
         if self._phase is Phase.WAITING and (
@@ -230,7 +230,7 @@ class Minder:
         return self._phase is Phase.DRAINING and self._is_drained(now)
 
     def _end(self, reason: str, steps: list[tuple[int, float]]) -> None:
-        """Begin to end the tree. The first reason is the one that counts."""
+        """Start ending the tree. The first reason is recorded."""
         if self._freezer.has_clients:
             self._postponed = self._postponed or (reason, steps)
         elif self._phase is Phase.WAITING:

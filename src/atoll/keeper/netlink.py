@@ -50,7 +50,7 @@ def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def _transact(protocol: int, data: bytes, wanted: int) -> None:
-    """Send, and see that each of the `wanted` messages was accepted. OSError when one was not."""
+    """Send, and check that each of the `wanted` messages was accepted. OSError when one was not."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
         sock.settimeout(_ANSWER_S)
         sock.bind((0, 0))
@@ -87,7 +87,7 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def route_to_self(family: int, network: bytes, prefix: int) -> None:
-    """Whatever goes to these addresses arrives here, as if they were this machine's own."""
+    """Packets to these addresses are delivered locally, as if they were this machine's own."""
     table_local, by_hand, scope_host, kind_local = 255, 4, 254, 2
     head = struct.pack(
         "=BBBBBBBBI", family, prefix, 0, 0, table_local, by_hand, scope_host, kind_local, 0

@@ -1,9 +1,9 @@
-"""A capsule's own network: a loopback, and where its egress is let out, doors for the daemon.
+"""A capsule's own network: a loopback interface and, with egress, sockets for the daemon.
 
-There is no interface to the outside. What may leave is taken over by the daemon, which listens on
-sockets that were made in here and dials on the host: over the proxy's port for programs that know
-proxies, and by redirection for those that do not. Names are answered with stand-in addresses, so
-that the daemon knows the name behind each connection.
+There is no interface to the outside. The daemon listens on sockets that were created here and
+connects from the host: through the proxy's port for programs that use a proxy, and by redirection
+for the others. DNS queries are answered with synthetic addresses, so that the daemon knows the name
+behind each connection.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from atoll.keeper import netlink, wire
 PROXY_PORT = 62_001
 """HTTP, CONNECT and SOCKS5."""
 CAUGHT_PORT = 62_002
-"""Connections of programs that know no proxy; the kernel knows their original destination."""
+"""Connections of programs without a proxy; the kernel keeps their original destination."""
 NAMES_PORT = 62_003
-"""Questions for names, in datagrams and streams."""
+"""DNS queries, over UDP and TCP."""
 BROWSER_PORT = 62_004
 """The DevTools port of the capsule's own browser, for the capsule's processes only."""
 OWN_PORTS = (PROXY_PORT, CAUGHT_PORT, NAMES_PORT, BROWSER_PORT)
 """Never published on the host."""
 STAND_INS = ("198.18.0.0", 15)
-"""Synthetic addresses, for names that may be reached."""
+"""Synthetic addresses, for allowed names."""
 NAME_SERVER = "198.18.0.1"
 HOST = "host"
 """The mode of a view that has no network of its own."""
@@ -57,7 +57,7 @@ _SOCKETS = {
 def bring_up(mode: str) -> None:
     """In a new network namespace. OSError when the kernel cannot do what `mode` needs.
 
-    Where there is egress at all, every way out leads to the daemon, which decides and takes notes.
+    With egress, every outgoing connection is redirected to the daemon, which checks and logs it.
     """
     _bring_loopback_up()
     with open(_LOW_PORTS, "w", encoding="ascii") as file:
@@ -90,8 +90,7 @@ def _bring_loopback_up() -> None:
 def make_sockets(wanted: list[list[int]]) -> list[socket.socket]:
     """Sockets of this network for a process outside: `[[FAMILY, TYPE], ...]`.
 
-    WireError for what is no stream or datagram socket of the internet, and does not ask who
-    listens either.
+    WireError for anything but IP stream and datagram sockets and `sock_diag`.
     """
     if len(wanted) > _MOST_SOCKETS or any(tuple(pair) not in _SOCKETS for pair in wanted):
         raise wire.WireError("no such sockets")

@@ -45,7 +45,7 @@ class Origin:
         except OSError:
             return False
         try:
-            # Read last: as long as the peer lives, no other process has its number.
+            # Read last: as long as the peer exists, no other process has its pid.
             return self._is_home(str(pid), handle) and not _has_ended(handle)
         except (OSError, ValueError):
             return False

@@ -1,8 +1,8 @@
 """The tree of processes under one root, read from /proc.
 
-A reading of /proc is never proof that nothing is left: a process may fork behind the reader's
-back. Proof is that a subreaper has no child any more (`reap` says so), because whatever lives
-below it hangs on a child of it.
+A reading of /proc is never proof that nothing is left: a process may fork meanwhile. Proof is that
+a subreaper has no child any more (`reap` reports that), because every process below it descends
+from a child of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TreeProcess:
 
     @property
     def is_dead(self) -> bool:
-        """A zombie or less. It may still have live threads, so it gets signals all the same."""
+        """A zombie or dead. It may still have live threads, so it still gets signals."""
         return self.state in "ZX"
 
     @property
@@ -95,7 +95,7 @@ def find_process(pid: int, proc: str = PROC) -> TreeProcess | None:
 
 
 def read_stat(fd: int) -> bytes:
-    """What the `stat` of a process says now, by its descriptor. OSError if it has ended."""
+    """The current `stat` of a process, by its descriptor. OSError if it has ended."""
     return os.pread(fd, _STAT_BYTES, 0)
 
 
@@ -106,8 +106,8 @@ def parse_stat(pid: int, line: bytes) -> TreeProcess | None:
 
 
 def living_thread(pid: int, proc: str = PROC) -> int:
-    """The process itself; or, when its first thread has ended, one that lives: `/proc` shows what
-    such a process has through that one only.
+    """The process itself; or, when its first thread has ended, a live one: `/proc` shows such a
+    process only through that thread.
     """
     process = find_process(pid, proc)
     if process is None or not process.is_dead or process.is_gone:
@@ -167,7 +167,7 @@ def _has_hidden_parent(process: TreeProcess) -> bool:
 
 
 def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
-    """The ids of every process below `pid` of which a thread lives."""
+    """The ids of every process below `pid` with a live thread."""
     return [process.pid for process in processes_under(pid, spared) if not process.is_gone]
 
 
@@ -216,7 +216,7 @@ def kill_groups(processes: list[TreeProcess], spared: Collection[int] = ()) -> N
 
 
 def reap(stops: list[Stop] | None = None) -> tuple[list[Exit], bool]:
-    """Reap dead children; the flag says whether this process still has children.
+    """Reap dead children; the flag is true while this process still has children.
 
     Threads that this process traces and that have stopped are added to `stops`. Returns after
     `REAP_LIMIT` events even if more are pending (`is_cut_short`): processes that fork and exit

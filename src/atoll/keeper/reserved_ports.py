@@ -1,9 +1,9 @@
 """The ports inside a capsule's network that belong to the daemon.
 
-The holder binds them before anything else runs in the network, and keeps them bound for as long as
-the view lives: no process inside can take one while there is no daemon. The daemon gets the sockets
-on a connection of its own. When that ends, whatever the reason, the ports are closed: connections
-and datagrams are refused again, and the ports stay bound.
+The holder binds them before anything else runs in the network, and keeps them bound until the view
+ends: no process inside can take one while there is no daemon. The daemon gets the sockets on a
+separate connection. When that ends, for any reason, the ports are closed: connections and datagrams
+are refused again, and the ports stay bound.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PORTS = (
 )
 """Family, type and port, each on the loopback address of its family."""
 _UNUSED = ((_V6, _STREAM, PROXY_PORT),)
-"""Kept from others, and not used."""
+"""Bound so that no process can use it."""
 
 
 class ReservedPorts:
-    """Of the network of the process that makes it."""
+    """The reserved ports in the network of the process that creates it."""
 
     def __init__(self) -> None:
         """OSError when a port is in use."""
@@ -45,7 +45,7 @@ class ReservedPorts:
         self._tenant: int | None = None
 
     def open_for(self, client: int) -> None:
-        """Opens the ports for a client, which is known by its descriptor."""
+        """Opens the ports for a client, which is identified by its descriptor."""
         self._tenant = client
         for sock in self.sockets:
             if sock.type == socket.SOCK_DGRAM:

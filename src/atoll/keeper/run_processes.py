@@ -91,9 +91,10 @@ def find_own_proc(shell: int) -> int | None:
 
 
 def _is_of(proc: int, first: int) -> bool:
-    """Whether it is the procfs of the pid namespace of `first`, with a process that says so.
+    """Whether it is the procfs of the pid namespace of `first`, with a process in it.
 
-    Asked of the kernel's own files: before the walls stand, another `/proc` is in its place.
+    The kernel's own files are compared: before the sandbox is complete, another `/proc` is in its
+    place.
     """
     wanted, ours = _pid_namespace(f"/proc/{first}"), _pid_namespace("/proc/self")
     if wanted is None or wanted == ours:

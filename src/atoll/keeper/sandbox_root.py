@@ -1,9 +1,9 @@
-"""The sandbox root: the whole tree that walled processes see, built once by the holder.
+"""The sandbox root: the whole tree that sandboxed processes see, built once by the holder.
 
-Every entry is named by its path in the root. Some of them are in directories that the capsule's
-own processes can write, and may have filled with links: no place is ever reached through one, and
-what stands in the way is moved aside. All mounts go on descriptors, never on paths. What must stay
-where it is has mounts all the way down to it, because a mount point cannot be renamed.
+Every entry is named by its path in the root. Some of them are in directories that the capsule's own
+processes can write, and may have filled with links: no link is ever followed, and files in the way
+are moved aside. All mounts go on descriptors, never on paths. What must stay where it is has mounts
+all the way down to it, because a mount point cannot be renamed.
 
 What is mounted or copied comes from descriptors, too, which are opened through no link at all: a
 link on the way to a source, or in its place, is an error.
@@ -152,7 +152,7 @@ class RootBuilder:
             calls.change_mounts(tree, flags)
 
     def _make_directory(self, parent: int, name: str, mode: int) -> None:
-        """Sees that there is one; something else in its place is moved aside, not removed."""
+        """Ensures that it exists; another entry in its place is moved aside, not removed."""
         if not _is(stat.S_ISDIR, parent, name):
             self._clear(parent, name)
             with self._acting(parent):
@@ -197,7 +197,7 @@ class RootBuilder:
             stream.write(content)
 
     def _clear(self, parent: int, name: str) -> None:
-        """Moves aside what stands there; OSError if no name is left for it."""
+        """Moves an existing entry aside; OSError if no name is left for it."""
         if not _is(_anything, parent, name):
             return
         marks = [f"-{number}" if number else "" for number in range(_NUMBERED)]

@@ -264,7 +264,7 @@ def _reset_signals() -> None:
 
 
 def _execute(spec: KeeperSpec) -> None:
-    """Become the command as `execvp` would; StartError says why that was not possible."""
+    """Become the command as `execvp` would; StartError reports why that was not possible."""
     name = spec.argv[0]
     argv = [os.fsencode(argument) for argument in spec.argv]
     env = {os.fsencode(key): os.fsencode(value) for key, value in spec.env.items()}

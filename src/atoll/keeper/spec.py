@@ -20,7 +20,7 @@ class KeeperSpecError(Exception):
 
 
 class RunDefaults:
-    """The walls and limits that a holder imposes on its runs, whatever their specs say."""
+    """The walls and limits that a holder imposes on its runs, independent of their specs."""
 
     __slots__ = ("limits", "walls")
 

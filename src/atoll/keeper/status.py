@@ -25,7 +25,7 @@ REASONS = (
 
 
 class RunStatus:
-    """One run as observed: `state` is `running` or `ended`, `reason` (one of REASONS) says why.
+    """One run as observed: `state` is `running` or `ended`, `reason` is one of REASONS.
 
     `keeper` and `guard` are (pid, start time in clock ticks): process ids are used again.
     `exit_code` is 127 for a command not found, 126 for one that cannot be started and 6 when its
@@ -66,12 +66,12 @@ class RunStatus:
         self.guard = guard
 
     def note(self, message: str) -> None:
-        """Add to the message without losing what it says already."""
+        """Append to the message."""
         joined = message if self.message is None else f"{self.message}; {message}"
         self.message = joined[:_MESSAGE_LIMIT]
 
     def render(self) -> dict[str, object]:
-        """As it stands in `status.json` and in the `ENDED` frame."""
+        """As in `status.json` and in the `ENDED` frame."""
         return {
             "state": self.state,
             "reason": self.reason,
@@ -156,7 +156,7 @@ def reserve_status(run_dir: str) -> None:
 
 
 def record_error(run_dir: str, text: str) -> None:
-    """Keep what went wrong in the keeper itself. It is dying anyway, so this cannot fail."""
+    """Record an error of the keeper itself. It is exiting anyway, so this never raises."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         fd = os.open(os.path.join(run_dir, ERRORS), flags, 0o600)

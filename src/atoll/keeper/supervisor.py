@@ -3,10 +3,10 @@
 supervisor (subreaper) ─┬─ minder (subreaper) ── a run's tree
                         └─ minder (subreaper) ── another run's tree
 
-If a minder dies, the supervisor inherits its orphans: every process below it that is below no
-living minder is killed. Then the outcome `lost` is written. If the supervisor dies,
-the kernel signals the minders, which do the same. Both hold the lock on the run until their last
-moment, or until a minder that `kept` another lock has nothing left to do; nothing else does.
+If a minder dies, the supervisor inherits its orphans: every process below it that is below no live
+minder is killed. Then the outcome `lost` is written. If the supervisor dies, the kernel signals the
+minders, which do the same. Both hold the lock on the run until their last moment, or until a minder
+that `kept` another lock has nothing left to do; nothing else does.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Supervisor:
         return None if self._sweep is None else max(0.0, self._sweep.deadline - time.monotonic())
 
     def tend(self) -> list[process_tree.Exit]:
-        """Let go of the runs that are over; go on with the end of those whose minder has died.
+        """Forget the runs that are over; continue ending those whose minder has died.
 
         Returns the children that have ended.
         """
@@ -243,8 +243,8 @@ class Supervisor:
         if not minder.serve():
             return 1
         if self._kept:
-            # All is over and written down. Who has to know that we are gone, too, waits for the
-            # view's own lock; a client that waits for the run need not wait for our exit.
+            # The run is over and recorded. Operations that need this process to exit wait for the
+            # view's own lock; a client that waits for the run need not wait for the exit.
             fcntl.flock(lock, fcntl.LOCK_UN)
         return 0
 
@@ -314,7 +314,7 @@ def _guard(run_dir: str, lock_fd: int, ready_fd: int, starter: int | None) -> in
 
 
 def _next_signal(timeout_s: float | None) -> int:
-    """0 when the time is over first."""
+    """0 on a timeout."""
     if timeout_s is None:
         return signal.sigwait(HANDLED_SIGNALS)
     found = signal.sigtimedwait(HANDLED_SIGNALS, timeout_s)

@@ -1,11 +1,11 @@
-"""How a tree is brought to its end: signals that ask, with a wait after each, then SIGKILL.
+"""Ends a process tree: polite signals, with a wait after each, then SIGKILL.
 
-SIGKILL goes to whole process groups, and to what ptrace holds if that does not help: a process
-that forks and exits, again and again, is gone before a signal can be sent to it alone.
+SIGKILL goes to whole process groups, and to what ptrace holds if that does not help: a process that
+forks and exits repeatedly has exited before a signal can be sent to it alone.
 
-`Ending` blocks for about a second at most and reaps only by `reap`. Its owner calls `advance` when
-`deadline` has come and stops when `tree.reap` says that no child is left, or when `is_given_up`
-says that none of this helped (another user's process, or one that hangs in the kernel).
+`Ending` blocks for about a second at most and reaps only by `reap`. Its owner calls `advance` at
+`deadline` and stops when `tree.reap` reports that no child is left, or when `is_given_up` reports
+that nothing helped (another user's process, or one that hangs in the kernel).
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Ending:
 
     @property
     def is_tracing(self) -> bool:
-        """Then what stops must not go on: it is about to be killed."""
+        """Then stopped processes must not continue: they are about to be killed."""
         return self._tracer is not None
 
     def hasten(self, latest: float) -> None:
-        """Send SIGKILL no later than `latest`, whatever steps would still have been to come."""
+        """Send SIGKILL no later than `latest`, skipping remaining steps."""
         self._latest = min(self._latest, latest)
         self.deadline = min(self.deadline, self._latest)
 
@@ -146,7 +146,7 @@ class Ending:
         return self._below()
 
     def _send_stops(self) -> tuple[list[process_tree.TreeProcess], bool]:
-        """Send SIGSTOP until no new process appears; the flag says whether that was achieved."""
+        """Send SIGSTOP until no new process appears; the flag is true if that was achieved."""
         stopped: set[tuple[int, int]] = set()
         deadline = time.monotonic() + _STOP_S
         while True:
@@ -164,7 +164,7 @@ class Ending:
     def _send(
         self, processes: list[process_tree.TreeProcess], *numbers: int
     ) -> list[process_tree.TreeProcess]:
-        """Those who lived to get it."""
+        """The processes that got it."""
         return [
             process
             for process in processes

@@ -1,7 +1,7 @@
-"""Holds a tree of processes still by ptrace.
+"""Freezes a process tree with ptrace.
 
-SIGSTOP is no hold: a timer that sends SIGCONT undoes it. A thread in a ptrace stop does nothing
-until its tracer lets it go, whatever signals it gets, and what it forks is stopped from its first
+SIGSTOP is not enough: a timer that sends SIGCONT undoes it. A thread in a ptrace stop does nothing
+until its tracer resumes it, whatever signals it gets, and what it forks is stopped from its first
 instruction on. The tracer must be an ancestor of the tree, so that restricted ptrace (Yama) allows
 it, and must have one thread.
 """
@@ -49,9 +49,9 @@ class Tracer:
         self._spared = spared
         self._is_holding = False
         self._rival: str | None = None
-        """Which process has another tracer, a debugger say, that may let it go on."""
+        """A process with another tracer, such as a debugger, that may resume it."""
         self._signals: dict[int, int] = {}
-        """Signals that were on their way to threads when these stopped."""
+        """Signals that were pending for threads when these stopped."""
         self._forking = _FORKING.get(os.uname().machine, frozenset())
 
     def hold(
@@ -88,7 +88,7 @@ class Tracer:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def release(self) -> None:
-        """Let everything go on. Those that have not stopped yet go on as soon as they do."""
+        """Resume everything. Threads that have not stopped yet are resumed as soon as they do."""
         self._is_holding = False
         for _ in range(_RELEASE_ROUNDS):
             held = [tid for tid, state in self._traced() if state == _TRACED]
@@ -175,7 +175,7 @@ class Tracer:
         return found
 
     def _take_stop(self, tid: int) -> None:
-        """Learn why a thread has stopped, without reaping one that has ended."""
+        """Find why a thread has stopped, without reaping one that has ended."""
         how = os.WSTOPPED | os.WNOHANG | _ALL_CHILDREN
         try:
             found = os.waitid(os.P_PID, tid, how)

@@ -1,8 +1,8 @@
 """A capsule's share of what the kernel counts per user.
 
 Inotify and fanotify objects are counted per user and per user namespace, in every namespace up to
-the first. A capsule of an ordinary user lives in a namespace of that user's, so that without a
-limit of its own one capsule could use up what all of the user's programs have together.
+the first. A capsule of an ordinary user is in a namespace of that user, so without its own limit
+one capsule could use up the quota of all programs of the user.
 """
 
 from __future__ import annotations

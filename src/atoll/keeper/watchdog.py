@@ -1,7 +1,7 @@
-"""Limits on hosts whose kernel does not hold them for us: looked at often, never enforced.
+"""Limits on hosts whose kernel does not enforce them: checked often.
 
-Law: a look is cheap, whatever the capsule does. What is dear (shared memory divided up, open files
-counted) is done only when a cheap sum says so, and takes a small share of the time.
+A check is cheap, independent of what the capsule does. Expensive steps (dividing up shared memory,
+counting open files) are done only when a cheap sum requires it, and take a small share of the time.
 
 Not counted as memory: the contents of pipes and socket buffers.
 """
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _REST = 10
-"""After a dear look, the next one waits for this many times as long as it took."""
+"""After an expensive check, the next one waits for this many times its duration."""
 _LONGEST_REST_S = 2.0
-"""And no longer than this, however dear a capsule makes it."""
+"""The upper bound of that wait."""
 _FAR = 1 << 40
 MOST_IDLE = 64
-"""So few processes may be taken to be idle by their processor time, which is counted in ticks."""
+"""Up to this many processes may count as idle by their processor time, which is counted in ticks.
+"""
 _IDLE_STALE_S = 10.0
-"""How long a count is taken to hold of processes that seem to do nothing."""
+"""How long a count stays valid for processes that seem idle."""
 
 
 class Activity:
@@ -182,7 +183,7 @@ def _share_bytes(process: str, resident_bytes: int) -> tuple[int, int]:
 
 
 def _read(path: str) -> bytes:
-    """Nothing if the process is gone or is not ours to look at."""
+    """Nothing if the process has ended or may not be examined."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()

@@ -66,7 +66,7 @@ class FreezeReply:
 
 
 class WireError(Exception):
-    """The peer does not speak the protocol."""
+    """The peer violates the protocol."""
 
 
 def encode(kind: MessageKind, payload: bytes = b"") -> bytes:
@@ -105,7 +105,7 @@ def seconds(raw: dict[str, object], key: str, default: float) -> float:
 
 
 class Decoder:
-    """Turns whatever pieces the socket gives into whole frames."""
+    """Assembles frames from the pieces that a socket returns."""
 
     __slots__ = ("_buffer",)
 

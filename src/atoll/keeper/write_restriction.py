@@ -26,7 +26,7 @@ def narrow(sandbox_root: str, workspace: str, patterns: Sequence[str]) -> None:
     """Make all of `workspace`, a path in `sandbox_root`, read-only in a mount namespace of our own.
 
     But not what `patterns` name. A part of one may have `*`, `?` and `[…]`; `**` at its end is the
-    same as none. What does not exist yet cannot be named, only a directory that will hold it. No
+    same as none. What does not exist yet cannot be named, only a directory that will contain it. No
     link is followed. Repositories stay read-only, also below what is named, unless a pattern names
     them: their hooks, filters and objects reach further than any pattern.
     """
@@ -79,7 +79,7 @@ def _depth(path: str) -> int:
 
 
 def _attach(root: int, path: str, tree: int) -> None:
-    """Opened anew: what was attached before may hold it by now."""
+    """Opened again: what was attached before may contain it by now."""
     place = calls.open_beneath(root, path, os.O_PATH)
     try:
         calls.attach_mounts(tree, place)
@@ -89,7 +89,9 @@ def _attach(root: int, path: str, tree: int) -> None:
 
 
 def _require_repository(root: int) -> None:
-    """Read-only where it stands; elsewhere, by a link or a file that names it, it would not be."""
+    """Read-only at its own path; elsewhere, through a link or a file that names it, it would not
+    be.
+    """
     try:
         found = os.lstat(REPOSITORY, dir_fd=root).st_mode
     except FileNotFoundError:
@@ -124,7 +126,7 @@ def _repositories_below(root: int, top: str) -> list[str]:
 
 
 def _find(sandbox_root: str, workspace: str) -> int:
-    """Its parents may be the capsule's own, and links by now: those lead elsewhere out here."""
+    """The capsule may have replaced its parents with links, which point elsewhere outside."""
     place = os.open(sandbox_root, _PLACE)
     try:
         return calls.open_beneath(place, workspace.lstrip("/"), _PLACE)

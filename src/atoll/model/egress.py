@@ -33,7 +33,7 @@ _NEVER = _networks(
     "100.100.100.200/32", "192.0.0.192/32",
     "::/127", "fe80::/10", "ff00::/8", "fd00:ec2::/32", "fd20:ce::254/128",
 )  # fmt: skip
-"""Loopback, link-local, multicast and the addresses that hand out a cloud's credentials."""
+"""Loopback, link-local, multicast and the addresses of cloud metadata services."""
 _CARRIERS = _networks(
     "::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32",
 )  # fmt: skip
@@ -203,7 +203,7 @@ class Policy(NamedTuple):
         )
 
     def judge(self, wanted: Destination) -> Verdict:
-        """Judges a destination before name resolution: by its name, or its literal address."""
+        """Checks a destination before name resolution: by its name, or its literal address."""
         place, port = wanted
         if self.mode == "none":
             return Verdict(allowed=False, why="this capsule has no network")
@@ -221,7 +221,7 @@ class Policy(NamedTuple):
         return Verdict(allowed=False, why=f"`{place}` is not allowed", ask=ask)
 
     def judge_address(self, address: Address, port: int, own: frozenset[Address]) -> Verdict:
-        """Judges the exact address to be dialled; `own` are the host's addresses."""
+        """Checks the exact address to connect to; `own` are the host's addresses."""
         if _is_never(address):
             return Verdict(allowed=False, why=f"the address {address} is never allowed")
         for rule in self.rules:

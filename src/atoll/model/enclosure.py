@@ -149,7 +149,7 @@ class Bwrap(NamedTuple):
 
 
 Walls = Bwrap
-"""What stands around a command: a union with one member per kind of launcher."""
+"""The isolation of a command: a union with one member per kind of launcher."""
 
 
 class Enclosure(NamedTuple):
@@ -232,7 +232,7 @@ class TextFile(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A copy of what everybody may read of a small tree of the host."""
+    """A copy of the world-readable part of a small tree of the host."""
 
     at: str
     source: str
@@ -268,7 +268,7 @@ RootEntry = Directory | Link | TextFile | Copy | Tmpfs | Devpts | Shown
 
 
 class SandboxRoot(NamedTuple):
-    """The whole tree that walled processes see."""
+    """The whole tree that sandboxed processes see."""
 
     path: str
     """Where the holder builds it."""

@@ -28,7 +28,7 @@ class Mistake(NamedTuple):
     message: str
     line: int | None = None
     suggestion: str | None = None
-    """What was probably meant, when something close exists."""
+    """A suggestion, if there is a similar valid value."""
 
     def render(self) -> str:
         place = self.source if self.line is None else f"{self.source}:{self.line}"

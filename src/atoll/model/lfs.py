@@ -1,4 +1,4 @@
-"""Git LFS pointers: small text files that stand for a large one, named by its SHA-256."""
+"""Git LFS pointers: small text files that refer to a large one by its SHA-256."""
 
 from __future__ import annotations
 

@@ -25,16 +25,16 @@ class WorkspacePlan(NamedTuple):
     branch: str | None
     base_commit: str
     pool: str = ""
-    """Where the project's layers lie; empty for drivers that have none."""
+    """The directory of the project's layers; empty for drivers without layers."""
     layers: tuple[str, ...] = ()
-    """What the workspace lies on, the lowest first."""
+    """The layers below the workspace, the lowest first."""
     upper: str = ""
     """The layer that is written."""
     way: str = ""
     """How the driver mounts here, as its probe found out."""
     git: str = ""
-    """The git layer that it began with, which says what history is visible; not all `layers` of
-    a snapshot name it."""
+    """The git layer that it started with, which decides what history is visible; not all `layers`
+    of a snapshot include it."""
     disk_bytes: int = 0
     """The capsule's disk limit, which also bounds what is imported from it; 0 if there is none."""
 
@@ -67,7 +67,7 @@ class IsolationPlan(NamedTuple):
     email: str = ""
     """The owner's git identity, so that commits made inside carry it."""
     seed: str = ""
-    """Where the private places lie on the host before a view shows them."""
+    """The host path of the private directories, before a view shows them."""
     holder: str = ""
     """The directory in which the view's holder listens; empty without a view."""
     tools: str = ""
@@ -75,7 +75,7 @@ class IsolationPlan(NamedTuple):
     home: str = ""
     """Where HOME is shown behind walls, which lets it be where the owner's is."""
     uid: int | None = None
-    """Whom its processes are to the kernel, when root makes the capsule."""
+    """The kernel's user id of its processes, when root creates the capsule."""
     network: str = "open"
     """`none`, `allow` or `open`; the driver decides how it is enforced."""
     setup_network: str = ""
@@ -171,10 +171,10 @@ class CapsulePlan(NamedTuple):
     numbers: dict[str, int] = {}  # noqa: RUF012 - a tuple's default, never changed
     """Of these names, the ports as the project declares them."""
     refs: Refs | None = None
-    """The owner's refs when the plan was made; not part of what is held."""
+    """The owner's refs when the plan was made; not stored."""
 
     def leases(self) -> tuple[Lease, ...]:
-        """In the order of making; release goes backwards."""
+        """In the order of creation; they are released in reverse."""
         return (
             Lease(kind="workspace", plan=self.workspace),
             Lease(kind="isolation", plan=self.isolation),

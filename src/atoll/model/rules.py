@@ -164,8 +164,8 @@ def require_host(text: str) -> str:
 def require_allow_rule(text: str) -> str:
     """One destination: `host[:port]`, `*.suffix[:port]`, an address, a CIDR or `host:PORT`.
 
-    Returns it lower-cased. The port `*` stands for all of them. The word `host` stands for the
-    owner's loopback and needs one port.
+    Returns it lower-cased. The port `*` means all of them. The word `host` means the owner's
+    loopback and needs one port.
     """
     place, port = _split_port(text.lower())
     if place == "host":

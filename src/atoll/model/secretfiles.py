@@ -51,7 +51,7 @@ class SecretFileRule(NamedTuple):
     within: frozenset[str] = frozenset()
     """The directories in which the rule applies; empty for all."""
     has_examples: bool = False
-    """Whether `.example` and the like in the name make it harmless."""
+    """Whether `.example` and similar parts of the name make it harmless."""
 
     def fits(self, content: bytes) -> bool:
         return self.content is None or re.search(self.content, content) is not None

@@ -2,7 +2,7 @@
 
 Every field has a description: the JSON schema and the reference page are generated from them.
 Relations between fields are checked by `atoll.model.projectfile`, the only place that builds these
-models, because users want all mistakes at once and pydantic stops at the first wrong table. None
+models, because all mistakes are reported at once and pydantic stops at the first wrong table. None
 means "not given"; the engine decides defaults.
 """
 

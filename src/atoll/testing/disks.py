@@ -1,6 +1,6 @@
 """Filesystems in a file, to be filled up or lost: with copies of what had arrived at the disk.
 
-Root only. They are to be mounted in a mount namespace of one's own (`unseen`): there nobody else's
+Root only. They are mounted in a separate mount namespace (`unseen`): there no other process's
 processes can hold them, and they go with the last of one's own, however that ends.
 """
 
@@ -117,7 +117,7 @@ class Disk:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """What this thread and its children mount meanwhile, nobody else sees."""
+    """Mounts of this thread and its children are not visible to other processes meanwhile."""
     here = Path.cwd()
     with Path("/proc/thread-self/ns/mnt").open() as former:
         calls.unshare(calls.CLONE_NEWNS)

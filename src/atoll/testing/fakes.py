@@ -1,7 +1,7 @@
 """Small working drivers for tests: plain directories, no git, no walls, no tool.
 
-They pass the same conformance suites as the real ones. What they remember lives in memory, what
-`release` needs lives in the plan.
+They pass the same conformance suites as the real ones. Their state is in memory; what `release`
+needs is in the plan.
 """
 
 from __future__ import annotations

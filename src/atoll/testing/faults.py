@@ -209,7 +209,7 @@ def processes_of(home: Path) -> list[int]:
             environment = (entry / "environ").read_bytes()
             arguments = (entry / "cmdline").read_bytes()
         except OSError:
-            # Gone meanwhile, or somebody else's.
+            # It has ended, or belongs to another user.
             continue
         is_run = b"ATOLL_RUN=" in environment and place in environment
         is_keeper = b"atoll.keeper.forkserver" in arguments and place in arguments

@@ -204,7 +204,7 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
     `refs` are those that the owner's repository should have, Atoll's pins aside.
     """
     session = open_session(home=home)
-    # Whatever works in the background may just have begun.
+    # Background work may just have started.
     wait_until(lambda: not _background(home), timeout_s=_ENDED_S)
     problems = [
         f"in home: {path.name}"
@@ -243,7 +243,7 @@ def _stray_processes(session: Session) -> list[str]:
         seen = set(views_of(session.home)) - expected
         return [*(f"process {k.pid} ({k.name})" for k in found), *(f"view of {p}" for p in seen)]
 
-    # What was told to end may need a moment for it.
+    # Processes that were signalled may need a moment to exit.
     wait_until(lambda: not strays(), timeout_s=_ENDED_S)
     return strays()
 

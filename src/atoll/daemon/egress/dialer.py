@@ -21,7 +21,7 @@ from atoll.daemon.streams import Stream
 from atoll.model.egress import WEB_PORTS, Address, Destination, Policy, Verdict
 
 _LOOKUPS = 4
-"""At once and per capsule: lookups that never answer must not delay others."""
+"""Concurrent lookups per capsule: those that never answer must not delay others."""
 _LOOKUP_S = 15.0
 _LOOKUPS_WAITING = 256
 

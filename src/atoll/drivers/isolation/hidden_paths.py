@@ -52,7 +52,7 @@ _VARIABLES = (
     "CODEX_HOME", "PASSWORD_STORE_DIR", "NETRC", "PGPASSFILE", "HISTFILE", "MAIL", "ATOLL_HOME",
     "GIT_CONFIG_GLOBAL", "NPM_CONFIG_USERCONFIG", "SSH_AUTH_SOCK", "XAUTHORITY", "JULIA_DEPOT_PATH",
 )  # fmt: skip
-"""Variables of the owner's that name such a place."""
+"""Variables of the owner that name such a directory."""
 _CACHES = ("XDG_CACHE_HOME",)
 _WHOLE_STORES = {".cargo/registry"}
 _BELOW_VARIABLES = {
@@ -65,7 +65,7 @@ _SYSTEM = (
 _HOMES = ("/home", "/root", "/Users")
 _SHARED_HOMES = ("/home/linuxbrew/.linuxbrew",)
 _SHARED_PARENTS = (".local", ".local/share", ".local/lib", "go", "sdk")
-"""Below a home: not private by themselves, but often with private files in them."""
+"""Below a home: not private themselves, but often with private files in them."""
 
 
 class NeverShown:

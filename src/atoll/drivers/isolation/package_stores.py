@@ -86,7 +86,7 @@ class _Place(NamedTuple):
     is_usual: bool = False
     """Only this tool has files there, so it may be in a cache directory."""
     is_default: bool = False
-    """Below HOME, and no variable had a say in it."""
+    """Below HOME, and not set by a variable."""
     is_guessed: bool = False
     """Derived from the project's path: others may be able to write there."""
 

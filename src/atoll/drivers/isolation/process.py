@@ -44,7 +44,7 @@ _LOCALE = (
     *("ALL", "ADDRESS", "COLLATE", "CTYPE", "IDENTIFICATION", "MEASUREMENT", "MESSAGES"),
     *("MONETARY", "NAME", "NUMERIC", "PAPER", "TELEPHONE", "TIME"),
 )
-"""Not all of `LC_*`: ssh lets that prefix through, so people carry other things under it."""
+"""Not all of `LC_*`: ssh forwards that prefix, so people use it for other variables."""
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -58,8 +58,8 @@ _TOOLCHAINS = {
     "RBENV_ROOT": ".rbenv",
     "MISE_DATA_DIR": ".local/share/mise",
 }
-"""Toolchains that look for themselves below HOME, which a capsule replaces by a private one.
-`~/.cargo` is left out on purpose: it holds registry tokens."""
+"""Toolchains that search below HOME, which a capsule replaces by a private one. `~/.cargo` is left
+out on purpose: it holds registry tokens."""
 
 
 def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:

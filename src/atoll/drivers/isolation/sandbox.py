@@ -55,7 +55,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - inside
 _SHARED_MEMORY_BYTES = 256 << 20
 _TERMINALS = "/dev/pts"
 _MOST_PTYS = 256
-"""Of the kernel's 4096 for all; without a number of its own, one capsule could take 3072.
+"""Of the kernel's 4096 for all; without its own limit, one capsule could use 3072.
 
 Bound with `-try`, since a root that an earlier version built and that is still in use has none.
 """

@@ -14,10 +14,10 @@ class Architecture(NamedTuple):
     """What the filter has to know about a processor's system calls."""
 
     audit: int
-    """How the kernel calls it (`AUDIT_ARCH_…`); other ways into the kernel have other values."""
+    """The kernel's name for it (`AUDIT_ARCH_…`); other system call interfaces have other values."""
     numbers: Mapping[str, int]
     gaps: tuple[range, ...]
-    """Numbers below `highest` that no kernel had given out when this was written."""
+    """Unassigned numbers below `highest`, when this was written."""
     highest: int
     """The last number in this table; higher ones belong to future kernels."""
 

@@ -99,8 +99,8 @@ _TOOLCHAINS = (
     _Toolchain("", "JAVA_HOME"),
     _Toolchain("", "ANDROID_HOME"),
 )  # fmt: skip
-"""Where people have their compilers and interpreters. Caches are not among the parts: package
-stores are shown copy-on-write (`package_stores.py`), and other caches not at all."""
+"""Usual locations of compilers and interpreters. Caches are not among the parts: package stores are
+shown copy-on-write (`package_stores.py`), and other caches not at all."""
 
 
 class VisibleToolchain(NamedTuple):

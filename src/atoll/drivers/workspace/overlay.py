@@ -80,9 +80,9 @@ class OverlayWorkspace(LayeredWorkspace):
             return False
 
     def is_pristine(self, plan: WorkspacePlan) -> bool:
-        """Whether its own layers hold nothing but what every new workspace has.
+        """Whether its own layers contain only what every new workspace has.
 
-        Not with uncommitted changes of the owner, who may have lost them since.
+        False with uncommitted changes of the owner, who may have lost them since.
         """
         if plan.is_dirty:
             return False

@@ -1,4 +1,4 @@
-"""What runs cost that do nothing: the processor time of the processes that look after them."""
+"""The cost of idle runs: processor time of the processes that supervise them."""
 
 from __future__ import annotations
 

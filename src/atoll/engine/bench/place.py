@@ -127,7 +127,7 @@ def await_rest(session: Session) -> None:
 
 
 def end_processes(place: Path, *, patience_s: float = _PATIENCE_S) -> None:
-    """Sees that nothing lives that was started for `place`: it would make its home again."""
+    """Ends everything that was started for `place`: it would create its home again."""
 
     def living() -> list[int]:
         table = procfs.processes().values()

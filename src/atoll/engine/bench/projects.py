@@ -251,7 +251,7 @@ def _write_all(place: Path, paths: Iterator[str], contents: Sequence[bytes]) -> 
             for task in tasks:
                 task.result()
         except BaseException:
-            # Ctrl-C must not wait for what has not begun.
+            # Ctrl-C must not wait for pending work.
             crew.shutdown(wait=False, cancel_futures=True)
             raise
 

@@ -27,12 +27,11 @@ _NOT_WORK = frozenset({
     ".ruff_cache", ".tox",
 })  # fmt: skip
 """Directories that do not count as changed files, by name."""
-"""How the layers begin that hold what is not in the commit that a capsule was made from."""
 
 
 class Changed(NamedTuple):
     files: int
-    """That were written or removed since the commit that the capsule was made from."""
+    """Files written or removed since the base commit of the capsule."""
     is_complete: bool
     """False when there were more entries than are counted."""
 
@@ -46,9 +45,9 @@ class Summary(NamedTuple):
     changed: Changed | None
     """None when it is unknown, as while the capsule is being created."""
     ahead: int | None
-    """Commits of its branch that the branch it was made from does not have now."""
+    """Commits of its branch that the branch it was created from does not have now."""
     behind: int | None
-    """The other way round."""
+    """The reverse."""
     disk: DiskUse
 
 

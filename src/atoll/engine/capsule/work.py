@@ -43,7 +43,7 @@ _PLACE = (
     "git index-pack --stdin --fix-thin >/dev/null && "
     'git update-ref -m commit "refs/heads/$1" "$2" "$3" && git reset --quiet'
 )
-"""Gives the capsule's own repository a commit that the host has made."""
+"""Adds a commit that was created on the host to the capsule's own repository."""
 _ALONE = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -53,8 +53,8 @@ _ALONE = {
     "GIT_CONFIG_KEY_1": "core.fsmonitor",
     "GIT_CONFIG_VALUE_1": "false",
 }
-"""With the system's PATH: for a git that may write to the repository, as narrowed runs may not, and
-so starts nothing that these can have prepared in HOME."""
+"""With the system's PATH: for a git that may write to the repository, unlike restricted runs, and
+so must not start anything that these prepared in HOME."""
 
 
 def diff(session: Session, capsule: CapsuleRecord, *, stat: bool = False) -> Patch:

@@ -30,7 +30,7 @@ from atoll.model.state import CapsuleRecord, RunState, Snapshot, SnapshotKind
 class TimelineEntry(NamedTuple):
     snapshot: Snapshot
     files: int
-    """How many were written since the snapshot before."""
+    """How many were written since the previous snapshot."""
     removed: int
     bytes: int
     paths: tuple[str, ...]

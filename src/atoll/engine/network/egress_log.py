@@ -41,11 +41,11 @@ class EgressAttempt(NamedTuple):
     sent: int = 0
     received: int = 0
     took_s: float | None = None
-    """None: it had not ended when this was written."""
+    """None if it had not ended when this was written."""
     times: int = 1
     """How many equal attempts this entry sums up."""
     id: int = 0
-    """The same for the beginning and the end of one attempt; 0 for a refusal."""
+    """The same for the start and the end of one connection; 0 for a refusal."""
     ask: str = ""
     """The rule that would allow what was refused; empty when none would."""
 
@@ -95,10 +95,10 @@ def read_since(directory: Path, inode: int, offset: int) -> list[EgressAttempt]:
 def follow(
     directory: Path, *, until: Callable[[], bool] = lambda: False
 ) -> Iterator[EgressAttempt]:
-    """What is written from now on, as it is written, beginnings and ends alike.
+    """New entries, for starts and ends of connections.
 
-    Looks a few times a second, and ends once `until` says so. What fills more than one file
-    between two looks is not seen whole.
+    Reads a few times a second, until `until` returns true. If more than one file is filled between
+    two reads, entries are missed.
     """
     handle = _open(directory / JOURNAL)
     rest = b""

@@ -63,9 +63,9 @@ def url(port: int, *labels: str) -> str:
 
 
 def router_port(session: Session) -> int:
-    """Where names are answered: as the owner says, or as was said or chosen before.
+    """The port of the router: as set by the owner, or as set or chosen before.
 
-    What the owner says is kept: the daemon and every other command must know it.
+    The setting is stored, because the daemon and every other command need it.
 
     Raises SpecError for a variable that is no port, PrerequisiteError when no port is free.
     """

@@ -37,9 +37,9 @@ class Excluded(NamedTuple):
 
 
 class ExcludedQuery:
-    """Asks git about a checkout while the capsule is being made.
+    """Queries git about a checkout while the capsule is being created.
 
-    Git looks at every tracked file, which takes about as long as `new` itself.
+    Git checks every tracked file, which takes about as long as `new` itself.
     """
 
     def __init__(self, session: Session, project: ProjectRecord, plan: CapsulePlan) -> None:

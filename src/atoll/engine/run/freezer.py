@@ -30,7 +30,7 @@ _ENDED_S = 10.0
 _ROUNDS = 5
 
 PAUSED = "paused"
-"""A file in the capsule's directory, for as long as it is."""
+"""A file in the capsule's directory while it is paused."""
 
 
 class FrozenProcesses(StrEnum):
@@ -55,7 +55,7 @@ class _Answer(NamedTuple):
     reason: str = ""
     processes: int = 0
     is_known: bool = True
-    """False if the keeper is of a version that cannot hold."""
+    """False if the keeper's version cannot freeze."""
 
 
 class FreezeTiming:

@@ -1,8 +1,8 @@
 """The short form of `verify`, for `doctor`: what a new capsule would see of this machine.
 
-The throw-away project lies among temporary files, since nothing in an Atoll home can be a project;
-its throw-away Atoll home lies below the real one, so that what becomes visible (toolchains, PATH,
-the owner's HOME) is decided as for any capsule of the owner.
+The temporary project is in the temporary directory, since nothing in an Atoll home can be a
+project; its Atoll home is below the real one, so that visible paths (toolchains, PATH, the owner's
+HOME) are chosen as for any capsule of the owner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A process that holds planted secrets: in files, sockets, shared memory, a key, its environment.
 
-One runs on the host and one in another capsule; attempts try to reach both. It takes its task from
-a line on its standard input, tells on its standard output what it holds, and when its input ends
-it removes everything and ends, so that nothing stays whatever becomes of its starter.
+One runs on the host and one in another capsule; attempts try to reach both. It reads its task from
+a line on its standard input, reports on its standard output what it holds, and when its input ends
+it removes everything and exits, so that nothing is left even if its starter is killed.
 """
 
 from __future__ import annotations

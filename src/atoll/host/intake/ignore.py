@@ -48,7 +48,7 @@ class Ignore:
         scratch: Path,
         is_void: Callable[[bytes, str], bool] = lambda _content, _directory: False,
     ) -> None:
-        """`is_void` tells, by content and directory, that a `.gitignore` must be disregarded."""
+        """`is_void` decides, by content and directory, whether a `.gitignore` must be ignored."""
         self._reader, self._settings, self._scratch = reader, settings, scratch
         self._is_void = is_void
         self._stack = ExitStack()

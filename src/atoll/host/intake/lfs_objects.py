@@ -163,7 +163,7 @@ def _write(path: Path, pointer: Pointer, pieces: Iterable[bytes]) -> bool:
 
 
 def _open_unshared(path: str, flags: int) -> int:
-    """Whatever the umask, only the owner can write."""
+    """Only the owner can write, independent of the umask."""
     return os.open(path, flags, 0o644)
 
 

@@ -113,7 +113,7 @@ class _Loader:
 
     def load(self) -> AgentRefs:
         self._packed = self._load_packed()
-        # Read first, whatever else there is: cheap, and the most important.
+        # Read first: cheap, and the most important.
         head = self._load_target(self._below(b"HEAD"))
         at = None if head is None else head.object_id or self._resolve(head.ref)
         refs = dict(self._packed)

@@ -70,7 +70,7 @@ def put_back(shelf: Shelf, point: RecoveryPoint, *, scratch: Path) -> tuple[str,
 
 def sweep(shelf: Shelf, *, is_busy: Callable[[str], bool], dry_run: bool) -> list[Path]:
     """Removes the objects of points that do not exist, because a removal or drop was killed or the
-    ref was deleted. `is_busy` tells whether a capsule of that name exists or is being removed:
+    ref was deleted. `is_busy` reports whether a capsule of that name exists or is being removed:
     its point may be about to appear.
     """
     found = [(place, f"{place.parent.name}/{place.stem}") for place in shelf.all_objects()]

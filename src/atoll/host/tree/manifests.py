@@ -27,7 +27,7 @@ from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# EINVAL: not a link any more; EXDEV: leads out of the tree.
+# EINVAL: not a link any more; EXDEV: points outside of the tree.
 _GONE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EXDEV}
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An attempt at the shop's task that reads, mends both halves, adds tests and runs them.
+"""An attempt at the shop's task that fixes both parts, adds tests and runs them.
 
 It stands in for a coding agent: it edits the project in the current directory.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An attempt at the shop's task that mends the first half, says that it is done, and runs nothing.
+"""An attempt at the shop's task that fixes the first part, reports success, and runs nothing.
 
 It stands in for a coding agent: it edits the project in the current directory.
 """

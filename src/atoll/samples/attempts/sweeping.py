@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An attempt at the shop's task that mends both halves and rewrites far more than was asked.
+"""An attempt at the shop's task that fixes both parts and rewrites far more than requested.
 
 It stands in for a coding agent: it edits the project in the current directory.
 """

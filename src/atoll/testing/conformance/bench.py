@@ -248,7 +248,7 @@ class Bench:
         return self.project.session
 
     def close(self) -> None:
-        """Ends all that runs, with its groups and views; files are for whoever gave the place."""
+        """Ends all that runs, with its groups and views; files are left to the caller."""
         try:
             for record in self.session.store.capsules():
                 Capsule(session=self.session, record=record).stop()

@@ -46,7 +46,7 @@ CANARIES: dict[str, str] = {
     "ALL_PROXY": f"socks5://owner:{_SECRET}@proxy.example.org:1080",
     "BASH_FUNC_ls%%": f"() {{ echo {_SECRET}; }}",
 }  # fmt: skip
-"""Shapes of what an owner's shell holds and nobody inside may see."""
+"""Variables of an owner's shell that must not be visible inside."""
 
 ALLOWED = frozenset(
     {

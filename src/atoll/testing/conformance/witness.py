@@ -18,7 +18,7 @@ Seen = dict[str, tuple[int, bytes]]
 """Mode and content by path; a link's content is its target, a directory has none."""
 
 ODD = 'it\'s "a" b\nc é -x'
-"""A directory name that breaks whoever quotes by hand or splits lines."""
+"""A directory name that breaks naive quoting and line splitting."""
 
 _ELSEWHERE = """
 import json, sys
