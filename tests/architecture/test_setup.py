@@ -196,7 +196,7 @@ def test_no_git(machine):
         ("apk", "apk add bubblewrap"),
     ],
 )
-def test_ordinary_user_is_told_the_exact_command(machine, manager, command):
+def test_ordinary_user_gets_the_exact_command(machine, manager, command):
     machine.add(manager, RECORDER)
     machine.add("sudo", FAILING)
     result = machine.setup()

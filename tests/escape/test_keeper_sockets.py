@@ -62,7 +62,7 @@ def busy(capsule):
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_nobody_in_other_namespaces_is_answered(busy, namespace):
+def test_processes_in_other_namespaces_are_refused(busy, namespace):
     capsule, run = busy
     ping = ("SOCK_SEQPACKET", capsule.record.directory, requests.SOCKET, b'{"ping": true}')
     hello = wire.encode_json(wire.MessageKind.HELLO, {"role": "control"})

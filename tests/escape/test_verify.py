@@ -87,7 +87,7 @@ def test_the_table(project, capsule, repo, atoll, traces):
 
 
 @pytest.mark.parametrize("level", ["none", "worktree", "clone"])
-def test_other_levels_are_told_honestly(project, repo, atoll, git, traces, level):
+def test_other_levels_are_reported_correctly(project, repo, atoll, git, traces, level):
     project.new("y", level=level)
     before, refs = checkout_digest(repo), git("for-each-ref", cwd=repo)
     done = atoll("verify", "y", "--json", cwd=repo, check=False)

@@ -523,7 +523,7 @@ def test_stale_lock_on_the_branch(world: World) -> None:
     world.atoll("new", "x")
 
 
-def test_stuck_removal_stops_nobody_else(world: World) -> None:
+def test_stuck_removal_stops_no_other(world: World) -> None:
     """One capsule that cannot be removed yet is told, and every other command goes on."""
     make_capsule(world)
     world.atoll("new", "y")

@@ -138,7 +138,7 @@ def test_the_path_of_a_project_moves_no_cursor(atoll, make_repo):
         ("x = " + "[" * 20000, ["atoll.toml"]),
     ],
 )
-def test_a_bad_project_file_is_told_and_does_not_block_the_rest(text, words, atoll, repo):
+def test_a_bad_project_file_is_reported_and_does_not_block_the_rest(text, words, atoll, repo):
     atoll("new", "before", cwd=repo)
     (repo / "atoll.toml").write_text(text)
     result = atoll("new", "x", cwd=repo, check=False)
@@ -238,7 +238,7 @@ def test_a_submodule_and_an_lfs_pointer(is_configured, atoll, make_repo, git):
     assert "atoll/x" not in git("branch", "--list", "atoll/*", cwd=root)
 
 
-def test_a_home_of_somebody_else_or_open_to_others(atoll, repo, atoll_home):
+def test_a_home_of_another_user_or_open_to_others(atoll, repo, atoll_home):
     atoll_home.mkdir(mode=0o777)
     atoll_home.chmod(0o777)
     fails(atoll("ls", cwd=repo, check=False), 3, "written by others", "chmod")
@@ -340,7 +340,7 @@ def test_the_cli_without_git_says_so(repo, tmp_path):
         (["logs", "x", "zz"], ["not a run"]),
     ],
 )
-def test_a_wrong_request_is_told(args, words, atoll, repo):
+def test_a_wrong_request_is_reported(args, words, atoll, repo):
     if args[0] == "logs":
         atoll("new", "x", cwd=repo)
     fails(atoll(*args, cwd=repo, check=False), 2, *words)

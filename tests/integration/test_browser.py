@@ -189,7 +189,7 @@ def test_agent_inside_drives_its_browser_against_its_application(person):
     assert recall(person, "two") == webapp.NOTHING
 
 
-def test_tools_are_told_of_it_while_it_is_there(person):
+def test_tools_get_its_url_while_it_runs(person):
     person.atoll("new", "one")
     seen = "echo ${ATOLL_BROWSER_URL-} ${PLAYWRIGHT_MCP_CDP_ENDPOINT-}"
     url = f"http://127.0.0.1:{BROWSER_PORT}"
@@ -247,7 +247,7 @@ def test_crash_leaves_a_profile_that_opens_again(person, wait_for):
     assert browser_of(person, "one") is not None
 
 
-def test_port_that_another_process_has_is_told(person, wait_for):
+def test_port_that_another_process_has_is_reported(person, wait_for):
     person.atoll("new", "one")
     person.atoll("run", "-d", "one", "--", "python3", "app.py", str(BROWSER_PORT))
     wait_for(lambda: "0A" in person.sh("one", "cat /proc/net/tcp"))

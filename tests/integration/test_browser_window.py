@@ -89,7 +89,7 @@ def is_over(pid):
 
 
 @as_user
-def test_window_has_a_profile_that_nobody_inside_can_write(person):
+def test_window_has_a_profile_that_no_process_inside_can_write(person):
     person.atoll("new", "one", "--level", "sandbox")
     # Without the daemon nothing of it has a name on the host.
     done = person.atoll("open", "one", check=False)
@@ -137,7 +137,7 @@ def test_address_can_be_had_without_a_window(person):
         ({"ATOLL_BROWSER": "/nonexistent/browser"}, "is not a program"),
     ],
 )
-def test_what_is_missing_is_told_with_a_way_out(person, env, said):
+def test_what_is_missing_is_reported_with_a_hint(person, env, said):
     person.atoll("new", "one")
     done = person.atoll("open", "one", check=False, env=env)
     assert done.returncode == 3, done.stderr
@@ -147,7 +147,7 @@ def test_what_is_missing_is_told_with_a_way_out(person, env, said):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is root")
-def test_root_is_told_to_go_headless(person):
+def test_root_gets_the_headless_hint(person):
     person.atoll("new", "one")
     done = person.atoll("open", "one", check=False)
     assert done.returncode == 3, done.stderr

@@ -553,7 +553,7 @@ def test_never_is_stronger_than_the_list(listed):
     assert reasons(found.left_out)["cfg"] == "`cfg` is in `project.never`"
 
 
-def test_what_is_not_listed_is_told(listed):
+def test_what_is_not_listed_is_reported(listed):
     told = reasons(find_carried(listed, carry=["vendor/a", "draft.txt", "src/app.py"]).left_out)
     assert told["node_modules"] == "not listed in `project.carry`"
     assert told["draft.txt"] == "not ignored by git, so only `--dirty` copies it"
@@ -624,7 +624,7 @@ def guarded(open_place, git, ordinary_user):
     return root
 
 
-def test_unreadable_entries_are_told(guarded, ordinary_user):
+def test_unreadable_entries_are_reported(guarded, ordinary_user):
     def ask():
         found = find_carried(guarded)
         assert (found.directories, found.rest) == (("build",), ())
@@ -641,7 +641,7 @@ def test_unreadable_entries_are_told(guarded, ordinary_user):
     ordinary_user(ask)
 
 
-def test_unreadable_untracked_directory_is_told(guarded, ordinary_user, git):
+def test_unreadable_untracked_directory_is_reported(guarded, ordinary_user, git):
     def ask():
         commit = git("rev-parse", "HEAD", cwd=guarded).strip()
         dirty = dirty_paths(str(guarded), commit, carry=None, never=())
@@ -875,7 +875,7 @@ def test_no_program_of_the_owners_settings_is_run(repo, git, head, tmp_path):
     assert (repo / ".git/index").read_bytes() == index
 
 
-def test_tracked_secrets_are_told(make_repo, git):
+def test_tracked_secrets_are_reported(make_repo, git):
     root = make_repo(
         {
             ".env.test": "",

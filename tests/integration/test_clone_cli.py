@@ -54,7 +54,7 @@ def test_new_capsule_is_complete_and_private(atoll, shop):
     assert (shop / "node_modules/left-pad/index.js").read_text() == "module.exports = 1\n"
 
 
-def test_what_was_left_out_is_told(atoll, shop):
+def test_what_was_left_out_is_reported(atoll, shop):
     assert "no base exists yet" in atoll("show", "--base", cwd=shop).stderr
     atoll("warm", cwd=shop)
     base = json.loads(atoll("show", "--base", "--json", cwd=shop).stdout)["data"]

@@ -224,7 +224,7 @@ def test_workspaces_of_a_monorepo(make_repo, atoll):
     atoll("rm", "x", cwd=root)
 
 
-def test_base_of_an_earlier_version_is_used_and_mended(shop, starts, atoll_home):
+def test_base_of_an_earlier_version_is_used_and_repaired(shop, starts, atoll_home):
     """It recorded neither rules nor what its deltas hide."""
     plant(shop, ".venv/pyvenv.cfg", *(f"src/{n}.bin" for n in range(9)))
     starts("a")

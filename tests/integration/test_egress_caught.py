@@ -226,7 +226,7 @@ def test_open_mode_reaches_public_numbers_only(stage):
         assert "is not allowed" in said or "is never allowed" in said
 
 
-def test_closed_when_nobody_serves(stage):
+def test_closed_without_a_daemon(stage):
     """What is listened on inside is the daemon's alone; with it gone, so is the way out."""
     for port in (CAUGHT_PORT, NAMES_PORT):
         with stage.socket() as sock:

@@ -430,7 +430,7 @@ def test_hello_must_name_the_place(stage):
     assert not served(hello("denied.example", stage.place), wanted="93.184.216.34:443")
 
 
-def test_wrong_name_is_told_by_an_alert(stage):
+def test_wrong_name_is_reported_by_an_alert(stage):
     with connected(stage, "allowed.example:443") as sock:
         sock.sendall(hello("denied.example", stage.place))
         assert stages.heard(sock) == b"\x15\3\3\0\2\2\x31"
@@ -500,7 +500,7 @@ def test_old_and_other_socks(stage):
     assert result.returncode
 
 
-def test_unreachable_is_told(stage):
+def test_unreachable_is_reported(stage):
     stage.allow("closed.example", "nowhere.example")
     for name, why in (("closed", "connection refused"), ("nowhere", "the name does not resolve")):
         asked = get(f"{name}.example:443", f"{name}.example", method="CONNECT")

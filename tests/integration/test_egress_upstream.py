@@ -64,7 +64,7 @@ def test_credentials_are_nowhere_inside(stage):
     assert "b3duZXI6" not in everything
 
 
-def test_refusal_of_the_owners_proxy_is_told_without_its_name(tmp_path):
+def test_refusal_of_the_owners_proxy_is_reported_without_its_name(tmp_path):
     environment = {"https_proxy": "http://owner:wrong@proxy.example:3128"}
     with stages.played(tmp_path / "stage", env=environment) as stage:
         stage.allow("allowed.example")

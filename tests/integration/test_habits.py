@@ -101,7 +101,7 @@ def test_ls_of_all_projects(person):
 
 
 @as_user
-def test_refused_connections_are_told_after_a_run(online):
+def test_refused_connections_are_reported_after_a_run(online):
     """Clients say 403 or that a name has no address, and nothing of whose rule that was."""
     online.atoll("new", "x")
     ask = "for i in 1 2 3; do curl -sS -m 20 https://one.example/; done; getent hosts two.example"

@@ -234,7 +234,7 @@ def test_what_is_not_the_object_is_not_taken(how, project, owner, warnings, tmp_
     assert capsule.remove(force=True) is not None
 
 
-def test_pointers_that_lead_nowhere_are_told_and_destroy_nothing(project, owner, git, warnings):
+def test_pointers_that_lead_nowhere_are_reported_and_destroy_nothing(project, owner, git, warnings):
     capsule = project.new("x")
     head = "version https://git-lfs.github.com/spec/v1\\noid sha256:"
     lost, huge = "ab" * 32, "cd" * 32

@@ -523,7 +523,7 @@ def test_probe_leaves_nothing(token):
     assert ours(token) == []
 
 
-def test_ordinary_user_gets_nothing_and_is_told_why():
+def test_ordinary_user_gets_nothing_and_a_reason():
     if os.geteuid() != 0:
         absent("needs root, to be a user without a session")
 
@@ -675,7 +675,7 @@ def test_number_of_processes_in_a_user_namespace():
     as_user(2_000_000 + os.getpid(), fork_on)
 
 
-def test_places_are_told_apart_by_trying(need, monkeypatch):
+def test_places_are_distinguished_by_trying(need, monkeypatch):
     """Control: a directory that takes the limit but not the child is no place."""
     parent = need("pids").parents["pids"]
     monkeypatch.setattr(Group, "enter", lambda _: os.open("/nowhere", os.O_WRONLY))

@@ -101,7 +101,7 @@ def test_gc_brings_everything_back(atoll, repo, used, damage):
     assert atoll("gc", cwd=repo).stderr == "nothing to remove\n"
 
 
-def test_doctor_names_the_cure(atoll, repo, used):
+def test_doctor_names_the_fix(atoll, repo, used):
     fill_with_noise(used)
     done = atoll("doctor", cwd=repo, check=False)
     assert done.returncode == 3

@@ -165,7 +165,7 @@ def test_without_a_daemon_nothing_gets_out(person):
 
 
 @as_user
-def test_nobody_else_reaches_the_daemon(online):
+def test_no_other_user_reaches_the_daemon(online):
     online.atoll("new", "x")
     online.sh("x", "true")
     directory = online.home / "daemon"

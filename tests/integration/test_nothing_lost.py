@@ -366,7 +366,7 @@ def test_submodule_that_asks_to_be_ignored(place, make_repo, monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_changes_that_the_index_is_told_to_overlook(place, flag):
+def test_changes_that_index_flags_hide(place, flag):
     place.git("update-index", flag, "app.py", cwd=place.workspace())
     (place.workspace() / "app.py").write_text("changed\n")
     before = read_tree(place.workspace())

@@ -1051,7 +1051,7 @@ def test_refs_of_the_owner_are_not_touched(pair):
     assert (pair.git("for-each-ref", cwd=pair.owner), pair.git("reflog", cwd=pair.owner)) == before
 
 
-def test_every_command_is_told(pair, monkeypatch):
+def test_every_command_is_reported(pair, monkeypatch):
     heard: list[str] = []
     monkeypatch.setattr(process, "on_command", heard.append)
     pair.bring(pair.commit(a_txt="one\n"))
@@ -1249,7 +1249,7 @@ def test_leftover_is_swept_by_the_owners_git(pair):
     assert not left.exists()
 
 
-def test_leftover_is_swept_by_the_next_import_unless_somebody_works_in_it(pair):
+def test_leftover_is_swept_by_the_next_import_unless_a_process_works_in_it(pair):
     left = pair.owner / ".git" / "objects" / "tmp_objdir-atoll-0123456789ab"
     (left / "pack").mkdir(parents=True)
     handle = os.open(left, os.O_RDONLY)

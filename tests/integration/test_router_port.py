@@ -87,7 +87,7 @@ def test_no_url_and_no_profile_while_a_stranger_has_the_port(person, address):
     assert f"ATOLL_URL_WEB={url(person)}\n" in person.atoll("run", "one", "--", "env").stdout
 
 
-def test_cure_works_at_once(person):
+def test_fix_works_at_once(person):
     with squatted(person):
         done = person.atoll("open", "one", "web", "--print", check=False)
         assert done.returncode == 4

@@ -208,7 +208,7 @@ LIMITS = {"memory": "300m", "pids": 100, "disk": "64m", "output": "20m", "idle":
 
 
 @as_both
-def test_bombs_harm_nobody_else(person):
+def test_bombs_harm_no_other(person):
     require("python3")
     make(person, "bomber", **LIMITS)
     person.atoll("new", "other")
@@ -280,7 +280,7 @@ def test_command_that_goes_on_without_a_child(person):
 
 
 @as_both
-def test_what_holds_each_limit_is_told_truly(person):
+def test_what_enforces_each_limit_is_reported(person):
     """By what was made for a capsule, and by what its processes find."""
     make(person, "x", memory="200m", cpus="1", pids="50", files="100")
     person.sh("x", "test $(ulimit -Hn) = 100")

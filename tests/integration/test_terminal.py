@@ -113,7 +113,7 @@ def test_tables_and_colours_on_a_terminal_only(atoll, repo, terminal):
     assert not re.search(r"\x1b\[3\dm", shown)
 
 
-def test_progress_is_told_when_something_takes_long(atoll, repo, terminal):
+def test_progress_is_reported_when_something_takes_long(atoll, repo, terminal):
     (repo / "atoll.toml").write_text('[capsule]\nsetup = ["sleep 1.6"]\n')
     atoll("trust", cwd=repo)
     term = terminal("new", "slow")

@@ -1,4 +1,4 @@
-"""`atoll edit`: a program of the owner's in a capsule's view."""
+"""`atoll edit`: runs a host program in a capsule's view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`atoll show`: one capsule, or where each setting came from."""
+"""`atoll show`: one capsule, the settings with their sources, or the base."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def relay_one_way(
 
 
 def _send_at_once(*sockets: socket.socket) -> None:
-    """Disables Nagle's algorithm: what came in one piece is sent in one piece."""
+    """Disables Nagle's algorithm: what was received in one piece is sent in one piece."""
     for sock in sockets:
         # A socket of another kind never delays; one that broke reports it when it is read.
         with suppress(OSError):

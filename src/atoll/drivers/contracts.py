@@ -273,7 +273,7 @@ class IsolationDriver(Protocol):
         """What this host lacks for capsules below `home`. Changes nothing but caches there."""
 
     def plan(self, request: IsolationRequest) -> IsolationPlan:
-        """Pure. Raises IsolationError when a requested path cannot be shown behind walls."""
+        """Pure. Raises IsolationError when a requested path cannot be shown in the sandbox."""
 
     def apply(self, plan: IsolationPlan) -> None:
         """Makes the private directories. Idempotent."""

@@ -68,7 +68,7 @@ class Demo:
 
 def _attempt(capsule: Capsule) -> DemoAttempt:
     started = time.monotonic()
-    # By its input: behind walls no file of Atoll's can be seen.
+    # Through its input: no file of Atoll is visible in a sandbox.
     capsule.run(["python3", "-"], stdin=_attempts()[capsule.name].read_bytes())
     tests = capsule.run(TEST)
     summary = capsule.diff(stat=True).text.decode().strip().splitlines()

@@ -446,7 +446,7 @@ def project_at(session: Session, path: str) -> Project:
     require_text(root)
     if known is not None and known.root == root:
         return Project(session=session, record=known)
-    # The project file is not read here: a mistake in it must not keep anyone from `ls` and `rm`.
+    # The project file is not read here: a mistake in it must not prevent `ls` and `rm`.
     name = known.name if known is not None else slug(Path(root).name) or "project"
     identity = known.id if known is not None else f"{name}-{short_hash(checkout.repository)}"
     record = state.ProjectRecord(id=identity, name=name, root=root, git_dir=checkout.repository)

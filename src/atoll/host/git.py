@@ -1,7 +1,7 @@
 """Runs git: machine formats only, no hooks, no prompts, no option injection.
 
-Questions about the owner's repository are answered here on the host. Questions about a workspace
-pass an Enclosure, so that git runs with the capsule's environment instead of the owner's.
+Queries about the owner's repository run on the host. Queries about a workspace pass an Enclosure,
+so that git runs with the capsule's environment instead of the owner's.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
 
 
 def set_ref(ref: str, commit: str, *, cwd: str) -> None:
-    """As `move_ref`, whatever the old value."""
+    """As `move_ref`, independent of the old value."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     _update_ref(ref, commit, cwd=cwd)
     _sync_ref(ref, cwd=cwd)

@@ -319,7 +319,7 @@ def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
 
 
 Companion = subprocess.Popen[bytes]
-"""A long-lived process of Atoll's own."""
+"""A long-lived process of Atoll."""
 
 
 def launch(argv: Sequence[str], *, keep_fds: Sequence[int], env: Mapping[str, str]) -> Companion:

@@ -50,7 +50,7 @@ class WallError(Exception):
 
 
 class BubblewrapLauncher:
-    """Starts commands behind walls of kind `Bwrap`."""
+    """Starts commands in a bwrap sandbox."""
 
     __slots__ = ("_walls", "program")
 

@@ -122,7 +122,7 @@ class DescriptorCount:
             try:
                 self._add(os.stat(f"{process}/map_files/{_unpadded(span)}"))
             except OSError:
-                # Only root may look; as much as is mapped is the most that it can be.
+                # Only root can read it; the mapped size is the upper bound.
                 first, _, last = span.partition(b"-")
                 self._found[key] = int(last, 16) - int(first, 16)
 

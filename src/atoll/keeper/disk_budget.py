@@ -26,7 +26,7 @@ _STALE_S = 60.0
 _IDLE_STALE_S = 600.0
 """How much longer a walk is valid for processes that have been idle since."""
 _PARTS = 12
-"""So many names of full length fit into one path."""
+"""This many names of full length fit into one path."""
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
@@ -69,8 +69,8 @@ def free_bytes(path: str) -> int:
 class DiskBudget:
     """How much a directory, such as a capsule's upper layer, may hold: bytes and entries.
 
-    Held against what has gone from the whole filesystem since the last walk. Only when that would
-    be too much, or after a while, the directory is walked again, a part at each look.
+    Compared with the free space that the filesystem has lost since the last walk. Only when that
+    exceeds the budget, or after a while, the directory is walked again, a part at each check.
     """
 
     __slots__ = (

@@ -238,7 +238,7 @@ def _read(directory: str | None, name: str) -> str | None:
 
 
 def _write(directory: str, name: str, text: str) -> None:
-    # Unbuffered and never created: in a temporary directory a mistake shall not look like success.
+    # Unbuffered and never created: a mistake must not look like success in a temporary directory.
     fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode("ascii"))

@@ -116,7 +116,7 @@ class IdleRun:
             raise
 
     def has_changed(self, *, may_have_forked: bool) -> bool:
-        """Whether the keeper has to look. A process that has ended is a change."""
+        """Whether the keeper has to check. A process that has ended is a change."""
         if may_have_forked and not self._pids.issuperset(numbers(self._proc, self._pids)):
             return True
         try:
@@ -226,8 +226,8 @@ class IdleMonitor:
                 self._send(client, said | ({"disk": True} if is_short else {}))
 
     def _has_forked(self) -> bool:
-        """Whether any process or thread was made on this machine since the last look: the kernel
-        reports the number of the last one.
+        """Whether any process or thread was created on this machine since the last check: the
+        kernel reports the number of the last one.
         """
         try:
             with open("/proc/loadavg", "rb", buffering=0) as file:

@@ -30,7 +30,7 @@ _RETRY_S = 60.0
 
 
 class LimitChecks:
-    """`directory` is that of the idle monitor, if there is one. `due_at` is when `look` has to be
+    """`directory` is that of the idle monitor, if there is one. `due_at` is when `check` has to be
     called; it may change at any turn of the loop.
     """
 

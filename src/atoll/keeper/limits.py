@@ -112,12 +112,12 @@ class RunLimits:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether the disk is being walked, a part at each look."""
+        """Whether the disk is being walked, a part at each check."""
         return self.budget is not None and (self._is_measuring or self.budget.is_walking)
 
     def marks(self) -> tuple[int, int]:
-        """Resident pages and tasks up to which a run that seems idle needs no look: a quarter of
-        the way from the last look to the limit.
+        """Resident pages and tasks up to which an idle run needs no check: a quarter of the way
+        from the last check to the limit.
         """
         return self._watch.marks()
 

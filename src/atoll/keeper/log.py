@@ -246,7 +246,7 @@ def follow_log(
             newer = _open_newer(run_dir, part)
             if newer is not None:
                 if part is not None:
-                    yield from part.entries()  # written between the last look and the rotation
+                    yield from part.entries()  # written between the last read and the rotation
                     part.close()
                 end = 0 if part is None else part.end
                 if (part is None or newer.generation > part.generation + 1) and newer.before > end:

@@ -263,7 +263,7 @@ class Minder:
         if self._ending is None or not self._has_children:
             self._finish(self._status.reason or "exited")
             return
-        # Behind walls the kernel ends what is left, at once: it does not count as a leftover.
+        # In a sandbox the kernel ends what is left at once: it does not count as a leftover.
         self._ending.advance(now, main_is_gone=self._run.is_over and self._spec.walls is None)
         self._status.leftover = self._ending.leftover
         if self._ending.is_given_up:

@@ -36,7 +36,7 @@ class Origin:
         self._user = _identity("self", "user")
 
     def admits(self, sock: socket.socket) -> bool:
-        """Whether the peer of a connected socket is one of ours, in our namespaces."""
+        """Whether the peer of a connected socket is the owner's, in the same namespaces."""
         try:
             pid, uid, _ = _credentials(sock)
             if uid not in (os.geteuid(), 0) or pid <= 0:

@@ -208,7 +208,7 @@ def kill_groups(processes: list[TreeProcess], spared: Collection[int] = ()) -> N
     for group, session in found.items():
         leader = find_process(group)
         if leader is not None and leader.session != session:
-            continue  # the group is gone, and its number has been given to a stranger
+            continue  # the group has ended, and its number was reused
         try:
             os.killpg(group, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):

@@ -149,7 +149,7 @@ class Command:
             return
 
     def _command(self, main: int) -> int:
-        """The command itself: behind walls it is a grandchild of the process that we started."""
+        """The command itself: in a sandbox it is a grandchild of the started process."""
         if self._spec.walls is not None:
             below = process_tree.processes_under(main)
             inner = {process.pid for process in below if process.ppid == main}

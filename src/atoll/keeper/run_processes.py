@@ -1,7 +1,7 @@
 """The processes of one run, as the procfs of their own pid namespace lists them.
 
-To list all of `/proc` costs as much as there are processes on the machine. Behind walls a run has
-a pid namespace, and its procfs lists nothing else; nothing that runs inside can leave it.
+The cost of listing all of `/proc` grows with the processes on the machine. A sandboxed run has a
+pid namespace, and its procfs lists nothing else; no process can leave it.
 """
 
 from __future__ import annotations

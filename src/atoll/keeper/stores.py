@@ -1,7 +1,7 @@
-"""Package stores of the owner's in a capsule's view: each an overlay over the owner's directory.
+"""The owner's package stores in a capsule's view: each an overlay over the owner's directory.
 
 A store that cannot be mounted like this, because of its filesystem or of the kernel, is left out:
-the directory below the mount point then is a private store of the capsule's.
+the directory below the mount point is then a private store of the capsule.
 """
 
 from __future__ import annotations

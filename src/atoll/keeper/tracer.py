@@ -154,10 +154,10 @@ class Tracer:
         return _seize(pid, tid)
 
     def _is_in_fork(self, pid: int, tid: int, state: str) -> bool:
-        """Whether a thread waits in `vfork` for a child, which cannot go on either.
+        """Whether a thread waits in `vfork` for a child, which cannot continue either.
 
         It was signalled to stop, so that the kernel lets it fork nothing more and stops it once
-        the child has gone on.
+        the child has continued.
         """
         if state != _UNINTERRUPTIBLE:
             return False
@@ -193,14 +193,14 @@ class Tracer:
     def _detach(self, tid: int) -> None:
         try:
             calls.detach_thread(tid, self._signals.pop(tid, 0))
-        except OSError:  # it has ended, or was let go before
+        except OSError:  # it has ended, or was resumed before
             return
 
 
 def children(pid: int, limit_bytes: int = 1 << 20) -> list[int]:
-    """The children of a process's main thread, the newest last, or as many as so many bytes name.
+    """The children of a process's main thread, the newest last; at most `limit_bytes` are read.
 
-    Each number ends with a space: what was cut off is no number of a child.
+    Each number ends with a space: a truncated one is ignored.
     """
     listed = _read(f"/proc/{pid}/task/{pid}/children", limit_bytes)
     return [int(word) for word in listed.rpartition(b" ")[0].split()]

@@ -57,7 +57,7 @@ class ViewCommands:
             spec = parse_spec(raw)
         except KeeperSpecError as error:
             raise WireError(str(error)) from error
-        # Git removes its lock files on SIGTERM. Behind walls nothing is asked to end.
+        # Git removes its lock files on SIGTERM. In a sandbox no process gets SIGTERM first.
         last_signal = signal.SIGTERM if spec.walls is None else signal.SIGKILL
         stdin, stdout, stderr = streams
         limits = None if spec.limits is None else RunLimits(spec.limits, self._group)
@@ -67,7 +67,7 @@ class ViewCommands:
                 (stdin, stdout, stderr),
                 limits=limits,
                 last_signal=last_signal,
-                # Behind walls the lock could be released, and its file written.
+                # A sandboxed process could release the lock and write its file.
                 kept=(self._lock_fd,) if spec.walls is None else (),
             )
         except StartError as error:

@@ -98,8 +98,8 @@ class Watchdog:
         return None
 
     def marks(self) -> tuple[int, int]:
-        """Resident pages and tasks a quarter of the way from what the last look saw to the limits;
-        far away where there is none.
+        """Resident pages and tasks a quarter of the way from the last check to the limits; very
+        large without a limit.
         """
         pages, tasks = self.activity.resident_pages, self.activity.tasks
         if self._memory_limit is None:

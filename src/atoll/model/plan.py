@@ -73,7 +73,7 @@ class IsolationPlan(NamedTuple):
     tools: str = ""
     """A directory of programs that come first."""
     home: str = ""
-    """Where HOME is shown behind walls, which lets it be where the owner's is."""
+    """The path of HOME in a sandbox, which can be that of the owner's."""
     uid: int | None = None
     """The kernel's user id of its processes, when root creates the capsule."""
     network: str = "open"

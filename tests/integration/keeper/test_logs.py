@@ -72,7 +72,7 @@ def test_follow_across_rotations(tmp_path):
     assert b"".join(entry.data for entry in entries) == expected
 
 
-def test_follower_that_is_too_slow_is_told(tmp_path):
+def test_follower_that_is_too_slow_is_reported(tmp_path):
     writer = log.LogWriter(str(tmp_path), 4096, 0.0)
     writer.write("out", b"begin", 0.0)
     entries = log.follow_log(tmp_path, lambda: True, never)

@@ -153,7 +153,7 @@ def test_usage(keep, python):
     assert 64 << 20 <= status.max_rss_bytes < 200 << 20
 
 
-def test_bad_spec_is_told_at_once(keep):
+def test_bad_spec_is_reported_at_once(keep):
     keeper = keep("true", surprise=1)
     assert "surprise" in keeper.ready["error"]
     status = keeper.wait_ended()
@@ -210,7 +210,7 @@ def test_ports_are_held_and_can_be_taken_over(keep, python, free_port):
         assert keeper.stop().reason == "stopped"
 
 
-def test_a_held_port_is_nobody_elses(keep, free_port):
+def test_a_held_port_cannot_be_taken(keep, free_port):
     keeper = keep("sleep", "1000", hold_ports=[free_port])
     keeper.wait_started()
     with socket.socket() as stranger, pytest.raises(OSError, match="in use"):

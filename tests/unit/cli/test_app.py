@@ -196,7 +196,7 @@ def test_interruption_is_130(run, planted, error):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_unwinds_and_is_told(run, planted, number):
+def test_signal_unwinds_and_is_reported(run, planted, number):
     seen = []
 
     def act(frame):

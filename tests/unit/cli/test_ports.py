@@ -82,7 +82,7 @@ def test_json_is_the_daemons_answer(daemon, capsys):
     assert json.loads(capsys.readouterr().out) == {"version": 1, "kind": "ports", "data": ANSWER}
 
 
-def test_what_is_unusual_is_told(daemon, capsys):
+def test_what_is_unusual_is_reported(daemon, capsys):
     daemon.answer = {
         **ANSWER,
         "router": {"port": 7080, "trouble": "port 7080 is in use by `x`"},
@@ -133,7 +133,7 @@ def test_ports_that_were_not_taken_are_reported_with_the_command(daemon, capsys)
     assert "hint: atoll checkout fix --port 5432" in said
 
 
-def test_refusal_is_told(daemon, capsys):
+def test_refusal_is_reported(daemon, capsys):
     daemon.answer = StateError(
         "port 3000 is in use by `x`", hint="kill 1, then: atoll checkout fix"
     )

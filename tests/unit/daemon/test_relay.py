@@ -212,7 +212,7 @@ def test_reset_is_passed_on(stretch):
     assert carrying_while(stretch, story)
 
 
-def test_answer_to_a_request_that_nobody_reads_to_its_end_arrives(stretch):
+def test_answer_to_a_request_that_no_process_reads_to_its_end_arrives(stretch):
     """As a server that refuses an upload: it answers and closes before all of it has come."""
 
     def story():
@@ -258,7 +258,7 @@ def test_cancelling_closes_everything(stretch, descriptors):
     assert (stretch.client.recv(1), stretch.server.recv(1)) == (b"", b"")
 
 
-def test_pour_lets_somebody_listen(stretch):
+def test_pour_lets_another_process_listen(stretch):
     heard = []
     glance = Tap()
     glance.on_data = heard.append

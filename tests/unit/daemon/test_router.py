@@ -289,7 +289,7 @@ def test_names_that_need_a_hash_are_routed(visit, name):
 @pytest.mark.parametrize(
     "host", ["evil.org", "127.0.0.1", "web.one--shop.localhost.evil.org", "<script>.org"]
 )
-def test_foreign_host_reaches_nobody(visit, host):
+def test_foreign_host_reaches_no_capsule(visit, host):
     async def story(place):
         status, _, body = await place.get(host, headers="Accept: text/html\r\n")
         assert status == 421
@@ -540,7 +540,7 @@ def test_bad_request_after_a_good_one_is_answered(visit):
     visit(story)
 
 
-def test_stranger_on_the_routers_port_is_told_and_waited_for(play, monkeypatch):
+def test_stranger_on_the_routers_port_is_reported_and_waited_for(play, monkeypatch):
     monkeypatch.setattr(router_module, "_AGAIN_S", 0.05)
 
     async def story(world, publisher):

@@ -71,7 +71,7 @@ def test_what_pages_store_lasts(driver):
     assert [path for path in passing[driver.name] if driver.is_lasting(path)] == []
 
 
-def test_headless_listens_only_where_it_is_told():
+def test_headless_listens_only_on_the_given_port():
     words = registry.driven_browser().plan_headless(REQUEST, port=62_004, cwd="/w")
     assert "--remote-debugging-port=62004" in words
     assert not any(word.startswith("--remote-debugging-address") for word in words)
@@ -171,7 +171,7 @@ def test_close_is_heard_whatever_comes_after(rest):
 
 
 @pytest.mark.parametrize("tool", browsertools.TOOLS)
-def test_every_tool_is_told_the_endpoint(tool):
+def test_every_tool_gets_the_endpoint(tool):
     assert "http://127.0.0.1:1" in str(browsertools.settings_of(tool, "http://127.0.0.1:1"))
 
 

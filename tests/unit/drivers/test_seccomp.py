@@ -447,7 +447,7 @@ def test_branches_reach_any_label(padding):
         ([Plain(RETURN, 0)] * 4097, "4097 instructions"),
     ],
 )
-def test_what_the_kernel_would_not_take_is_told(lines, message):
+def test_what_the_kernel_would_not_take_is_reported(lines, message):
     with pytest.raises(ValueError, match=message):
         assemble(lines)
 

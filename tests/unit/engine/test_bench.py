@@ -160,7 +160,7 @@ def test_scaled_shapes_do_not_pass_for_whole_ones():
 # Places
 
 
-def test_too_little_space_is_told_before_anything_is_made(tmp_path):
+def test_too_little_space_is_reported_before_anything_is_made(tmp_path):
     place.require_room(tmp_path, 1, 1)
     with pytest.raises(PrerequisiteError, match=r"needs .* are free") as told:
         place.require_room(tmp_path, 1 << 60, 1)

@@ -151,7 +151,7 @@ def test_part_that_does_not_work_yet_is_refused_when_it_is_used(trusted, text, e
     assert project.capsules() == []
 
 
-def test_all_that_is_missing_is_told_together(trusted):
+def test_all_that_is_missing_is_reported_together(trusted):
     project = trusted(
         '[project]\ncarry = [".venv"]\n[tools]\nuse = "nix"\n'
         '[secrets.KEY]\nfrom = { env = "KEY" }\n'

@@ -104,7 +104,7 @@ def test_controllers_missing_in_version_2_are_looked_for_in_version_1():
     assert found.parents["cpu"] == "/v1/cpu/me/atoll"
 
 
-def test_nothing_works_and_each_reason_is_told_once():
+def test_nothing_works_and_each_reason_is_reported_once():
     host = Host({})
     found = host.places(unified(), unified(), v1("memory"))
     assert found.parents == {}
@@ -240,7 +240,7 @@ def test_sweep_of_places_that_were_never_used(tmp_path):
 # Whose directory
 
 
-def test_parent_of_somebody_else_is_not_used(tmp_path):
+def test_parent_of_another_user_is_not_used(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs root, to give a directory away")
     directory = str(tmp_path)

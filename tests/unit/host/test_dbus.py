@@ -148,7 +148,7 @@ def test_service_that_hangs(serve):
         dbus.call(path, METHOD, some_body(), timeout_s=0.05)
 
 
-def test_nobody_listens(tmp_path):
+def test_nothing_listens(tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.close()

@@ -506,7 +506,7 @@ def test_home_that_is_a_file_is_refused(home):
             files.require_own_directory(path)
 
 
-def test_home_of_somebody_else_is_refused(ordinary_user, open_place):
+def test_home_of_another_user_is_refused(ordinary_user, open_place):
     def act():
         with pytest.raises(PrerequisiteError, match="belongs to user id 0"):
             files.require_own_directory(Path("/"))

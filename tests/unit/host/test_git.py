@@ -35,7 +35,7 @@ def test_linked_worktree_belongs_to_its_repository(repo, git, tmp_path):
     assert (found.root, found.repository) == (str(tmp_path / "linked"), str(repo / ".git"))
 
 
-def test_no_repository_is_told_with_a_cure(tmp_path, atoll_home):
+def test_no_repository_is_reported_with_a_fix(tmp_path, atoll_home):
     with pytest.raises(StateError, match="is not in a git repository") as caught:
         host.find_checkout(str(tmp_path))
     assert str(caught.value.hint).startswith("git init")

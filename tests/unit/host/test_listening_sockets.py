@@ -130,7 +130,7 @@ def test_occupant_is_named():
     assert listening_sockets.find_occupants(port) == []
 
 
-def test_another_users_process_is_told_as_such(ordinary_user):
+def test_another_users_process_is_reported_as_such(ordinary_user):
     if os.geteuid() != 0:
         pytest.skip("only root can be another user here")
     with socket.create_server(("127.0.0.1", 0)) as server:

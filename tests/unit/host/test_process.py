@@ -75,7 +75,7 @@ def test_failure_carries_the_end_of_what_was_said():
     assert len(caught.value.message) < 2500
 
 
-def test_silent_failure_is_told_too():
+def test_silent_failure_is_reported_too():
     with pytest.raises(DriverError, match="exit code 1"):
         run(("false",))
 

@@ -70,7 +70,7 @@ def test_process_with_an_odd_name_is_read(start, token, tmp_path, wait_for):
     assert processes()[process.pid].ppid == os.getpid()
 
 
-def test_dead_child_that_nobody_reaped_is_no_process(start, token, wait_for):
+def test_dead_child_that_no_process_reaped_is_no_process(start, token, wait_for):
     process = start(["sleep", "60"], token)
     assert process.pid in processes()
     os.kill(process.pid, signal.SIGKILL)

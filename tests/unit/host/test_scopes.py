@@ -47,7 +47,7 @@ def test_file_is_no_manager(runtime):
     assert scopes.find_manager() is None
 
 
-def test_manager_of_somebody_else(runtime, monkeypatch):
+def test_manager_of_another_user(runtime, monkeypatch):
     uid = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert scopes.find_manager() is None
@@ -71,7 +71,7 @@ def test_usual_place_without_a_variable(runtime, monkeypatch, place):
     assert asked == [f"/run/user/{os.geteuid()}/systemd/private"]
 
 
-def test_nobody_listens(runtime):
+def test_nothing_listens(runtime):
     with pytest.raises(NoAnswerError, match="does not answer"):
         scopes.start(str(scopes.find_manager()), scopes.unit_name(NAME), os.getpid(), "x")
 

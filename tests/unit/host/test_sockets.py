@@ -73,7 +73,7 @@ def test_listener_on_any_address_has_the_port(port, family, address):
         (socket.SO_REUSEADDR, socket.SO_REUSEPORT),
     ],
 )
-def test_nobody_can_take_a_held_port(port, family, address, options):
+def test_no_process_can_take_a_held_port(port, family, address, options):
     if family is socket.AF_INET6 and not has_ipv6():
         pytest.skip("this host has no IPv6")
     holder = find_hold(port)
@@ -82,7 +82,7 @@ def test_nobody_can_take_a_held_port(port, family, address, options):
     holder.close()
 
 
-def test_nobody_can_connect_to_a_held_port(port):
+def test_no_process_can_connect_to_a_held_port(port):
     holder = find_hold(port)
     with socket.socket() as sock, pytest.raises(ConnectionRefusedError):
         sock.connect(("127.0.0.1", port))

@@ -63,7 +63,7 @@ def test_each_directory_is_entered_once_by_the_caller(tmp_path):
     assert (tmp_path / "h" / "cgroup.procs").read_text() == "0"
 
 
-def test_version_1_is_entered_as_a_thread_for_which_nobody_waits(tmp_path):
+def test_version_1_is_entered_as_a_thread_without_a_grace_period(tmp_path):
     directory = lay(tmp_path / "g", tasks="", cgroup__procs="")
     Group({"pids": directory}).enter()
     assert (tmp_path / "g" / "tasks").read_text() == "0"

@@ -267,7 +267,7 @@ def hear(sock):
     return requests.receive(sock)[0]
 
 
-def test_a_change_is_told_once_and_the_run_let_go(station, inside, proc):
+def test_a_change_is_reported_once_and_the_run_let_go(station, inside, proc):
     with connect(str(station)) as sock:
         requests.send(sock, {"watch": marks(activity(proc))}, (proc,))
         assert hear(sock) == {"watching": True}
@@ -321,7 +321,7 @@ def test_it_ends_when_its_directory_is_gone(tmp_path):
         assert made._is_over(later)
 
 
-def test_it_ends_when_nobody_needs_it(station):
+def test_it_ends_when_it_is_not_needed(station):
     until(lambda: not (station / idle_monitor.SOCKET).exists())
 
 

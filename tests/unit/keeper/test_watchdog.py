@@ -279,7 +279,7 @@ def test_no_descriptor_stays_open(tmp_path):
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_missing_directory_is_told(tmp_path):
+def test_missing_directory_is_reported(tmp_path):
     with pytest.raises(FileNotFoundError):
         DiskBudget(str(tmp_path / "gone"), MEGABYTE).check(1.0)
 
@@ -433,7 +433,7 @@ def test_files_in_memory_are_no_disk(tmp_path, start):
     assert 60 * MEGABYTE <= census.memory_bytes < 61 * MEGABYTE
 
 
-def test_memory_that_nobody_maps_counts(start):
+def test_memory_that_no_process_maps_counts(start):
     pid, _ = start(MEMFD)
     assert Watchdog(Limits(memory_bytes=50 * MEGABYTE)).check([pid]) == "memory"
     assert Watchdog(Limits(memory_bytes=200 * MEGABYTE)).check([pid]) is None

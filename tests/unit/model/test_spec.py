@@ -125,7 +125,7 @@ def test_given_values_are_dumped_under_the_files_own_keys() -> None:
     assert given["secrets"]["STRIPE_KEY"]["from"] == {"env": "STRIPE_KEY"}
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     text = """\
 [project]
 name = "My Shop"

@@ -184,7 +184,7 @@ class Journal:
         self._lost = 0 if written == len(line) else self._lost + 1
 
     def _open(self, more: int) -> int:
-        """The file, with room for so many bytes."""
+        """The file, with room for this many bytes."""
         if self._handle is not None and self._size + more > self._most:
             os.close(self._handle)
             self._handle = None

@@ -42,7 +42,7 @@ class TokenBucket:
         return self._level
 
     def take(self, count: float = 1) -> bool:
-        """Takes `count` tokens, or none and returns False when there are not so many."""
+        """Takes `count` tokens; returns False and takes none if there are fewer."""
         if self.level < count:
             return False
         self._level -= count
@@ -184,7 +184,7 @@ _DESCRIPTORS_PER_CONNECTION = 2
 _OTHER_DESCRIPTORS = 2048
 """For listeners, holders, published ports and files."""
 _FULL_CAPSULES = 8
-"""So many capsules can use up their connections at the same time and leave those free."""
+"""This many capsules can use up their connections at the same time and leave those free."""
 _FEWEST_CONNECTIONS = 32
 TURN_BURST, TURNS_PER_S = 1500, 200.0
 """Connections, requests in plain HTTP and DNS questions."""
@@ -193,7 +193,7 @@ NAME_BURST, NAMES_PER_S = 2000, 5.0
 
 
 def most_connections(descriptors: int) -> int:
-    """Of one capsule, where the daemon may have so many descriptors."""
+    """The limit of one capsule, for this number of descriptors of the daemon."""
     shared = descriptors - _OTHER_DESCRIPTORS
     fair = shared // (_DESCRIPTORS_PER_CONNECTION * _FULL_CAPSULES)
     return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, fair))

@@ -285,7 +285,7 @@ def _explain(port: int, error: OSError) -> tuple[str, str]:
 
 
 def _find_home(occupant: Occupant) -> str | None:
-    """The home that a process serves if it is a daemon of Atoll, of ours and not in a capsule."""
+    """The home that a process serves if it is a daemon of Atoll, outside of capsules."""
     if occupant.pid is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Leases for ports that begin to listen in a capsule: how many, which, and how often.
 
-The listing comes from inside and may name thousands of ports that change all the time. One look
-costs time linear in the listing, at most one transaction, and reads of the store that do not
-depend on the listing.
+The listing comes from inside and may name thousands of ports that change all the time. An update
+takes time linear in the listing, at most one transaction, and reads of the store that do not depend
+on the listing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PortLeases:
         return fresh
 
     def has_forgettable(self, one: PublishedCapsule) -> bool:
-        """Whether a lease has been idle for so long that `update` gives it up."""
+        """Whether a lease has been idle long enough for `update` to release it."""
         return bool(one.leases_idle_for(FORGET_AFTER_S, self._clock()))
 
     def _apply(self, capsule: CapsuleRecord, change: Change) -> CapsuleRecord:

@@ -144,7 +144,7 @@ class PublishedCapsule:
         return self._idle_since
 
     def leases_idle_for(self, duration_s: float, now: float) -> list[str]:
-        """Those of `idle_leases` that have not listened for so long, as far as it was seen."""
+        """Those of `idle_leases` that have not listened for this long."""
         return [
             name
             for name, since in (self._idle_since or {}).items()

@@ -79,7 +79,7 @@ def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:
 def _toolchains(owner: Mapping[str, str]) -> dict[str, str]:
     home = owner.get("HOME") or "/nonexistent"
     places = {key: owner.get(key) or f"{home}/{below}" for key, below in _TOOLCHAINS.items()}
-    # Not `Path.is_dir`, which raises where the owner may not look.
+    # Not `Path.is_dir`, which raises on a permission error.
     return {key: place for key, place in places.items() if os.path.isdir(place)}
 
 

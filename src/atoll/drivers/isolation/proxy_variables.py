@@ -1,4 +1,4 @@
-"""The proxy variables and `resolv.conf` of programs behind walls."""
+"""The proxy variables and `resolv.conf` of sandboxed programs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Processes behind walls: bwrap around every command, in a root that the holder built.
+"""Sandboxed processes: bwrap around every command, in a root that the holder built.
 
 Of the host only the paths of `visible_paths.py` are visible, read-only. Every process has lost all
-privileges before it starts: no capability, no new privileges, no nested user namespace, a filter
-on system calls, and, where root makes the capsule, a kernel uid of its own.
+privileges before it starts: no capability, no new privileges, no nested user namespace, a seccomp
+filter, and, where root creates the capsule, its own kernel uid.
 """
 
 from __future__ import annotations

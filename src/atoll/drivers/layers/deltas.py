@@ -60,8 +60,8 @@ def find_manifest(pool: Pool, layers: tuple[str, ...]) -> Manifest | None:
 
 
 def find_lowest(pool: Pool, layers: tuple[str, ...], entries: Manifest) -> Manifest | None:
-    """The content of the lowest layer of a stack, without the entries that upper layers replace,
-    so that these count as changed, whatever their stamps.
+    """The content of the lowest layer of a stack, without the entries that upper layers replace, so
+    that these count as changed, independent of their stamps.
     """
     found = find_manifest(pool, layers[:1])
     if found is None:

@@ -146,7 +146,7 @@ class _StagedJudge:
         return not self._is_secret(entry, name, parents)
 
     def _is_secret(self, entry: StagedEntry, name: str, parents: Sequence[str]) -> bool:
-        """Judges by name and by the staged content, which may differ from the file's."""
+        """Decides by name and by the staged content, which may differ from the file's."""
         rule = secretfiles.find_rule(name)
         parent = parents[-1].lower() if parents else ""
         if rule is None or (rule.within and parent not in rule.within):

@@ -338,7 +338,7 @@ class _Walk:
 
     def look(self) -> TreeChanges:
         """Walks until all directories are decided. Directories are checked in batches, since every
-        check starts a program: each walk goes somewhat ahead.
+        check starts a program: each walk reads some directories ahead.
         """
         while True:
             self.ignored, self.nested, self._unknown = [], [], []

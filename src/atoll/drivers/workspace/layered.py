@@ -140,7 +140,7 @@ class LayeredWorkspace(ABC):
             *(Bind(str(of), str(at), is_read_only=True) for of, at in shown),
             self._state(plan),
             Bind(str(pool.state / WORKSPACE), plan.checkout),
-            # Layers are read-only, whatever the modes inside them.
+            # Layers are read-only, independent of the modes inside them.
             Bind(str(pool.layers), str(pool.layers), is_read_only=True),
         ]
         return View(user=self._is_user(plan), pool=str(pool.layers), mounts=tuple(mounts))

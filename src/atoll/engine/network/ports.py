@@ -52,7 +52,7 @@ def lease_with_ports(
                 found.append(dict(zip(names, sorted(numbers), strict=True)))
             return commit(found)
         except PortTakenError:
-            # Another command committed the same port after we read the registry; look again.
+            # Another command committed the same port after the registry was read; try again.
             continue
         finally:
             for holder in held:

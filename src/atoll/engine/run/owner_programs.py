@@ -46,7 +46,7 @@ test "$1" = prepared || exit 0
 echo "atoll: this is a view of a capsule's files; commit with: atoll commit NAME -m MESSAGE" >&2
 exit 1
 """
-"""A commit made there would be in no repository of the owner's or of the capsule's."""
+"""A commit made there would be neither in the owner's repository nor in the capsule's."""
 
 
 def for_the_owner(

@@ -82,7 +82,7 @@ def start(
     if spec.timeout_s is None:
         spec = spec._replace(timeout_s=capsule.time_limit_s)
     lock = session.run_lock(token)
-    # `gc` may look at the file between its creation and its lock.
+    # `gc` may read the file between its creation and its lock.
     lock.acquire(wait=True)
     try:
         run = session.store.lease_run(

@@ -132,7 +132,7 @@ def test_own_and_granted_ports_are_not_published(play):
     play(story)
 
 
-def test_stranger_on_a_lease_is_told_and_waited_for(play):
+def test_stranger_on_a_lease_is_reported_and_waited_for(play):
     async def story(world, publisher):
         fix = world.capsule(world.project(), "fix", web=3000)
         with socket.create_server(("127.0.0.1", fix.ports["web"])):
@@ -146,7 +146,7 @@ def test_stranger_on_a_lease_is_told_and_waited_for(play):
     play(story)
 
 
-def test_flood_of_ports_uses_up_nobody_elses_leases(play, monkeypatch):
+def test_flood_of_ports_leaves_the_leases_of_others(play, monkeypatch):
     monkeypatch.setattr(port_leases, "MAX_PORTS", 3)
 
     async def story(world, publisher):
@@ -309,7 +309,7 @@ def test_level_that_shares_the_hosts_network(play):
     play(story)
 
 
-def test_low_port_of_an_ordinary_user_is_told_with_its_cure(ordinary_user, open_place):
+def test_low_port_of_an_ordinary_user_is_reported_with_its_fix(ordinary_user, open_place):
     # Found here: the user cannot look into the interpreter's own directory.
     "".encode("ascii")
 

@@ -47,7 +47,7 @@ def no_manager(monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_limit_is_told_as_it_is_held(tmp_path, monkeypatch, way):
+def test_each_limit_is_reported_as_enforced_or_not(tmp_path, monkeypatch, way):
     parents, expected = WAYS[way]
     monkeypatch.setattr(cgroup_limits, "find_cgroup_parents", lambda _: CgroupParents(parents, {}))
     told = cgroup_limits.describe(SimpleNamespace(home=tmp_path), LIMITS)
@@ -114,7 +114,7 @@ def test_a_capsule_is_not_gone_while_its_processes_are_there(stuck):
     assert not group.exists()
 
 
-def test_processes_of_a_removed_capsule_are_told(stuck):
+def test_processes_of_a_removed_capsule_are_reported(stuck):
     session, _, group, said = stuck
     assert cgroup_limits.sweep(session) == []
     assert said == [f"processes of `{group.name}` cannot be killed: 4194300"]
@@ -158,7 +158,7 @@ def test_scope_is_preferred_where_it_holds_no_less(direct, scoped, expected):
     assert cgroup_limits.prefers_scope(direct, scoped) is expected
 
 
-def test_reasons_of_both_are_told():
+def test_reasons_of_both_are_reported():
     assert cgroup_limits.choose(NO_PLACES, ALL).missing == {}
     assert cgroup_limits.choose(NO_PLACES, SOME).missing == {"pids": "no pids", "cpu": "no cpu"}
     chosen = cgroup_limits.choose(NO_PLACES, NONE)

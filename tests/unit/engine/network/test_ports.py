@@ -122,7 +122,7 @@ def test_first_name_has_the_lowest_port_also_at_the_end_of_the_range(registry, m
     assert list(found.values()) == sorted(found.values())
 
 
-def test_full_range_is_told(monkeypatch):
+def test_full_range_is_reported(monkeypatch):
     registry = Registry(*range(ports.FIRST, ports.LAST + 1))
     with pytest.raises(PrerequisiteError, match="no port between") as caught:
         lease(session_with(registry), ("web",), registry.lease)
@@ -227,7 +227,7 @@ def test_more_ports_of_a_capsule_that_is_gone(world):
     assert world.session.store.leased_ports() == set()
 
 
-def test_what_is_told_inside(world):
+def test_ports_inside(world):
     project = world.project()
     port = free_port()
     world.session.owner = {"ATOLL_ROUTER_PORT": str(port)}

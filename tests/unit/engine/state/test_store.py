@@ -133,7 +133,7 @@ def test_port_is_taken_once_and_nothing_else_is_kept(store):
     assert store.leased_ports() == {1}
 
 
-def test_missing_capsule_is_told(store):
+def test_missing_capsule_is_reported(store):
     with pytest.raises(StateError, match="there is no capsule `x`") as caught:
         store.require_capsule(PROJECT.id, "x")
     assert caught.value.hint == "atoll ls"
@@ -203,7 +203,7 @@ def test_newer_database_is_left_alone(store, home):
 @pytest.mark.parametrize(
     "content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"x" * 200]
 )
-def test_corrupt_database_is_told_with_a_way_out(home, content):
+def test_corrupt_database_is_reported_with_a_hint(home, content):
     (home / "state.db").write_bytes(content)
     with pytest.raises(StateError, match="is damaged") as caught:
         Store(home)
@@ -235,7 +235,7 @@ def test_directory_in_the_place_of_the_database(home):
         Store(home)
 
 
-def test_read_only_home_is_told(ordinary_user, open_place):
+def test_read_only_home_is_reported(ordinary_user, open_place):
     def act():
         home = open_place / "home"
         home.mkdir(mode=0o500)
@@ -246,7 +246,7 @@ def test_read_only_home_is_told(ordinary_user, open_place):
     ordinary_user(act)
 
 
-def test_database_that_became_read_only_is_told(ordinary_user, open_place):
+def test_database_that_became_read_only_is_reported(ordinary_user, open_place):
     def act():
         home = open_place / "home"
         home.mkdir()

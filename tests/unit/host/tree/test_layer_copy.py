@@ -271,7 +271,7 @@ def test_terabyte_of_holes(source, target):
 # What moves under its hands
 
 
-def test_what_vanished_is_told_and_left_out(source, target):
+def test_what_vanished_is_reported_and_left_out(source, target):
     entries = scan(source).entries
     (source / "a" / "b" / "file").unlink()
     (source / "absolute").unlink()
@@ -420,7 +420,7 @@ def test_missing_source_and_missing_parent(source, target, tmp_path):
 # Progress and interruption
 
 
-def test_progress_is_told_in_the_callers_thread(source, target):
+def test_progress_is_reported_in_the_callers_thread(source, target):
     with open(source / "large", "wb") as stream:
         stream.write(os.urandom(1 << 20) * 32)
     heard = []
