@@ -1,4 +1,4 @@
-# The one door for people and CI. Every path here is relative: make splits words at spaces, and so a
+# The entry point for people and CI. Every path here is relative: make splits words at spaces, and so a
 # checkout under "My Projects" works only as long as no absolute path appears.
 
 .DEFAULT_GOAL := help

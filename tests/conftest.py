@@ -276,7 +276,7 @@ def end_views(home: Path) -> None:
 
 
 def remove_groups(home: Path) -> None:
-    """Homes of tests go without their capsules being removed; nobody else would sweep for them."""
+    """Homes of tests are deleted with their capsules, whose cgroups are removed here."""
     name = f"{zlib.crc32(os.fsencode(home)):08x}-*"
     places = Path("/sys/fs/cgroup")
     for group in (*places.glob(f"atoll*/{name}"), *places.glob(f"*/atoll*/{name}")):

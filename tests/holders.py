@@ -200,7 +200,7 @@ class Stage:
 
 
 def ask(port, data=b""):
-    """What is said on a port of the host; None when nobody is there."""
+    """What a port of the host sends; None when nothing listens."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
             client.sendall(data)

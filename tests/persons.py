@@ -1,4 +1,4 @@
-"""Whoever uses Atoll in a test: root, or an ordinary user, each with a place of their own.
+"""The users of Atoll in a test: root, or an ordinary user, each with their own directory.
 
 Where root runs the tests, the user's processes live in a mount namespace in which they can reach
 this checkout and its interpreter, wherever these lie. Nothing else about them is special.
@@ -193,7 +193,7 @@ class Person:
         return str(done.stdout)
 
     def answer(self, *args: str | Path) -> Any:
-        """What `--json` tells."""
+        """The output of `--json`."""
         return json.loads(self.atoll(*args, "--json").stdout)["data"]
 
     def outcome(self, name: str, number: int = -1) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def driven(person: Person, name: str, url: str) -> Iterator[Page]:
 
 
 def remembered(word: str) -> dict[str, Any]:
-    """What the page recalls after it was told to remember a word."""
+    """What the page returns after it has stored a word."""
     return dict.fromkeys(("login", "local", "database", "worker"), word)
 
 

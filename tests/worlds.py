@@ -104,7 +104,7 @@ class World:
 
 
 async def ask(port, address="127.0.0.1"):
-    """What the server behind a port says first; None when nobody is there."""
+    """What the server behind a port says first; None when nothing listens."""
     try:
         reader, writer = await asyncio.open_connection(address, port)
         said = await reader.read(100)

@@ -23,7 +23,7 @@ PROGRAMS = re.compile(
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/")
 _WRITABLE = ("/dev/", "/proc/", "/sys/fs/cgroup/", "pipe:", "socket:", "anon_inode:", "/memfd:")
 _RESERVED = re.compile(rf'htons\({NAMES_PORT}\).*(inet_addr\("127\.0\.0\.1"\)|AF_INET6, "::1")')
-"""A holder leads its sockets for names to themselves, so that they hear nobody else."""
+"""A holder connects its DNS sockets to themselves, so that they receive nothing from others."""
 _CODES = {0, 1, 2, 3, 4, 5, 6, 130}
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _RAW = ("diff",)

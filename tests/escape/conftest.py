@@ -32,7 +32,7 @@ def lack(reason):
 
 @pytest.fixture
 def project(repo, atoll_home, monkeypatch):
-    """The sample repository, whose capsules are behind walls unless told otherwise."""
+    """The sample repository, whose capsules have level `sandbox` by default."""
     monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
     level = next(level for level in LEVELS if level.name == "sandbox")
     atoll_home.mkdir()

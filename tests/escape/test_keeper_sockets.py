@@ -1,4 +1,4 @@
-"""The keeper's sockets, reached from inside: they answer nobody, and start nothing but runs."""
+"""The keeper's sockets, reached from inside: they refuse every request, and start only runs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def start(capsule, directory, spec):
 
 
 def forged(capsule, marker):
-    """A run without walls and limits, as a holder was once told by whoever could reach it."""
+    """A run without walls and limits, as any process that reached a holder could once start it."""
     inside = capsule.enclosure()._replace(walls=None, limits=None)
     spec = RunSpec(argv=("sh", "-c", f"id > {marker}; id > /tmp/inside"), background=True)
     return runs.keeper_spec("0" * 16, inside, spec)

@@ -1,4 +1,4 @@
-"""Nothing of a walled run outlives it, its keeper or its view, and to the kernel it is nobody."""
+"""Nothing of a sandboxed run outlives it, its keeper or its view, and it has no privileges."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def sleeping(pids):
 
 
 def test_to_the_kernel_it_is_nobody(capsule, wait_for, marked):
-    """P08: never uid 0, no capability, no privilege to come, whoever runs Atoll."""
+    """P08: never uid 0, no capability, no privilege to gain, for root and for ordinary users."""
     name = f"nobody-{os.getpid()}"
     run = start_daemons(capsule, name, wait_for, marked)
     try:
@@ -201,7 +201,7 @@ def test_many_rounds_leave_nothing(project, repo, git, wait_for):
 
 
 def test_a_run_that_is_stopped_while_its_walls_are_built_is_asked_first(capsule):
-    """Not killed after the time that it has to react: at first there is nobody to be asked."""
+    """Not killed after the time that it has to react: at first there is no process to signal."""
     for _ in range(5):
         run = capsule.start(RunSpec(argv=("sleep", "1000"), background=True))
         capsule.stop()

@@ -102,7 +102,7 @@ def test_flood_of_ports_does_not_stop_another_capsule(online):
 @pytest.mark.usefixtures("well_known_ports")
 @as_both
 def test_checked_out_capsule_takes_no_port_of_the_host_by_listening(online):
-    """N2: neither that of a service of the host, nor any other that nobody has named."""
+    """N2: neither that of a service of the host, nor any other that was not named."""
     service, other = free_of(WELL_KNOWN), free_port()
     wanted = [*privileged(), service, other]
     online.atoll("new", "x")

@@ -91,7 +91,7 @@ random.Random(0).shuffle(PAIRS)
 
 @pytest.mark.parametrize("half", range(2))
 def test_two_commands_on_one_capsule(clones: Clones, half: int) -> None:
-    """In all pairs, each with itself, too: nothing is mixed, and whoever loses says so."""
+    """In all pairs, each with itself, too: nothing is mixed, and the loser reports it."""
     before: Any = None
     for pair in PAIRS[half::2]:
         if "x" not in clones.names():

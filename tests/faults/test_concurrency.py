@@ -91,7 +91,7 @@ def test_many_remove_one(at_once, atoll, ask, atoll_home, repo):
 
 
 def test_many_force_one_with_work(at_once, atoll, ask, atoll_home, repo):
-    """The work is stored once, whoever gets there first."""
+    """The work is stored once, whichever command is first."""
     atoll("new", "x", cwd=repo)
     workspace = Path(atoll("path", "x", cwd=repo).stdout.strip())
     (workspace / "work.txt").write_text("work\n")
@@ -244,7 +244,7 @@ def test_listing_while_others_come_and_go(at_once, atoll, ask, atoll_home, repo)
 
 @pytest.mark.slow
 def test_collection_while_others_come_and_go(at_once, ask, atoll_home, repo):
-    """`gc` leaves alone whatever somebody is working on."""
+    """`gc` does not touch what another command is working on."""
     names = [f"c{number}" for number in range(10)]
     for _ in range(2):
         done = at_once(*(command for name in names for command in (["new", name], ["gc"])))

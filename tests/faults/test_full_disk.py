@@ -172,7 +172,7 @@ def test_disk_is_full(name: str, clones_on_disk: Callable[[int], Any]) -> None:
 
 
 def require_clear(clones: Any, name: str, done: Any) -> None:
-    """It went well, or its user is told what is full."""
+    """It succeeded, or reports what is full."""
     if done.code == 0 or (name == "run" and done.code == 1):
         return
     assert done.code in (3, 5), done

@@ -514,7 +514,9 @@ def test_half_a_checkout_is_no_work(world: World, state: str) -> None:
 
 
 def test_stale_lock_on_the_branch(world: World) -> None:
-    """Left by a git that was killed while it wrote the branch: nobody else's, so it goes."""
+    """Left by a git that was killed while it wrote the branch: no other process uses it, so it is
+    removed.
+    """
     assert world.die("new.leased", "new", "x")
     stale = world.repo / ".git" / "refs" / "heads" / "atoll" / "x.lock"
     stale.parent.mkdir(parents=True, exist_ok=True)
@@ -524,7 +526,7 @@ def test_stale_lock_on_the_branch(world: World) -> None:
 
 
 def test_stuck_removal_stops_no_other(world: World) -> None:
-    """One capsule that cannot be removed yet is told, and every other command goes on."""
+    """One capsule that cannot be removed yet is reported, and every other command continues."""
     make_capsule(world)
     world.atoll("new", "y")
     # A lock that some other git may hold right now: it is not Atoll's to break.

@@ -1,4 +1,4 @@
-"""The power goes at any step: what had not been synced is gone, and everybody is told the truth.
+"""A power failure at any step: what was not synced is lost, and every report is correct.
 
 Project and home lie on a filesystem in a file. While a capsule is made, used, kept, rolled back,
 forked, exported and removed, copies of that file are taken as they are on "disk" at that moment.
@@ -64,7 +64,7 @@ class Moment:
 
 @dataclass
 class State:
-    """What there was, and what the owner had been told, when nothing was going on."""
+    """The state, and what was reported to the owner, while nothing was running."""
 
     portraits: dict[str, Portrait]
     branches: dict[str, str]
@@ -101,7 +101,7 @@ class Story:
         project.session.store.close()
 
     def listen(self, step: str, _: str) -> None:
-        """Every step counts once; the end of a verb that tells its user something always does."""
+        """Every step counts once; the end of a verb that reports something always does."""
         is_told = self.verb in TOLD and step == END
         if self.verb and (is_told or step not in self.reached):
             self.reached.add(step)
@@ -167,7 +167,7 @@ def export(_: Story, project: Project) -> None:
 
 
 def rest(_: Story, project: Project) -> None:
-    """Nobody uses the capsule for a while: then it is synced, and told to be."""
+    """The capsule is unused for a while: then it is synced, and reported as synced."""
     capsule = project.capsule("x")
     views.end_view(project.session, capsule.record)
     with pytest.MonkeyPatch.context() as patch:
@@ -208,7 +208,7 @@ def collect(_: Story, project: Project) -> None:
 
 
 def judge(story: Story, moment: Moment) -> set[bool]:
-    """Everybody is told the truth. Returns whether capsules were said to be unclean."""
+    """Every report is correct. Returns whether capsules were reported as unclean."""
     heard: list[str] = []
     project = open_project(story.disk.repo, home=story.disk.home, warn=heard.append)
     before, after = story.states[moment.segment : moment.segment + 2]

@@ -15,7 +15,7 @@ import persons
 
 
 def hear_interrupts():
-    """A shell starts background jobs deaf to SIGINT, and so may whoever started the tests."""
+    """A shell starts background jobs with SIGINT ignored, and so may the parent of the tests."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -46,7 +46,7 @@ def start_cli(atoll_home):
 
 @pytest.fixture
 def person(request):
-    """Who uses Atoll at level `sandbox`: `@as_both` for root and a user, else whoever we are."""
+    """Who uses Atoll at level `sandbox`: `@as_both` for root and a user, else the current user."""
     who = getattr(request, "param", "root" if os.geteuid() == 0 else "user")
     if who == "root" and os.geteuid() != 0:
         pytest.skip("only root can try what root may do")

@@ -1,4 +1,4 @@
-"""`atoll bench workspace` on shrunken projects: it measures, it tells, and it leaves nothing."""
+"""`atoll bench workspace` on shrunken projects: it measures, reports, and leaves nothing."""
 
 from __future__ import annotations
 

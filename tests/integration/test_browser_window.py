@@ -45,7 +45,7 @@ run_and_kill(sys.argv[1], sys.argv[2:])
 
 @pytest.fixture
 def person(person, tmp_path):
-    """With a display that nobody looks at, and a browser that only plays one."""
+    """With a virtual display, and a fake browser."""
     person.env |= {"ATOLL_DAEMON": "off", "DISPLAY": ":none", "ATOLL_LEVEL": "clone"}
     program = person.place / "chromium-fake"
     program.write_text(FAKE)

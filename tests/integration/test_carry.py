@@ -717,7 +717,7 @@ def content_of(root):
 
 
 def bring(source, target, dirty):
-    """Does what `Dirty` asks of whoever copies."""
+    """Copies what `Dirty` lists."""
     for path in dirty.removed:
         (target / path).unlink()
     for path in dirty.changed:

@@ -232,7 +232,7 @@ def test_snapshots_in_a_row_are_not_disturbed_by_upkeep(repo, opened):
 # Several runs under one holder.
 
 BOMB = "while true; do (sleep 600 & sleep 600) & sleep 0.01; done"
-"""Forks away from whoever wants to end it."""
+"""Forks repeatedly to avoid being killed."""
 
 
 def test_a_minder_waits_for_the_next_run_and_goes_with_the_view(repo, opened, wait_for):

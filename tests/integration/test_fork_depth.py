@@ -45,7 +45,7 @@ def fork_chain(project, count):
 
 
 def test_forks_of_forks_stay_shallow(project, monkeypatch):
-    """The views of all ancestors are held: that keeps nobody from flattening."""
+    """The views of all ancestors are held: that does not prevent flattening."""
     if project.new("probe").workspace_driver != "overlay":
         pytest.skip("no overlays here: nothing to flatten")
     monkeypatch.setattr(upkeep, "TOO_DEEP", 4)

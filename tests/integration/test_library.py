@@ -130,7 +130,7 @@ def test_much_in_and_much_out_at_once(project):
 
 
 def test_output_before_any_input_is_read(project):
-    """A command that writes much first would block for ever on whoever only writes to it."""
+    """A command that writes much first would block forever if the caller only wrote to it."""
     size = 4 << 20
     program = (
         "import sys; "

@@ -19,7 +19,7 @@ from persons import as_user
 
 CURL = "curl -sS -m 20"
 REFUSED = 7
-"""How curl ends when nobody takes its connection."""
+"""How curl ends when nothing accepts its connection."""
 
 
 class Answering(http.server.BaseHTTPRequestHandler):

@@ -607,7 +607,7 @@ def ended(atoll_home):
 
 
 def test_running_work_outlives_the_database(place, wait_for, ended):
-    """A run that nobody remembers is ended before its files are stored."""
+    """A run without a record is ended before its files are stored."""
     script = "while true; do date +%s%N >> log.txt; sleep 0.05; done"
     place.atoll("run", "x", "-d", "--", "sh", "-c", script)
     wait_for((place.workspace() / "log.txt").exists, what="the run")

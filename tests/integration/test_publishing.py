@@ -1,4 +1,4 @@
-"""Ports out of real network namespaces, told by root and by an ordinary user; see `holders.py`."""
+"""Ports published from network namespaces, as root and as an ordinary user; see `holders.py`."""
 
 from __future__ import annotations
 

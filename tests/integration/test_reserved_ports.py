@@ -1,4 +1,4 @@
-"""The daemon's ports inside a capsule: nobody inside can take one, with the daemon or without."""
+"""The daemon's ports inside a capsule: no process inside can take one."""
 
 from __future__ import annotations
 

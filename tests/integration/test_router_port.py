@@ -41,7 +41,7 @@ def person(person):
 
 @contextmanager
 def squatted(person, address="127.0.0.1"):
-    """Another user listens on the router's port, or the same one where nobody can be another."""
+    """Another user listens on the router's port, or the same user if there is no other."""
     port, program = person.env["ATOLL_ROUTER_PORT"], require("/usr/bin/python3")
     with subprocess.Popen(
         [program, "-I", "-c", SQUATTER, address, port],

@@ -1,4 +1,4 @@
-"""The level `sandbox` where a wall is missing: refused with the cure, and nothing is run."""
+"""The level `sandbox` where a wall is missing: refused with a fix, and nothing is run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def forbid(number, *, bits=0, value=None, error=errno.ENOSYS):
 
 @functools.cache
 def barren_namespace():
-    """A user namespace with all ids, in which nobody can make another."""
+    """A user namespace with all ids, in which no other can be created."""
     reader, writer = os.pipe()
     go_read, go_write = os.pipe()
     with warnings.catch_warnings():
@@ -317,7 +317,7 @@ ODD = {
 
 @as_both
 def test_command_that_cannot_be_executed(person):
-    """The walls stand: it is the command's own fault, told as a shell would."""
+    """The sandbox works: the command itself fails, and is reported as by a shell."""
     person.atoll("new", "x")
     person.sh("x", """
         echo hello > plain

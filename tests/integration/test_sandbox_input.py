@@ -146,7 +146,7 @@ def test_links_planted_where_the_room_is_furnished(person):
 
 
 def end_view(person):
-    """As if nobody had used the capsule for a while: the next run furnishes its room anew."""
+    """As if the capsule had been idle for a while: the next run builds its sandbox root again."""
     [directory] = person.home.glob("projects/*/x")
     ask = (
         "import sys; from atoll.host.view_client import ask; print(ask(sys.argv[1], {'end': True}))"

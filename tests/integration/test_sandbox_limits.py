@@ -1,4 +1,6 @@
-"""Limits at level `sandbox`: each is held and named, and who breaks them harms nobody else."""
+"""Limits at level `sandbox`: each is enforced and named, and a run beyond its limits harms no
+other.
+"""
 
 from __future__ import annotations
 
@@ -262,7 +264,7 @@ sys.exit(3 if code == -9 else 4)
 
 
 def test_command_that_goes_on_without_a_child(person):
-    """Its end is its own, and what the kernel did is told."""
+    """It ends by itself, and the kernel's kill is reported."""
     require("python3")
     make(person, "x", memory="100m")
     done = person.atoll("run", "x", "--", "python3", "-c", GOES_ON, check=False)

@@ -74,7 +74,7 @@ def enter(directories) -> None:
 
 @contextlib.contextmanager
 def manager_of(person, runtime: str, directories):
-    """A manager that is told that the machine was booted with systemd, and runs no unit."""
+    """A user manager that assumes a machine booted with systemd, and runs no unit."""
     user = ordinary_user()
 
     def prepare() -> None:

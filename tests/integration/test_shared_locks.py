@@ -1,4 +1,4 @@
-"""Files that a capsule shares with others, or with its owner: nobody has to wait for it there."""
+"""Files that a capsule shares with others, or with its owner: locks there delay no process."""
 
 from __future__ import annotations
 

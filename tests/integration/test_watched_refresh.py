@@ -327,7 +327,7 @@ def test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout):
 
 
 def test_collapse_takes_what_a_dropped_delta_holds(checkout, monkeypatch):
-    """Also where no stamp tells: the watch reports what is written within a tick of the clock."""
+    """Also without a changed stamp: the watch reports writes within one clock tick."""
     same = manifests.difference
     monkeypatch.setattr(manifests, "difference", lambda old, new, **_: same(old, new))
     test_change_of_the_same_stamp_survives_the_collapse_of_deltas(checkout)

@@ -48,7 +48,7 @@ FILTERS: tuple[tuple[str, str], ...] = (
 
 
 def without_phases(text: str) -> str:
-    """Narration without the phase of what took longer than a second: a busy machine tells it."""
+    """Narration without the phase of what took longer than a second: a busy machine prints it."""
     return re.sub(r"(?m)^(?:\S+: [a-z -]+|copying .*) …\n", "", text)
 
 

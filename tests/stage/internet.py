@@ -1,4 +1,4 @@
-"""The internet of a test: names, web servers, a proxy, and what else somebody could talk to.
+"""The internet of a test: names, web servers, a proxy, and other services.
 
 Everything that arrives is written down, one word per line, in a file per kind.
 """

@@ -1,4 +1,4 @@
-"""Runs that nobody can reach any more: their directory was removed, or their starter was killed."""
+"""Runs that can no longer be reached: their directory was removed, or their starter was killed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def ask(client, kind, **value):
 
 
 def hold(client, **value):
-    """As whoever needs it does: a busy machine may need more than one try to verify it."""
+    """As callers do: a busy machine may need more than one try to verify it."""
     for _ in range(20):
         answer = ask(client, MessageKind.HOLD, **value)
         if answer["how"] != UNVERIFIED:

@@ -1,4 +1,4 @@
-"""Nothing of a run is left, whatever it does and whoever is killed."""
+"""Nothing of a run is left, whatever it does and whichever process is killed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ os.read(0, 1)
 
 @pytest.fixture
 def listener(atoll_home):
-    """A process that listens where the daemon does, and answers nobody."""
+    """A process that listens on the daemon's socket and never answers."""
     directory = daemon_client.directory_of(Path(atoll_home))
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
     program = LISTEN.format(source=SOURCE, directory=str(directory))

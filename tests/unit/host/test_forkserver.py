@@ -1,4 +1,4 @@
-"""Holders that are started with a group of their own: their errors reach whoever starts them."""
+"""Holders that are started in their own cgroup: their errors reach the starter."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NAME = "0a1b2c3d-12"
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
-    """A runtime directory with a manager's socket, which nobody serves, of an ordinary user."""
+    """A runtime directory with a manager's socket, which no process serves, of an ordinary user."""
     (tmp_path / "systemd").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "systemd" / "private"))

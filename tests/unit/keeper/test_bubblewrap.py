@@ -1,4 +1,4 @@
-"""What bwrap tells of a start, and what that means."""
+"""What bwrap reports about a start."""
 
 from __future__ import annotations
 

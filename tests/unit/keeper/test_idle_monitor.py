@@ -49,7 +49,7 @@ def until(is_so):
 
 
 class Inside:
-    """A program behind bwrap, which does what it is told."""
+    """A program behind bwrap, which executes commands of the test."""
 
     def __init__(self):
         self.shell = subprocess.Popen(

@@ -515,7 +515,7 @@ for epoll in epolls:
 
 
 def test_what_is_watched_by_epoll_is_limited(start, monkeypatch):
-    """The kernel counts it per user: used up, nobody else could wait for anything."""
+    """The kernel counts it per user: once it is used up, no other process can wait for anything."""
     pid, _ = start(EPOLLS)
     for limit, is_exceeded in ((499, True), (1_000, False)):
         monkeypatch.setattr(descriptors, "_LIMIT_WATCHES", limit)

@@ -169,11 +169,11 @@ def survey(  # noqa: PLR0913 - what is looked at, and by what it is judged
     scratch, is_void = store.place, ignore_rules.is_void
     with Ignore(workspace.tree, store.settings, scratch=scratch, is_void=is_void) as ignore:
         walk = _Walk(workspace.tree, ignore)
-        changes = walk.look()
+        changes = walk.run()
         tracked = _tracked(store, commit, workspace, changes, walk, modules)
         # An ignored directory contains a tracked path: it has to be walked.
         if walk.descend_into({*tracked, *known}):
-            changes = walk.look()
+            changes = walk.run()
             tracked = _tracked(store, commit, workspace, changes, walk, modules)
         known |= tracked.keys()
         ignored, closed, rules = _hidden(ignore, changes, known)
@@ -336,7 +336,7 @@ class _Walk:
         self.ignored: list[InsidePath] = []
         self.nested: list[InsidePath] = []
 
-    def look(self) -> TreeChanges:
+    def run(self) -> TreeChanges:
         """Walks until all directories are decided. Directories are checked in batches, since every
         check starts a program: each walk reads some directories ahead.
         """

@@ -131,7 +131,7 @@ def test_connections_of_a_capsule_are_counted_through_all_of_its_listeners():
 
 
 class Resolver:
-    """Answers at once for `fast.example`, and for all else when it is told to."""
+    """Answers at once for `fast.example`, and for all others on request."""
 
     def __init__(self):
         self.asked = []

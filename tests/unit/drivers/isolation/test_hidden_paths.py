@@ -113,7 +113,7 @@ def test_a_link_is_shown_where_the_owner_has_it(home, tmp_path):
 
 
 def test_what_lies_beside_programs(home, tmp_path):
-    """Only where it is an installation's, and not somebody's own directory."""
+    """Only if it belongs to an installation, and is not a user's own directory."""
     for name in ("one/bin", "one/lib", "one/share", "two/bin", "two/share", "two/letters"):
         (tmp_path / name).mkdir(parents=True)
     (home / ".local/bin").mkdir(parents=True)

@@ -390,7 +390,7 @@ def work_in_overlays(place, seed, options):
 
 
 def applied(tree, base):
-    """What the changes make of the base, as somebody does who compares trees."""
+    """The base with the changes applied, as for a comparison of trees."""
     found = tree.changes()
     assert found.closed == []
     shown = {

@@ -354,7 +354,7 @@ def test_composing_as_an_ordinary_user(ordinary_user, open_place):
 
 
 def in_private_mounts(function):
-    """What `function` returns in a child whose mounts nobody else sees and that end with it."""
+    """What `function` returns in a child with private mounts, which end with it."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # The child runs nothing but the function, and ends without unwinding.

@@ -1,4 +1,4 @@
-"""One door per danger: who may reach what, read from the code's imports and names."""
+"""One module per danger, checked by the imports and names in the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRINT = {"cli/output.py"}
 NOWHERE: set[str] = set()
 
 # What → the only modules that may name it.
-DOORS: dict[str, set[str]] = {
+ALLOWED_MODULES: dict[str, set[str]] = {
     "subprocess": SPAWN,
     "os.system": SPAWN,
     "os.popen": SPAWN,
@@ -56,19 +56,19 @@ def names_used(text: str) -> list[tuple[int, str]]:
     return used
 
 
-def wrong_doors(sources: dict[str, str]) -> list[str]:
+def misplaced_dangers(sources: dict[str, str]) -> list[str]:
     problems = set()
     for path, text in sources.items():
         for line, name in names_used(text):
-            for danger, doors in DOORS.items():
-                if path not in doors and f"{name}.".startswith(f"{danger}."):
-                    where = " or ".join(sorted(doors)) or "nowhere"
+            for danger, modules in ALLOWED_MODULES.items():
+                if path not in modules and f"{name}.".startswith(f"{danger}."):
+                    where = " or ".join(sorted(modules)) or "nowhere"
                     problems.add(f"{path}:{line}: `{danger}` belongs in {where}")
     return sorted(problems)
 
 
 def broad_excepts(sources: dict[str, str]) -> list[str]:
-    """Handlers that would swallow what nobody foresaw.
+    """Handlers that would swallow unexpected exceptions.
 
     One that ends in a bare `raise`, or in `os._exit` of a forked child, swallows nothing.
     """
@@ -97,8 +97,8 @@ def passes_on(last: ast.stmt) -> bool:
     return isinstance(last, ast.Expr) and ast.unparse(last).startswith("os._exit(")
 
 
-def test_doors(sources):
-    assert wrong_doors(sources) == []
+def test_dangers(sources):
+    assert misplaced_dangers(sources) == []
 
 
 def test_no_broad_except(sources):
@@ -131,24 +131,25 @@ def test_no_broad_except(sources):
     ],
 )
 def test_planted_danger_is_reported(text):
-    assert wrong_doors({"engine/planted.py": text}) != []
+    assert misplaced_dangers({"engine/planted.py": text}) != []
 
 
-def test_doors_are_open_where_they_belong():
-    assert wrong_doors({"host/process.py": "import subprocess\nsubprocess.run(['ls'])"}) == []
+def test_allowed_modules_may_use_them():
+    assert misplaced_dangers({"host/process.py": "import subprocess\nsubprocess.run(['ls'])"}) == []
     assert (
-        wrong_doors({"host/kernel.py": "import ctypes", "keeper/calls.py": "import ctypes"}) == []
+        misplaced_dangers({"host/kernel.py": "import ctypes", "keeper/calls.py": "import ctypes"})
+        == []
     )
-    assert wrong_doors({"engine/state/store.py": "import sqlite3"}) == []
-    assert wrong_doors({"cli/output.py": "import sys\nprint('x', file=sys.stdout)"}) == []
-    assert wrong_doors({"host/files.py": "from shutil import rmtree"}) == []
+    assert misplaced_dangers({"engine/state/store.py": "import sqlite3"}) == []
+    assert misplaced_dangers({"cli/output.py": "import sys\nprint('x', file=sys.stdout)"}) == []
+    assert misplaced_dangers({"host/files.py": "from shutil import rmtree"}) == []
 
 
 def test_likeness_is_no_danger():
     text = (
         "import time\nfrom atoll.host import process\nself.print()\ntime.monotonic()\nprinted = 1"
     )
-    assert wrong_doors({"engine/a.py": text}) == []
+    assert misplaced_dangers({"engine/a.py": text}) == []
 
 
 @pytest.mark.parametrize(
