@@ -27,10 +27,10 @@ def main() -> None:
 
     The view's only mount gets a new `upper` and `work` below `scratch` in every round.
     """
-    told = json.load(sys.stdin)
-    view, program, scratch = parse(View, told["view"]), told["program"], told["scratch"]
+    task = json.load(sys.stdin)
+    view, program, scratch = parse(View, task["view"]), task["program"], task["scratch"]
     forked, spawned = [], []
-    for number in range(told["count"]):
+    for number in range(task["count"]):
         forked.append(_forked(_fresh(view, f"{scratch}/{number}-f"), program))
         spawned.append(_spawned(_fresh(view, f"{scratch}/{number}-v"), program))
     os.write(1, json.dumps([forked, spawned]).encode())

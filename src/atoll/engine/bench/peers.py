@@ -67,14 +67,14 @@ def floor(
     )
     mount = overlay(chosen, layers, "", pool.state)
     view = View(user=chosen.user, pool=str(pool.layers), mounts=(mount,))
-    told = {
+    task = {
         "count": count,
         "scratch": str(scratch),
         "program": find_program("true"),
         "view": encode(view),
     }
     try:
-        answer = run((sys.executable, "-I", "-S", "-c", program), stdin=json.dumps(told).encode())
+        answer = run((sys.executable, "-I", "-S", "-c", program), stdin=json.dumps(task).encode())
         forked, spawned = json.loads(answer.stdout)
     finally:
         files.remove_tree(scratch, within=place)

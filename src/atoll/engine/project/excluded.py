@@ -120,8 +120,8 @@ class ExcludedQuery:
             never=plan.selection.never,
             home=home,
         )
-        told = {*secretfiles.REASONS, UNREADABLE, SUBMODULE}
-        return [(entry.path, entry.reason) for entry in found.left_out if entry.reason in told]
+        reasons = {*secretfiles.REASONS, UNREADABLE, SUBMODULE}
+        return [(entry.path, entry.reason) for entry in found.left_out if entry.reason in reasons]
 
 
 def _parse_status(entry: str) -> tuple[str, str, bool]:

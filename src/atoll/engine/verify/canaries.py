@@ -67,8 +67,8 @@ class Planted(NamedTuple):
 
     def task(self, directory: str, paths: Iterable[str]) -> bytes:
         number = int.from_bytes(os.urandom(3)) + 1
-        told = {**self._asdict(), "directory": directory, "files": [*paths], "number": number}
-        return json.dumps(told).encode() + b"\n"
+        fields = {**self._asdict(), "directory": directory, "files": [*paths], "number": number}
+        return json.dumps(fields).encode() + b"\n"
 
 
 def plant() -> Planted:

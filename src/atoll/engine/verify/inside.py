@@ -210,12 +210,12 @@ def make(attempt_id, code):
     """One attempt, in this process: [verdict, detail]."""
     try:
         exec(compile(code, attempt_id, "exec"), globals())
-    except GaveWay as told:
-        return ["gave way", str(told)]
-    except Held as told:
-        return ["held", str(told)]
-    except NotTried as told:
-        return ["not tried", str(told)]
+    except GaveWay as result:
+        return ["gave way", str(result)]
+    except Held as result:
+        return ["held", str(result)]
+    except NotTried as result:
+        return ["not tried", str(result)]
     except OSError as error:
         return ["held", errno.errorcode.get(error.errno, str(error))]
     except BaseException as error:
