@@ -213,14 +213,12 @@ class Clients:
         self._loop.watch(client.sock.fileno(), events, partial(self._serve, client))
 
     def _accept(self, _events: int) -> None:
-        try:
-            sock = self._listener.accept()[0]
-        except OSError:  # it has left again, or there is no descriptor for it
+        sock = self._origin.accept(self._listener)
+        if sock is None:
             return
-        if len(self._clients) >= MOST_CLIENTS or not self._origin.admits(sock):
+        if len(self._clients) >= MOST_CLIENTS:
             sock.close()
             return
-        sock.settimeout(0)
         client = Client(sock)
         self._clients.append(client)
         self._watch(client)

@@ -194,14 +194,9 @@ class Holder:
             self._supervisor.prepare()
 
     def _accept(self, _events: int) -> None:
-        try:
-            client, _ = self._listener.accept()
-        except OSError:
+        client = self._origin.accept(self._listener)
+        if client is None:
             return
-        if not self._origin.admits(client):
-            client.close()
-            return
-        client.settimeout(0)
         self._clients[client.fileno()] = client
         self._loop.watch(client.fileno(), READ, lambda _: self._answer(client))
         self._answer(client)  # who connects asks at once

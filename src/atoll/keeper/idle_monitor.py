@@ -60,16 +60,7 @@ def fork_idle_monitor(directory: str) -> None:
 
 def connect(directory: str) -> socket.socket:
     """A connection to the idle monitor in `directory`, non-blocking. OSError if there is none."""
-    sock, handle, path = wire.socket_in(directory, SOCKET, socket.SOCK_SEQPACKET)
-    try:
-        sock.settimeout(0)
-        sock.connect(path)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.close(handle)
-    return sock
+    return wire.connect(directory, SOCKET, socket.SOCK_SEQPACKET, timeout_s=0)
 
 
 def _watch(directory: str, listener: socket.socket, lock: int) -> int:
@@ -238,14 +229,9 @@ class IdleMonitor:
         return last != before
 
     def _accept(self, _events: int) -> None:
-        try:
-            client, _ = self._listener.accept()
-        except OSError:
+        client = self._origin.accept(self._listener)
+        if client is None:
             return
-        if not self._origin.admits(client):
-            client.close()
-            return
-        client.settimeout(0)
         self._clients[client.fileno()] = client
         self._loop.watch(client.fileno(), READ, lambda _: self._answer(client.fileno()))
 

@@ -35,6 +35,18 @@ class Origin:
         self._mount = _root_mount("self")
         self._user = _identity("self", "user")
 
+    def accept(self, listener: socket.socket) -> socket.socket | None:
+        """The next client, non-blocking; None if there is none, or if it is not admitted."""
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it has left again, or there is no descriptor for it
+            return None
+        if not self.admits(client):
+            client.close()
+            return None
+        client.settimeout(0)
+        return client
+
     def admits(self, sock: socket.socket) -> bool:
         """Whether the peer of a connected socket is the owner's, in the same namespaces."""
         try:

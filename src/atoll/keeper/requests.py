@@ -9,7 +9,8 @@ import os
 import resource
 import socket
 
-from atoll.keeper.wire import WireError, parse_json, socket_in
+from atoll.keeper import wire
+from atoll.keeper.wire import WireError, parse_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,13 +76,4 @@ def ask(
 
 def connect(directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> socket.socket:
     """FileNotFoundError or ConnectionRefusedError: no holder serves this directory."""
-    sock, handle, path = socket_in(directory, SOCKET, socket.SOCK_SEQPACKET)
-    try:
-        sock.settimeout(timeout_s)
-        sock.connect(path)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.close(handle)
-    return sock
+    return wire.connect(directory, SOCKET, socket.SOCK_SEQPACKET, timeout_s=timeout_s)

@@ -149,13 +149,19 @@ def socket_in(
     return sock, directory, f"/proc/self/fd/{directory}/{name}"
 
 
-def connect(run_dir: str | os.PathLike[str], *, timeout_s: float | None = None) -> socket.socket:
-    """A connection to the keeper of the run.
+def connect(
+    place: str | os.PathLike[str],
+    name: str = CONTROL,
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+    *,
+    timeout_s: float | None = None,
+) -> socket.socket:
+    """A connection to a socket in a directory: of the keeper, if `place` is that of a run.
 
-    FileNotFoundError or ConnectionRefusedError: the keeper is not there (not yet, or no more).
-    TimeoutError: it is there and does not accept. Other OSError as the system gives them.
+    FileNotFoundError or ConnectionRefusedError: no process listens there (not yet, or no more).
+    TimeoutError: one does, and does not accept. Other OSError as the system gives them.
     """
-    sock, directory, path = socket_in(run_dir, CONTROL, socket.SOCK_STREAM)
+    sock, directory, path = socket_in(place, name, kind)
     try:
         sock.settimeout(timeout_s)
         sock.connect(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import subprocess
@@ -59,11 +58,8 @@ def serve(tmp_path):
         error = int(process.stdout.readline())
 
         def ask():
-            sock, handle, path = wire.socket_in(tmp_path, "socket", socket.SOCK_SEQPACKET)
-            with sock:
-                sock.settimeout(60)
-                sock.connect(path)
-                os.close(handle)
+            seqpacket = socket.SOCK_SEQPACKET
+            with wire.connect(tmp_path, "socket", seqpacket, timeout_s=60) as sock:
                 return requests.ask(sock, {"do": "attach", "capsule": 1})[0].get("held")
 
         return error, ask

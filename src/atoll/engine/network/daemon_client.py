@@ -184,19 +184,11 @@ def notify(session: Session, capsule: CapsuleRecord) -> None:
 
 def find(home: Path) -> socket.socket | None:
     """A connection to the daemon that serves a home; None when there is none."""
+    place = directory_of(home)
     try:
-        sock, handle, path = wire.socket_in(directory_of(home), SOCKET, socket.SOCK_SEQPACKET)
-    except FileNotFoundError:
-        return None
-    try:
-        sock.settimeout(_PATIENCE_S)
-        sock.connect(path)
+        return wire.connect(place, SOCKET, socket.SOCK_SEQPACKET, timeout_s=_PATIENCE_S)
     except (FileNotFoundError, ConnectionRefusedError):
-        sock.close()
         return None
-    finally:
-        os.close(handle)
-    return sock
 
 
 def find_answer(home: Path, request: DaemonRequest, kind: type[R], *, timeout_s: float) -> R | None:
