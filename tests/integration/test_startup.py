@@ -9,14 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import atoll
-from atoll.keeper import bootstrap
+from atoll.host.programs import python_command
 
-ROOT = Path(atoll.__file__).parents[1]
 HEAVY = {
     "asyncio",
     "concurrent.futures",
@@ -176,7 +173,7 @@ def test_new_run_and_rm_without_a_project_file_are_light(loaded):
 
 
 def test_keeper_is_standard_library_only():
-    command = bootstrap(ROOT)
+    command = python_command("atoll.keeper.forkserver", site=False)
     program = command[-1].replace("main()", "print(*sys.modules)")
     assert program != command[-1]
     told = call([*command[:-1], program], "/")

@@ -11,15 +11,14 @@ import asyncio
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 
 from atoll.engine.history import checkout_watch
 from atoll.engine.state.session import Session
-from atoll.host.process import Companion, launch, own_environment
+from atoll.host.process import Companion, launch
+from atoll.host.programs import own_environment, python_command
 from atoll.host.tree.tree_watch import TreeWatch, WatchLost, watch_limit
 from atoll.model.daemon_messages import ChangesReply, ChangesRequest
 from atoll.model.errors import AtollError
@@ -177,9 +176,11 @@ class CheckoutWatcher:
         one.is_stale = False
         began = time.monotonic()
         child: Companion | None = None
+        arguments = (str(self._session.home), one.root, str(os.getpid()))
+        argv = python_command("atoll.daemon.background_freeze", *arguments)
         try:
             # In the loop's own thread: the child ends with the thread that started it.
-            child = launch(_command(self._session.home, one.root), keep_fds=(), env=_environment())
+            child = launch(argv, keep_fds=(), env=own_environment())
             while child.poll() is None and time.monotonic() < began + _LONGEST_S:  # noqa: ASYNC110
                 await asyncio.sleep(_CHECK_S / 4)
         except (AtollError, OSError):
@@ -208,19 +209,6 @@ def _listed(paths: Collection[str] | None) -> tuple[str, ...] | None:
 def _is_due(one: _Checkout) -> bool:
     now = time.monotonic()
     return one.is_stale and now >= max(one.changed_at + _QUIET_S, one.freeze_at)
-
-
-def _command(home: Path, root: str) -> list[str]:
-    package = str(Path(__file__).parents[2])
-    program = (
-        f"import sys; sys.path.append({package!r}); "
-        "from atoll.daemon.background_freeze import main; main()"
-    )
-    return [sys.executable, "-I", "-c", program, str(home), root, str(os.getpid())]
-
-
-def _environment() -> dict[str, str]:
-    return dict(own_environment())
 
 
 def _end(child: Companion) -> None:

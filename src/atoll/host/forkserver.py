@@ -9,15 +9,15 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.process import Companion, launch, own_environment, wait_until
-from atoll.keeper import bootstrap, requests
+from atoll.host import locks
+from atoll.host.process import Companion, launch, wait_until
+from atoll.host.programs import own_environment, python_command
+from atoll.keeper import requests
 from atoll.model.enclosure import HoldRequest, encode
 from atoll.model.errors import DriverError
 
-_PACKAGE_ROOT = Path(__file__).parents[2]
 _ENDED_S = 5.0
 
 
@@ -91,6 +91,18 @@ class ForkServer:
         """
         self._ask({"watch": lock_path, "argv": list(argv), "env": dict(env)}, keep)
 
+    def start_once(self, lock: locks.Lock, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Starts a command in the background unless its lock is taken, and reaps it. It inherits
+        the lock, so that no second one is started meanwhile.
+        """
+        if locks.is_locked(lock.path) or not lock.acquire():
+            return
+        try:
+            # It starts at once, since this lock does not exist.
+            self.watch(str(lock.path.with_name("none")), argv, env, keep=(lock.fd,))
+        finally:
+            lock.release()
+
     def thaw_if_killed(self, key: str, pids: Sequence[int]) -> None:
         """Resumes stopped processes if this one dies first; `pids` replace earlier ones."""
         self._ask({"frozen": key, "pids": list(pids)}, ())
@@ -113,7 +125,8 @@ class ForkServer:
         if self._socket is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                argv = [*bootstrap(_PACKAGE_ROOT), str(theirs.fileno()), self._label]
+                arguments = (str(theirs.fileno()), self._label)
+                argv = python_command("atoll.keeper.forkserver", *arguments, site=False)
                 self._child = launch(argv, keep_fds=(theirs.fileno(),), env=own_environment())
             self._socket = ours
             self.close = weakref.finalize(self, _close, ours, self._child)

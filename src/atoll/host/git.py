@@ -6,16 +6,16 @@ so that git runs with the capsule's environment instead of the owner's.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import files, ref_files
+from atoll.host.locks import hold_directory
 from atoll.host.process import Completed, failure, run, wait_until
 from atoll.model.enclosure import Enclosure
 from atoll.model.errors import StateError
@@ -80,19 +80,11 @@ def git(  # noqa: PLR0913 - callers name what they need
     return tried[-1]
 
 
-@contextmanager
-def turn(repository: str, *, shared: bool = False) -> Iterator[int]:
-    """Locks a repository, shared or exclusively: git's own locks do not cover new worktrees.
-
-    The lock is on the directory itself, so it leaves no file and applies to every Atoll home. A
-    program that inherits the descriptor holds the lock until it exits.
+def turn(repository: str, *, shared: bool = False) -> AbstractContextManager[int]:
+    """Locks a repository, shared or exclusively, for every Atoll home: git's own locks do not
+    cover new worktrees.
     """
-    handle = os.open(repository, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        yield handle
-    finally:
-        os.close(handle)
+    return hold_directory(repository, shared=shared)
 
 
 def find_checkout(path: str) -> Checkout:
@@ -277,12 +269,6 @@ def checked_out_at(branch: str, *, cwd: str) -> str | None:
         elif key == "branch" and value == f"refs/heads/{branch}":
             return place
     return None
-
-
-def current_branch(*, cwd: str) -> str | None:
-    """The branch that is checked out in `cwd`; None when HEAD is detached."""
-    answer = git("symbolic-ref", "--quiet", "--short", "HEAD", cwd=cwd, allowed=(0, 1))
-    return answer.text.strip() or None
 
 
 def setting(key: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> str:

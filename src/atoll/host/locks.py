@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -77,26 +79,37 @@ class Lock:
 
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return not _can_share(path, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def await_unlocked(path: Path) -> None:
     """Waits until no live process holds the lock."""
+    _can_share(path, fcntl.LOCK_SH)
+
+
+def _can_share(path: Path, how: int) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return
+        return True
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        fcntl.flock(handle, how)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+@contextmanager
+def hold_directory(path: str | Path, *, shared: bool = False) -> Iterator[int]:
+    """Locks a directory itself, which leaves no file, and waits until that is possible.
+
+    A program that inherits the descriptor holds the lock until it exits.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield handle
     finally:
         os.close(handle)

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from atoll.model.errors import PrerequisiteError
 
@@ -108,6 +109,18 @@ def host_path() -> str:
     git = find_program("git")
     extra = [] if git is None else [os.path.dirname(git)]
     return ":".join(dict.fromkeys([*SYSTEM_DIRECTORIES[:6], *extra]))
+
+
+def python_command(module: str, *arguments: str, site: bool = True) -> list[str]:
+    """The command that runs `main` of one of Atoll's modules; without `site`, one that needs the
+    standard library only.
+
+    Atoll goes to the end of the search path: a back-port lying beside it must not stand in for the
+    standard library.
+    """
+    root = str(Path(__file__).parents[2])
+    program = f"import sys; sys.path.append({root!r}); from {module} import main; main()"
+    return [sys.executable, "-I", *([] if site else ["-S"]), "-c", program, *arguments]
 
 
 def own_environment() -> dict[str, str]:

@@ -11,9 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from atoll.host.process import run
+from atoll.host.programs import python_command
 from atoll.model.errors import StateError
 
 _REFUSED = 3
@@ -24,10 +24,7 @@ def call(module: str, arguments: list[str]) -> list[object]:
 
     Raises StateError if the child did, and DriverError if it failed otherwise.
     """
-    root = str(Path(__file__).parents[2])
-    program = f"import sys; sys.path.append({root!r}); from {module} import main; main()"
-    argv = (sys.executable, "-I", "-c", program, *arguments)
-    completed = run(argv, cwd="/", allowed=(0, _REFUSED))
+    completed = run(python_command(module, *arguments), cwd="/", allowed=(0, _REFUSED))
     if completed.code == _REFUSED:
         raise StateError(completed.text)
     answer = json.loads(completed.stdout)

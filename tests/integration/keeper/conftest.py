@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import atoll.keeper
+from atoll.host.programs import python_command
 from atoll.keeper import log, process_tree, requests, status, wire
 from atoll.keeper.status import RunStatus
 from atoll.keeper.wire import MessageKind
@@ -113,7 +114,8 @@ class Keeper:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         read, write = os.pipe()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [*atoll.keeper.bootstrap(ROOT), str(theirs.fileno()), str(run_dir)]
+        arguments = (str(theirs.fileno()), str(run_dir))
+        argv = python_command("atoll.keeper.forkserver", *arguments, site=False)
         began = time.monotonic()
         forkserver = subprocess.Popen(
             argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True

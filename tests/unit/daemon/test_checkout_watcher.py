@@ -54,7 +54,7 @@ def sleeper(tmp_path, monkeypatch):
     """A daemon whose freeze in the background takes for ever, and how to find that process."""
     label = f"{tmp_path}/sleeper"
     argv = ["sh", "-c", "sleep 1000 & wait", label]
-    monkeypatch.setattr(checkout_watcher, "_command", lambda *_: argv)
+    monkeypatch.setattr(checkout_watcher, "python_command", lambda *_: argv)
     return checkout_watcher.CheckoutWatcher(SimpleNamespace(home=tmp_path)), label
 
 
@@ -92,7 +92,7 @@ def test_freeze_in_the_background_ends_with_the_daemon(sleeper, wait_for):
 
 
 def test_freeze_that_fails_is_not_repeated_before_the_next_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkout_watcher, "_command", lambda *_: ["false"])
+    monkeypatch.setattr(checkout_watcher, "python_command", lambda *_: ["false"])
     one = checkout_watcher._Checkout("p", "/p")
     assert checkout_watcher._is_due(one)
     asyncio.run(checkout_watcher.CheckoutWatcher(SimpleNamespace(home=tmp_path))._freeze(one))

@@ -128,7 +128,6 @@ def test_repository_without_a_commit(make_repo):
     root = make_repo(files={})
     assert host.find_commit("HEAD", cwd=str(root)) is None
     assert host.find_ref("refs/heads/main", cwd=str(root)) is None
-    assert host.current_branch(cwd=str(root)) == "main"
     assert host.tracked(cwd=str(root)) == []
 
 
@@ -195,12 +194,6 @@ def test_worktree_that_stays_half_made_is_a_failure(repo, half_made, monkeypatch
     monkeypatch.setattr(host, "_HALF_MADE_S", 0.1)
     with pytest.raises(DriverError, match="commondir"):
         host.checked_out_at("main", cwd=str(repo))
-
-
-def test_current_branch(repo, git):
-    assert host.current_branch(cwd=str(repo)) == "main"
-    git("switch", "--quiet", "--detach", cwd=repo)
-    assert host.current_branch(cwd=str(repo)) is None
 
 
 def test_setting_that_is_missing_is_empty(repo):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable
+import sys
 
 from atoll.daemon.fair_loop import FairLoop, LoopShare, enter_share
 from atoll.daemon.ports.host_listeners import PortConnections, accept, forward_connection, listen
 from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 
 
-def forward_all(targets: Iterable[int]) -> None:
-    """Never returns. Prints one port for each target, in order; each has a share of the loop."""
+def main() -> None:
+    """`PORT…`: prints one port for each target, in order; each has a share of the loop.
+
+    Never returns.
+    """
 
     async def serve(sockets: list[socket.socket], port: int) -> None:
         enter_share(LoopShare())
@@ -22,7 +25,7 @@ def forward_all(targets: Iterable[int]) -> None:
         await asyncio.Event().wait()
 
     async def serve_all() -> None:
-        leads = [(listen(0), port) for port in targets]
+        leads = [(listen(0), port) for port in map(int, sys.argv[1:])]
         ports = [sockets[0].getsockname()[1] for sockets, _ in leads]
         os.write(1, " ".join(map(str, ports)).encode() + b"\n")
         await asyncio.gather(*(serve(sockets, port) for sockets, port in leads))

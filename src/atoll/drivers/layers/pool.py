@@ -11,17 +11,16 @@ A layer's id is derived from its content; a directory of that name is complete o
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from atoll.host import files
+from atoll.host import files, locks
 from atoll.model.errors import DriverError, PrerequisiteError, StateError
 from atoll.model.layers import LayerKind
 
@@ -81,16 +80,10 @@ class Pool:
         """The mount point of the LFS objects, where git-lfs looks for those of an alternate."""
         return self.inside / "lfs"
 
-    @contextmanager
-    def turn(self, *, shared: bool) -> Iterator[None]:
+    def turn(self, *, shared: bool) -> AbstractContextManager[int]:
         """Locks the pool: shared to select and build layers, exclusively to collect unused ones."""
         self.make()
-        handle = os.open(self.layers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return locks.hold_directory(self.layers, shared=shared)
 
     def tree(self, layer: str) -> Path:
         return self.layers / layer / "tree"

@@ -5,11 +5,9 @@ A result is valid for one directory, user, kernel and boot, and is cached in Ato
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from atoll.drivers.contracts import ProbeResult
 from atoll.drivers.layers import subvolumes
 from atoll.drivers.layers.build_view import PRIVILEGED, ROOTLESS, OverlayMode, open_build_view
 from atoll.drivers.layers.pool import Pool
-from atoll.host import files
+from atoll.host import files, locks
 from atoll.host.forkserver import ForkServer
 from atoll.host.process import run
 from atoll.model.errors import AtollError
@@ -63,7 +61,7 @@ def remembered(
     circumstances = [boot_id(), os.geteuid(), os.stat(home).st_dev, os.uname().release]
     known = _load(home, circumstances)
     if name not in known:
-        with _turn(home):
+        with locks.hold_directory(home):
             # Another process may have cached a result in the meantime.
             known = _load(home, circumstances)
             if name not in known:
@@ -77,20 +75,9 @@ def remembered(
     return mode, reason
 
 
-@contextmanager
-def _turn(home: Path) -> Iterator[None]:
-    """Serialises probes. The lock is on the directory itself and leaves no file."""
-    handle = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def sweep(home: Path, *, dry_run: bool = False) -> list[Path]:
     """Removes and returns the remains of killed probes."""
-    with _turn(home):
+    with locks.hold_directory(home):
         found = [*home.glob(f"{_TRIAL}*"), *home.glob(f".{_FILE}.*")]
         for path in [] if dry_run else found:
             files.remove_tree(path, within=home)

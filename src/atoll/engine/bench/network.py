@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 
-from atoll.engine.bench.peers import PACKAGE_ROOT
 from atoll.engine.bench.table import BenchReport, Row, at_most, at_most_times
 from atoll.engine.bench.workspace import BenchOptions, OnProgress, machine_of, require_parent
 from atoll.host.process import run
+from atoll.host.programs import python_command
 
 _BYTES = 1 << 30
 _REQUESTS = 200
@@ -19,16 +18,8 @@ _LEAST_SHARE = 0.6
 _ADDED_S = 0.0003
 _MOST_TIMES = 2
 """How much slower a capsule may answer while another one floods the daemon."""
-_PROGRAM = (
-    f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
-    "from atoll.engine.bench.traffic import main; main()"
-)
 # By name only: the daemon is a face, which the engine does not know.
-_FORWARDER = (
-    f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
-    "from atoll.daemon.ports.bench_forwarder import forward_all; "
-    "forward_all(map(int, sys.argv[1:]))"
-)
+_FORWARDER = "atoll.daemon.ports.bench_forwarder"
 
 
 def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
@@ -39,8 +30,10 @@ def measure(order: BenchOptions, on_progress: OnProgress) -> BenchReport:
     on_progress(
         f"carrying {count} x {size >> 20} MiB and {count * _REQUESTS:,} requests, both ways"
     )
-    words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": _FORWARDER}
-    said = run((sys.executable, "-I", "-S", "-c", _PROGRAM), stdin=json.dumps(words).encode())
+    carrier = python_command(_FORWARDER, site=False)
+    words = {"count": count, "bytes": size, "requests": _REQUESTS, "carrier": carrier}
+    argv = python_command("atoll.engine.bench.traffic", site=False)
+    said = run(argv, stdin=json.dumps(words).encode())
     found = json.loads(said.stdout)
     return BenchReport(
         machine=machine_of(parent, "none", load_before),

@@ -17,10 +17,9 @@ from atoll.drivers.layers.pool import Pool
 from atoll.engine.bench.projects import Generated
 from atoll.host import files, git
 from atoll.host.process import run
-from atoll.host.programs import find_program
+from atoll.host.programs import find_program, python_command
 from atoll.model.enclosure import Enclosure, View, encode
 
-PACKAGE_ROOT = str(Path(__file__).parents[3])
 _ROW = b"x" * 512
 _CLOCK = (
     "import os, sys, time\n"
@@ -61,10 +60,6 @@ def floor(
     scratch = place / "floor"
     scratch.mkdir()
     chosen = probes.overlay_mode(way)
-    program = (
-        f"import sys; sys.path.append({PACKAGE_ROOT!r}); "
-        "from atoll.engine.bench.floor import main; main()"
-    )
     mount = overlay(chosen, layers, "", pool.state)
     view = View(user=chosen.user, pool=str(pool.layers), mounts=(mount,))
     task = {
@@ -74,7 +69,8 @@ def floor(
         "view": encode(view),
     }
     try:
-        answer = run((sys.executable, "-I", "-S", "-c", program), stdin=json.dumps(task).encode())
+        argv = python_command("atoll.engine.bench.floor", site=False)
+        answer = run(argv, stdin=json.dumps(task).encode())
         forked, spawned = json.loads(answer.stdout)
     finally:
         files.remove_tree(scratch, within=place)
@@ -157,8 +153,5 @@ def interpreter() -> float:
 
 def shell(home: Path, root: Path, *words: str) -> float:
     """One `atoll` command as a shell runs it."""
-    program = (
-        f"import sys; sys.path.append({PACKAGE_ROOT!r}); from atoll.__main__ import main; main()"
-    )
-    argv = (sys.executable, "-I", "-c", program, "--quiet", "--project", str(root), *words)
+    argv = python_command("atoll.__main__", "--quiet", "--project", str(root), *words)
     return timed(run, argv, env={"ATOLL_HOME": str(home)})

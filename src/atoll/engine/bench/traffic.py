@@ -111,13 +111,13 @@ def _fork(work: Callable[[], object]) -> int:
     return pid
 
 
-def _start_carrier(program: str, *targets: int) -> tuple[list[int], int]:
+def _start_carrier(command: list[str], *targets: int) -> tuple[list[int], int]:
     """A port for each target, and the process."""
     reader, writer = os.pipe()
 
     def become() -> NoReturn:
         os.dup2(writer, 1)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", program, *map(str, targets)])  # noqa: S606
+        os.execv(command[0], [*command, *map(str, targets)])  # noqa: S606
 
     pid = _fork(become)
     os.close(writer)

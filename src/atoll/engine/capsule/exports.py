@@ -15,7 +15,7 @@ from atoll.drivers import registry
 from atoll.engine.state.leases import workspace_plan
 from atoll.engine.state.session import Session, find_session
 from atoll.host import git
-from atoll.host.process import own_environment
+from atoll.host.programs import own_environment, python_command
 from atoll.model.errors import AtollError, DriverError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
@@ -65,12 +65,7 @@ def _is_out(capsule: CapsuleRecord, tip: str, plan: WorkspacePlan) -> bool:
 
 def export_when_over(session: Session, capsule: CapsuleRecord, run: Run) -> None:
     """Exports the commits of a background run when it ends, in a process of its own."""
-    root = str(Path(__file__).parents[3])
-    program = (
-        f"import sys; sys.path.append({root!r}); "
-        "from atoll.engine.capsule.exports import main; main()"
-    )
-    argv = [sys.executable, "-I", "-c", program, str(session.home), str(capsule.id)]
+    argv = python_command("atoll.engine.capsule.exports", str(session.home), str(capsule.id))
     lock = session.run_lock(run.token).path
     session.forkserver.watch(str(lock), argv, own_environment())
 

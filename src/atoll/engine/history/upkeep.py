@@ -20,8 +20,8 @@ from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.state import events
 from atoll.engine.state.leases import find_note, set_workspace_plan, workspace_plan
 from atoll.engine.state.session import Session, find_session
-from atoll.host import files, locks
-from atoll.host.process import own_environment
+from atoll.host import files
+from atoll.host.programs import own_environment, python_command
 from atoll.model.errors import AtollError, StateError
 from atoll.model.plan import WorkspacePlan
 from atoll.model.state import CapsuleRecord, ProjectRecord
@@ -54,23 +54,8 @@ def start(session: Session) -> None:
         return
     if not _is_wanted(session):
         return
-    lock = session.upkeep_lock()
-    if locks.is_locked(lock.path) or not lock.acquire():
-        return
-    root = str(Path(__file__).parents[3])
-    program = (
-        f"import sys; sys.path.append({root!r}); "
-        "from atoll.engine.history.upkeep import main; main()"
-    )
-    argv = [sys.executable, "-I", "-c", program, str(session.home)]
-    try:
-        # It starts at once, since this lock does not exist, and inherits the upkeep lock, so that
-        # no command starts a second one meanwhile. The fork server reaps it.
-        session.forkserver.watch(
-            str(session.home / "locks" / "none"), argv, own_environment(), keep=(lock.fd,)
-        )
-    finally:
-        lock.release()
+    argv = python_command("atoll.engine.history.upkeep", str(session.home))
+    session.forkserver.start_once(session.upkeep_lock(), argv, own_environment())
 
 
 def main() -> None:

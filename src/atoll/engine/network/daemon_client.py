@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from atoll.engine.state.session import Session
 from atoll.host import files, locks, procfs
-from atoll.host.process import own_environment, wait_until
+from atoll.host.process import wait_until
+from atoll.host.programs import own_environment, python_command
 from atoll.keeper import requests, wire
 from atoll.model.daemon_messages import (
     AttachReply,
@@ -212,26 +212,13 @@ def find_answer(home: Path, request: DaemonRequest, kind: type[R], *, timeout_s:
 
 def begin(session: Session) -> None:
     """Starts a daemon, unless there is one. It is not waited for."""
-    lock = lock_of(session.home)
-    if locks.is_locked(lock.path) or not lock.acquire():
-        return
     files.make_private_directory(directory_of(session.home))
-    root = str(Path(__file__).parents[3])
-    program = f"import sys; sys.path.append({root!r}); from atoll.daemon.main import main; main()"
-    argv = [sys.executable, "-I", "-c", program, str(session.home)]
+    argv = python_command("atoll.daemon.main", str(session.home))
     proxies = {
         key: value for key, value in session.owner.items() if key.lower() in _PROXIES and value
     }
-    try:
-        # It inherits the lock, so that no other command starts one meanwhile.
-        session.forkserver.watch(
-            str(session.home / "locks" / "none"),
-            argv,
-            {**own_environment(), **proxies},
-            keep=(lock.fd,),
-        )
-    finally:
-        lock.release()
+    env = {**own_environment(), **proxies}
+    session.forkserver.start_once(lock_of(session.home), argv, env)
 
 
 def _is_current(reply: dict[str, object]) -> bool:

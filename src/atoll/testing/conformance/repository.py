@@ -57,7 +57,8 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
         trial.apply()
         assert branches(trial) == {**before, self.branch(trial): trial.plan.base_commit}
         assert trial.plan.path in worktrees(trial)
-        assert git.current_branch(cwd=trial.plan.path) == trial.plan.branch
+        head = git.git("symbolic-ref", "--short", "HEAD", cwd=trial.plan.path)
+        assert head.text.strip() == trial.plan.branch
         trial.release()
         assert branches(trial) == before
         assert trial.plan.path not in worktrees(trial)
