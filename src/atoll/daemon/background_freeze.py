@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from atoll.engine.projects import open_project
+from atoll.engine.state.session import ignore
 from atoll.host import kernel
 from atoll.keeper import calls
 from atoll.model.errors import AtollError
@@ -26,7 +27,7 @@ def main() -> None:
     if not has_room(home):
         return
     try:
-        open_project(root, home=home, warn=_ignore).warm()
+        open_project(root, home=home, warn=ignore).warm()
     except AtollError as error:
         # Such as a project file that is not approved; a command of the user's will say it.
         sys.exit(error.exit_code)
@@ -39,7 +40,3 @@ def has_room(home: Path) -> bool:
     inodes = not status.f_files or status.f_favail > status.f_files * _SPARE_SHARE
     share = free_bytes > status.f_blocks * status.f_frsize * _SPARE_SHARE
     return free_bytes > _SPARE_BYTES and share and inodes
-
-
-def _ignore(text: str) -> None:
-    del text

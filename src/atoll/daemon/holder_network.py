@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from atoll.daemon import reserved_sockets
 from atoll.daemon.resource_errors import SCARCE
+from atoll.daemon.streams import wait_readable
 from atoll.drivers.contracts import EgressSockets, NetworkGone, NetworkSilent
 from atoll.host.listening_sockets import ListenerQuery, Listing, SocketCount, find_listening
 from atoll.keeper import requests, wire
@@ -229,18 +230,6 @@ class HolderNetwork:
 
 
 async def _readable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def note() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
     # A descriptor of its own: the loop allows one reader for each.
-    handle = os.dup(sock.fileno())
-    try:
-        loop.add_reader(handle, note)
-        await ready
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
+    with sock.dup() as own:
+        await wait_readable(own)

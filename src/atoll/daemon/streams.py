@@ -81,3 +81,26 @@ class Stream:
 
     def reset(self) -> None:
         reset(self.sock)
+
+
+async def wait_readable(
+    *sockets: socket.socket, timeout_s: float | None = None
+) -> socket.socket | None:
+    """The first of them that has something, or has ended; None after `timeout_s`."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[socket.socket] = loop.create_future()
+
+    def settle(sock: socket.socket) -> None:
+        if not found.done():
+            found.set_result(sock)
+
+    for sock in sockets:
+        loop.add_reader(sock.fileno(), settle, sock)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await found
+    except TimeoutError:
+        return None
+    finally:
+        for sock in sockets:
+            loop.remove_reader(sock.fileno())

@@ -22,7 +22,7 @@ from atoll.daemon.ports.host_listeners import ADMISSION
 from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.daemon.served_capsules import ServedCapsules
-from atoll.engine.state.session import open_session
+from atoll.engine.state.session import ignore, open_session
 from atoll.model import daemon_messages as messages
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def work(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> None:
 
 class Worker:
     def __init__(self, home: Path, listener: socket.socket) -> None:
-        self._session = open_session(home=home, warn=_ignore)
+        self._session = open_session(home=home, warn=ignore)
         ADMISSION.configure(home)
         self._publisher = Publisher(self._session)
         self._router = Router(self._publisher)
@@ -144,7 +144,3 @@ class Worker:
 def _identify(place: Path) -> tuple[int, int]:
     status = os.stat(place)
     return status.st_dev, status.st_ino
-
-
-def _ignore(text: str) -> None:
-    del text

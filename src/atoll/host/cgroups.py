@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from atoll.keeper.groups import Group
+from atoll.keeper.groups import Group, write
 from atoll.model.enclosure import LIMITS, Limits
 
 
@@ -274,7 +274,7 @@ def _enable_in(directory: str, controller: str) -> str | None:
     if controller in _read(directory, "cgroup.subtree_control").split():
         return None
     try:
-        _write(directory, "cgroup.subtree_control", f"+{controller}")
+        write(directory, "cgroup.subtree_control", f"+{controller}")
     except OSError as error:
         if error.errno == errno.EBUSY:
             return f"`{directory}` contains processes, so cgroups below it cannot be limited"
@@ -337,7 +337,7 @@ def set_limit(group: str, use: str, value: float | None) -> str | None:
     try:
         settings = plan_settings(use, value, os.listdir(group))
         for file, text in settings:
-            _write(group, file, text)
+            write(group, file, text)
         for file, text in dict(settings).items():
             if not _holds(_read(group, file), text):
                 return f"`{os.path.join(group, file)}` did not accept `{text}`"
@@ -442,15 +442,6 @@ def _remove_if_empty(parent: str) -> None:
 def _read(directory: str, name: str) -> str:
     with open(os.path.join(directory, name), encoding="ascii") as stream:
         return stream.read()
-
-
-def _write(directory: str, name: str, text: str) -> None:
-    # Never created: a missing file would have no effect.
-    fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode("ascii"))
-    finally:
-        os.close(fd)
 
 
 def _reason(error: OSError) -> str:

@@ -15,9 +15,11 @@ from typing import NamedTuple
 from atoll.host.procfs import processes
 from atoll.keeper import netlink
 
-_LISTEN, _LISTEN_STATE = b"0A", 10
+_LISTEN, LISTEN_STATE = b"0A", 10
 _DIAG = struct.Struct("=BBBBI")
-_BY_FAMILY = 20
+_ID_BYTES = 48
+BY_FAMILY = 20
+"""The kind of a `sock_diag` request, and of its answers."""
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
 _MAPPED = bytes(10) + b"\xff\xff"
 _SOCKSTAT_BYTES = 1 << 12
@@ -166,8 +168,8 @@ class ListenerQuery:
 
     def _send_request(self) -> None:
         family, self._address_bytes = self._families.pop()
-        request = _DIAG.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN_STATE) + bytes(48)
-        self._sock.send(netlink.frame(_BY_FAMILY, netlink.DUMP, 1, request))
+        request = diag_request(family, 1 << LISTEN_STATE, b"")
+        self._sock.send(netlink.frame(BY_FAMILY, netlink.DUMP, 1, request))
 
     def _take_part(self, answer: bytes) -> bool:
         """Returns whether it was the last part for the family."""
@@ -181,6 +183,12 @@ class ListenerQuery:
             (port,) = struct.unpack_from(">H", payload, 4)
             self._places.add(Listening(_plain(payload[8 : 8 + self._address_bytes]), port))
         return False
+
+
+def diag_request(family: int, states: int, identity: bytes) -> bytes:
+    """A `sock_diag` request for TCP sockets: their states as bits, and what is known of them."""
+    head = _DIAG.pack(family, socket.IPPROTO_TCP, 0, 0, states)
+    return head + identity.ljust(_ID_BYTES, b"\0")
 
 
 def own_listeners() -> frozenset[Listening]:

@@ -8,7 +8,6 @@ named, and output is bounded.
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import shlex
 import signal
@@ -22,13 +21,14 @@ from atoll.host import programs
 from atoll.host.idle_detection import IdleTimer
 from atoll.host.pipes import Bounds, Dialogue, Wait, exchange, limit_memory
 from atoll.host.programs import own_environment as own_environment  # noqa: PLC0414 - for importers
+from atoll.keeper.loop import pause as pause  # noqa: PLC0414 - for importers
+from atoll.keeper.loop import wait_until as wait_until  # noqa: PLC0414 - for importers
 from atoll.model.enclosure import Enclosure
 from atoll.model.errors import DriverError, IsolationError, PrerequisiteError
 
 if TYPE_CHECKING:
     from atoll.host.view_process import ViewProcess
 
-_FIRST_STEP_S = 0.0005
 _TERMINATE_S = 2.0
 _INSIDE_S = 300.0
 _TAIL_BYTES = 2000
@@ -351,23 +351,3 @@ def converse(program: Program, *, timeout_s: float) -> Iterator[Dialogue]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-
-
-def wait_until(
-    condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
-) -> bool:
-    """Polls `condition` until it is true or the time is up: often at first, then every
-    `interval_s`. All waiting goes through here. Returns whether it is true.
-    """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    step_s = min(_FIRST_STEP_S, interval_s)
-    while not condition():
-        if deadline is not None and time.monotonic() >= deadline:
-            return False
-        pause(step_s)
-        step_s = min(step_s * 1.5, interval_s)
-    return True
-
-
-def pause(seconds: float) -> None:
-    select.select([], [], [], seconds)

@@ -27,6 +27,8 @@ SYSTEM_DIRECTORIES = (
     "/home/linuxbrew/.linuxbrew/bin",
     "/snap/bin",
 )
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+"""In lower case; programs also read them in upper case."""
 _MOST_LINKS = 40
 _PLACES = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
 """Passed on from the owner's environment if they are absolute paths."""

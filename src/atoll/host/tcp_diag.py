@@ -14,18 +14,22 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from atoll.host.listening_sockets import family_of, parse_address
+from atoll.host.listening_sockets import (
+    BY_FAMILY,
+    LISTEN_STATE,
+    diag_request,
+    family_of,
+    parse_address,
+)
 from atoll.keeper import netlink
 
 _NETLINK_SOCK_DIAG = 4
-_REQUEST = struct.Struct("=BBBBI")
 _PORTS = struct.Struct(">HH")
 _IDS = struct.Struct("=III")
 _MESSAGE = struct.Struct("=BBBB")
 _TAIL = struct.Struct("=IIIII")
-_PLACE_BYTES, _ID_BYTES = 16, 48
-_BY_FAMILY = 20
-_ANY_STATE, _LISTEN = 0xFFFF_FFFF, 10
+_PLACE_BYTES = 16
+_ANY_STATE = 0xFFFF_FFFF
 _NO_COOKIE = 0xFFFF_FFFF
 _ANSWER_BYTES = 1 << 16
 _LOCAL = ("127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
@@ -72,15 +76,15 @@ class Diag:
         """The socket that accepts connections to an address. OSError on failure."""
         unspecified = "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - never bound
         entry = self._find((address, port), (unspecified, 0), family)
-        return entry if entry is not None and entry.state == _LISTEN else None
+        return entry if entry is not None and entry.state == LISTEN_STATE else None
 
     def _find(self, local: tuple[str, int], peer: tuple[str, int], family: int) -> TcpSocket | None:
         kind = socket.AddressFamily(family)
         places = b"".join(
             socket.inet_pton(kind, one[0]).ljust(_PLACE_BYTES, b"\0") for one in (local, peer)
         )
-        payload = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
-        payload += _PORTS.pack(local[1], peer[1]) + places + _IDS.pack(0, _NO_COOKIE, _NO_COOKIE)
+        identity = _PORTS.pack(local[1], peer[1]) + places + _IDS.pack(0, _NO_COOKIE, _NO_COOKIE)
+        payload = diag_request(family, _ANY_STATE, identity)
         try:
             return next(iter(self._ask(payload)), None)
         except FileNotFoundError:
@@ -90,14 +94,13 @@ class Diag:
         """Every socket that listens on a port, on any address. OSError on failure."""
         found: list[TcpSocket] = []
         for family in _FAMILIES:
-            payload = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _LISTEN)
-            payload += _PORTS.pack(port, 0) + bytes(_ID_BYTES - _PORTS.size)
+            payload = diag_request(family, 1 << LISTEN_STATE, _PORTS.pack(port, 0))
             found += [entry for entry in self._ask(payload, netlink.DUMP) if entry.port == port]
         return found
 
     def _ask(self, payload: bytes, flags: int = 0) -> list[TcpSocket]:
         self._number += 1
-        self._sock.send(netlink.frame(_BY_FAMILY, flags, self._number, payload))
+        self._sock.send(netlink.frame(BY_FAMILY, flags, self._number, payload))
         found: list[TcpSocket] = []
         while not self._take(self._sock.recv(_ANSWER_BYTES), found) and flags == netlink.DUMP:
             continue
@@ -108,7 +111,7 @@ class Diag:
         for kind, payload in netlink.frames(answer, self._number):
             if kind == netlink.DONE:
                 return True
-            if kind == _BY_FAMILY:
+            if kind == BY_FAMILY:
                 found.append(_parse_message(payload))
         return False
 
@@ -144,7 +147,9 @@ def find_listeners(port: int) -> list[TcpSocket]:
         with closing(Diag()) as diag:
             return diag.listeners(port)
     except OSError:
-        return [entry for entry in _read_tables() if entry.state == _LISTEN and entry.port == port]
+        return [
+            entry for entry in _read_tables() if entry.state == LISTEN_STATE and entry.port == port
+        ]
 
 
 def find_local(port: int) -> list[TcpSocket]:
@@ -201,7 +206,7 @@ class PeerUsers:
             is_intact = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
         except OSError:
             return None
-        if entry is None or entry.state == _LISTEN or not is_intact:
+        if entry is None or entry.state == LISTEN_STATE or not is_intact:
             return None
         return entry.uid if entry.uid != 0 or entry.inode != 0 else None
 

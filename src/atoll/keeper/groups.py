@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
-import time
+
+from atoll.keeper.loop import wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _BATCH = 64
-_FIRST_PAUSE_S = 0.0005
-_LONGEST_PAUSE_S = 0.02
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EOPNOTSUPP})
 """Of a file that was never there, of a group that is being removed, of a threaded group."""
 
@@ -62,9 +60,9 @@ class Group:
         for directory in self._to_enter:
             try:
                 # Of version 1, for a thread: a whole process would have to wait as in version 2.
-                _write(directory, "tasks", "0")
+                write(directory, "tasks", "0")
             except FileNotFoundError:
-                _write(directory, "cgroup.procs", "0")
+                write(directory, "cgroup.procs", "0")
 
     def freeze(self, timeout_s: float = 2.0) -> bool:
         """Stop all processes; False if not all stopped in time, or if there is no freezer."""
@@ -100,7 +98,7 @@ class Group:
             self._strike()
             return False
 
-        return _wait(is_over, timeout_s)
+        return wait_until(is_over, timeout_s=timeout_s)
 
     def pids(self) -> list[int]:
         """Those that can be seen from here, each once."""
@@ -117,7 +115,7 @@ class Group:
 
         OSError if it cannot be removed for another reason.
         """
-        if _wait(self._is_removed, timeout_s):
+        if wait_until(self._is_removed, timeout_s=timeout_s):
             return []
         left = self.pids()
         if not left:
@@ -128,14 +126,19 @@ class Group:
     def _turn(self, v2: str, v1: str, timeout_s: float) -> bool:
         unified, freezer = self._by_use.get("unified"), self._by_use.get("freezer")
         if _try_write(unified, "cgroup.freeze", v2):
-            return _wait(lambda: _field(unified, "cgroup.events", "frozen") == int(v2), timeout_s)
+
+            def is_set() -> bool:
+                return _field(unified, "cgroup.events", "frozen") == int(v2)
+
+            return wait_until(is_set, timeout_s=timeout_s)
 
         def is_turned() -> bool:
             # Repeated each time: a process that was just being forked may have been missed.
             _try_write(freezer, "freezer.state", v1)
             return (_read(freezer, "freezer.state") or "").strip() == v1
 
-        return _try_write(freezer, "freezer.state", v1) and _wait(is_turned, timeout_s)
+        is_there = _try_write(freezer, "freezer.state", v1)
+        return is_there and wait_until(is_turned, timeout_s=timeout_s)
 
     def _strike(self) -> None:
         is_killed = _try_write(self._by_use.get("unified"), "cgroup.kill", "1")
@@ -237,7 +240,7 @@ def _read(directory: str | None, name: str) -> str | None:
         raise
 
 
-def _write(directory: str, name: str, text: str) -> None:
+def write(directory: str, name: str, text: str) -> None:
     # Unbuffered and never created: a mistake must not look like success in a temporary directory.
     fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -251,7 +254,7 @@ def _try_write(directory: str | None, name: str, text: str) -> bool:
     if directory is None:
         return False
     try:
-        _write(directory, name, text)
+        write(directory, name, text)
     except OSError as error:
         if error.errno in _GONE:
             return False
@@ -266,15 +269,3 @@ def _field(directory: str | None, name: str, key: str) -> int | None:
         if found == key and value.isdecimal():
             return int(value)
     return None
-
-
-def _wait(is_so: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
-    while not is_so():
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return False
-        select.select((), (), (), min(pause_s, left_s))
-        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-    return True

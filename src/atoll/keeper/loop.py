@@ -1,10 +1,12 @@
-"""The keeper's one wait: descriptors, signals and a deadline."""
+"""All waiting: the keeper's loop for descriptors, signals and a deadline, and polling."""
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_FIRST_STEP_S = 0.0005
 HANDLED_SIGNALS = STOP_SIGNALS | {signal.SIGCHLD}
 
 
@@ -74,3 +77,23 @@ class Loop:
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stop_is_asked = True
+
+
+def wait_until(
+    condition: Callable[[], bool], *, timeout_s: float | None, interval_s: float = 0.02
+) -> bool:
+    """Polls `condition` until it is true or the time is up: often at first, then every
+    `interval_s`. All polling goes through here. Returns whether it is true.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    step_s = min(_FIRST_STEP_S, interval_s)
+    while not condition():
+        if deadline is not None and time.monotonic() >= deadline:
+            return False
+        pause(step_s)
+        step_s = min(step_s * 1.5, interval_s)
+    return True
+
+
+def pause(seconds: float) -> None:
+    select.select([], [], [], seconds)

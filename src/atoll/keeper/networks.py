@@ -38,7 +38,7 @@ _LOOPBACK = {
     socket.AF_INET: (bytes([127, 0, 0, 0]), 8),
     socket.AF_INET6: (bytes(15) + b"\1", 128),
 }
-_LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 IPV6 = "/proc/net/if_inet6"
 LOOPBACK_ADDRESSES = {int(socket.AF_INET): "127.0.0.1", int(socket.AF_INET6): "::1"}
 _DNS = 53
@@ -60,7 +60,7 @@ def bring_up(mode: str) -> None:
     With egress, every outgoing connection is redirected to the daemon, which checks and logs it.
     """
     _bring_loopback_up()
-    with open(_LOW_PORTS, "w", encoding="ascii") as file:
+    with open(LOW_PORTS, "w", encoding="ascii") as file:
         file.write("0")
     if mode == "none":
         return

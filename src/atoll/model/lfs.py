@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 POINTER_BYTES = 1024
 """A pointer is smaller than this, by git-lfs' own rule."""
+WITHOUT_LFS = (
+    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
+)  # fmt: skip
+"""Options of git with which all Git LFS files stay pointers."""
 _POINTER = re.compile(
     rb"version (?:https://git-lfs\.github\.com/spec/v1|https://hawser\.github\.com/spec/v1"
     rb"|http://git-media\.io/v/2)\n"

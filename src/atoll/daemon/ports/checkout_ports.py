@@ -22,11 +22,15 @@ from atoll.daemon.ports.published_capsule import StoreCache, declared, has_own_n
 from atoll.daemon.ports.targets import Target
 from atoll.engine.network.ports import FIRST, LAST
 from atoll.host.listening_sockets import Occupant, find_occupants
+from atoll.keeper.networks import LOW_PORTS
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError, StateError
 from atoll.model.state import CapsuleRecord
 
-_UNPRIVILEGED = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _PRIVILEGED_BELOW = 1024
+_COMMAND_BYTES = 1 << 14
+_DAEMON = b"from atoll.daemon.main import main"
+_HOME_WORD = 4
+"""The position of the home in the command line of a daemon."""
 
 WELL_KNOWN = {
     22: "SSH",
@@ -80,8 +84,7 @@ WELL_KNOWN = {
 def first_unprivileged() -> int:
     """Read once. The kernel's limit can also be lower than 1024; that changes nothing here."""
     try:
-        with open(_UNPRIVILEGED, encoding="ascii") as stream:
-            return max(_PRIVILEGED_BELOW, int(stream.read()))
+        return max(_PRIVILEGED_BELOW, _first_port())
     except (OSError, ValueError):
         return _PRIVILEGED_BELOW
 
@@ -91,10 +94,14 @@ def may_bind(port: int, user_id: int) -> bool:
     if user_id == 0:
         return True
     try:
-        with open(_UNPRIVILEGED, encoding="ascii") as stream:
-            return port >= int(stream.read())
+        return port >= _first_port()
     except (OSError, ValueError):
         return port >= _PRIVILEGED_BELOW
+
+
+def _first_port() -> int:
+    with open(LOW_PORTS, encoding="ascii") as stream:
+        return int(stream.read())
 
 
 def find_reason(port: int) -> str | None:
@@ -178,13 +185,6 @@ def _find_use(port: int, leased: Collection[int], router_port: int) -> str | Non
     return "Atoll has leased it to a capsule" if port in leased else None
 
 
-_COMMAND_BYTES = 1 << 14
-_DAEMON = b"from atoll.daemon.main import main"
-_HOME_WORD = 4
-"""The position of the home in the command line of a daemon."""
-_LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
-
-
 class Checkouts:
     def __init__(self, connections: PortConnections) -> None:
         self._connections = connections
@@ -262,10 +262,8 @@ def explain(port: int, error: OSError) -> tuple[str, str]:
 
 def _explain(port: int, error: OSError) -> tuple[str, str]:
     if error.errno == errno.EACCES:
-        with open(_LOW_PORTS, encoding="ascii") as stream:
-            first = stream.read().strip()
         cure = f"sudo sysctl -w net.ipv4.ip_unprivileged_port_start={port}"
-        return f"port {port} is privileged: ports below {first} need root", cure
+        return f"port {port} is privileged: ports below {_first_port()} need root", cure
     if error.errno != errno.EADDRINUSE:
         return f"port {port} cannot be opened: {error.strerror}", "atoll ports"
     occupants = find_occupants(port)

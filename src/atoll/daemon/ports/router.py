@@ -93,8 +93,8 @@ def _require_same_host(target: bytes, host: bytes) -> None:
     """Servers prefer the host of an absolute target to `Host`, so they must be equal."""
     if target.startswith(b"/") or target == b"*":
         return
-    scheme, _, rest = target.partition(b"://")
-    if scheme.lower() != b"http" or re.split(rb"[/?#]", rest, maxsplit=1)[0] != host:
+    absolute = http1.ABSOLUTE.fullmatch(target)
+    if absolute is None or absolute[1] != host:
         raise HttpError("the target of the request is not on its host")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from atoll.daemon.ports.pages import Page
 from atoll.daemon.relay import CHUNK_BYTES, relay, relay_one_way
+from atoll.daemon.streams import wait_readable
 from atoll.drivers.network import http1
 
 _HEAD_S = 15.0
@@ -131,40 +132,17 @@ async def _client_is_first(client: socket.socket, server: socket.socket) -> bool
     """Waits until one side sends something, or ends. An HTTP server is not relayed before the
     request.
     """
-    if await _wait_readable(client, timeout_s=_CLIENT_FIRST_S):
+    if await wait_readable(client, timeout_s=_CLIENT_FIRST_S):
         return True
-    if await _wait_readable(client, server) is client:
+    if await wait_readable(client, server) is client:
         return True
     shown = b""
     with suppress(BlockingIOError):
         shown = server.recv(_SHOWN_BYTES, socket.MSG_PEEK)
     if b"http" in shown.lower():
-        await _wait_readable(client)
+        await wait_readable(client)
         return True
     return False
-
-
-async def _wait_readable(
-    *sockets: socket.socket, timeout_s: float | None = None
-) -> socket.socket | None:
-    """The first of them that has something, or has ended; None after `timeout_s`."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[socket.socket] = loop.create_future()
-
-    def settle(sock: socket.socket) -> None:
-        if not found.done():
-            found.set_result(sock)
-
-    for sock in sockets:
-        loop.add_reader(sock.fileno(), settle, sock)
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await found
-    except TimeoutError:
-        return None
-    finally:
-        for sock in sockets:
-            loop.remove_reader(sock.fileno())
 
 
 async def _receive_first(client: socket.socket) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from atoll.drivers.contracts import IsolationRequest, ProbeResult
 from atoll.host import files
+from atoll.host.programs import PROXY_VARIABLES
 from atoll.model.enclosure import Enclosure, View
 from atoll.model.plan import IsolationPlan
 from atoll.model.state import Problem
@@ -46,7 +47,6 @@ _LOCALE = (
 )
 """Not all of `LC_*`: ssh forwards that prefix, so people use it for other variables."""
 
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 _TOOLCHAINS = {
     "RUSTUP_HOME": ".rustup",
@@ -70,7 +70,7 @@ def allowed_environment(owner: Mapping[str, str]) -> dict[str, str]:
         key: value
         for key, value in owner.items()
         # A proxy's address may carry a password before the `@`.
-        if key.lower() in _PROXIES and "@" not in value
+        if key.lower() in PROXY_VARIABLES and "@" not in value
     }
     env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     return env
@@ -131,14 +131,7 @@ class ScrubbedProcess:
         if plan.private is not None:
             home, tmp = _places(plan.private)
             env |= _toolchains(owner)
-            env |= {
-                "HOME": str(home),
-                "TMPDIR": str(tmp),
-                "XDG_CONFIG_HOME": str(home / ".config"),
-                "XDG_CACHE_HOME": str(home / ".cache"),
-                "XDG_DATA_HOME": str(home / ".local/share"),
-                "XDG_STATE_HOME": str(home / ".local/state"),
-            }
+            env |= home_variables(str(home), str(tmp))
         return Enclosure(env={**env, **plan.variables}, cwd=plan.workspace)
 
 
@@ -159,6 +152,17 @@ class OpenProcess(ScrubbedProcess):
         kept = {key: owner[key] for key in ("HOME", "TMPDIR") if key in owner}
         inside = super().enclosure(plan, owner)
         return Enclosure(env={**kept, **inside.env}, cwd=inside.cwd)
+
+
+def home_variables(home: str, tmp: str) -> dict[str, str]:
+    return {
+        "HOME": home,
+        "TMPDIR": tmp,
+        "XDG_CONFIG_HOME": f"{home}/.config",
+        "XDG_CACHE_HOME": f"{home}/.cache",
+        "XDG_DATA_HOME": f"{home}/.local/share",
+        "XDG_STATE_HOME": f"{home}/.local/state",
+    }
 
 
 def _places(private: str) -> tuple[Path, Path]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from atoll.host.programs import PROXY_VARIABLES
 from atoll.keeper.networks import NAME_SERVER, PROXY_PORT
 from atoll.model.plan import IsolationPlan
 from atoll.model.presets import widest
 
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OWN = "localhost,.localhost,127.0.0.0/8,127.0.0.1,::1,[::1]"
 _FOR_TOOLS = {
     "npm_config_proxy": _PROXY,
@@ -30,8 +30,8 @@ def variables(plan: IsolationPlan, env: Mapping[str, str]) -> dict[str, str]:
 
     Java has no variable that does not also print a message; its connections are redirected.
     """
-    spellings = [*_PROXIES, *(name.upper() for name in _PROXIES)]
-    blank = {name: "" for name in [*spellings, "no_proxy", "NO_PROXY"] if name in env}
+    spellings = [*PROXY_VARIABLES, *(name.upper() for name in PROXY_VARIABLES)]
+    blank = {name: "" for name in spellings if name in env}
     if widest(plan.network, plan.setup_network) == "none":
         return blank
     own = dict.fromkeys(spellings, _PROXY)

@@ -18,6 +18,7 @@ from atoll.drivers.isolation import proxy_variables, seccomp, toolchains, visibl
 from atoll.drivers.isolation.hidden_paths import NeverShown
 from atoll.drivers.isolation.namespace import NamespaceProcess
 from atoll.drivers.isolation.package_stores import FoundStore, find_stores, variables_of
+from atoll.drivers.isolation.process import home_variables
 from atoll.drivers.isolation.toolchains import VisibleToolchain
 from atoll.drivers.isolation.visible_paths import Person
 from atoll.drivers.isolation.wall_test import find_cure, try_walls
@@ -162,14 +163,9 @@ class SandboxProcess(NamespaceProcess):
         person = _person(plan, owner)
         env = {
             **inside.env,
-            "HOME": plan.home,
+            **home_variables(plan.home, "/tmp"),  # noqa: S108 - inside
             "USER": person.name,
             "LOGNAME": person.name,
-            "TMPDIR": "/tmp",  # noqa: S108 - inside
-            "XDG_CONFIG_HOME": f"{plan.home}/.config",
-            "XDG_CACHE_HOME": f"{plan.home}/.cache",
-            "XDG_DATA_HOME": f"{plan.home}/.local/share",
-            "XDG_STATE_HOME": f"{plan.home}/.local/state",
             **proxy_variables.variables(plan, inside.env),
             **variables_of(_stores(plan, owner)),
             **plan.variables,

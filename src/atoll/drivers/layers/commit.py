@@ -32,6 +32,7 @@ from atoll.model import untrusted
 from atoll.model.enclosure import Enclosure
 from atoll.model.errors import DriverError, StateError
 from atoll.model.layers import LayerKind
+from atoll.model.lfs import WITHOUT_LFS
 
 PREFIX = LayerKind.SUBMODULES.layer("n")
 """Prefix of layer ids. Earlier versions used `mh` (without nested submodules) and `m` with a
@@ -322,7 +323,7 @@ def _build(builder: CommitLayerBuilder, source: Source, git_layer: Layer, name: 
         if not lfs.is_at_fault(error.message):
             raise
         # Without git-lfs its files stay pointers.
-        return _build_with(builder, source, git_layer, name, lfs.WITHOUT)
+        return _build_with(builder, source, git_layer, name, WITHOUT_LFS)
 
 
 def _build_with(

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from atoll.drivers.layers import lfs, packs
 from atoll.drivers.layers.pool import WORKSPACE, Pool, sync
 from atoll.host import files, git
+from atoll.host.recovery.recovery_points import PREFIX
 from atoll.model.errors import StateError
 from atoll.model.layers import LayerKind
 from atoll.model.plan import WorkspacePlan
@@ -37,7 +38,6 @@ _SHALLOW_LIMIT_BYTES = 1 << 24
 _MOST_STEPS = 16
 """A store with more packs than this is not extended: git searches packs one by one."""
 _MOST_CANDIDATES = 8
-_RECOVERY = "refs/atoll/recovery/"
 _PRIVATE_REFS = ("refs/atoll/", "refs/heads/atoll/", "refs/stash")
 
 
@@ -163,10 +163,10 @@ def adopt_recovered(plan: WorkspacePlan, name: str) -> None:
     pool = Pool(plan.pool)
     if _load_note(pool, layer_of(plan)) is not None:
         return
-    found = dict(git.refs_below(_RECOVERY, cwd=plan.repository))
+    found = dict(git.refs_below(PREFIX, cwd=plan.repository))
     parents = packs.first_parents(plan.repository, list(found.values()))
     begun = {commit for commit in found.values() if parents.get(commit) == plan.base_commit}
-    own = {found[ref] for ref in found if ref.startswith(f"{_RECOVERY}{name}/")} & begun
+    own = {found[ref] for ref in found if ref.startswith(f"{PREFIX}{name}/")} & begun
     extra = own or (begun if len(begun) == 1 else set())
     require_store(plan, extra=sorted(extra))
 

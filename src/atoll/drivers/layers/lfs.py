@@ -18,14 +18,11 @@ from pathlib import Path
 from atoll.drivers.layers.packs import CONSTANT
 from atoll.host import git, programs
 from atoll.host.intake.lfs_objects import SMALLEST_POINTER_BYTES, LfsStore, parse_batch
-from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
+from atoll.model.lfs import POINTER_BYTES, WITHOUT_LFS, Pointer, parse_pointer
 
 _OFFLINE = ("-c", "lfs.url=none:", "-c", "lfs.skipDownloadErrors=true")
 """A commit may come from a capsule, and its `.lfsconfig` could name any server. Objects that the
 owner's store lacks stay pointers."""
-WITHOUT = (
-    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
-)  # fmt: skip
 FILTER = (
     ("filter.lfs.process", "git-lfs filter-process"), ("filter.lfs.smudge", "git-lfs smudge -- %f"),
     ("filter.lfs.clean", "git-lfs clean -- %f"), ("filter.lfs.required", "true"),
@@ -47,7 +44,7 @@ def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, .
     nothing to layers and uses no network. Without git-lfs, files stay pointers.
     """
     if programs.find_program("git-lfs") is None:
-        return WITHOUT
+        return WITHOUT_LFS
     storage = os.path.realpath(owner_store(repository, keep_fds).objects.parent)
     return ("-c", f"lfs.storage={storage}", *_OFFLINE)
 

@@ -26,7 +26,7 @@ _REQUEST = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([!-~\x80-\xff]+) HTTP/1\.([01
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
 _FIELD = re.compile(rb"(" + _TOKEN + rb"{1,256}):[ \t]*([\t -~\x80-\xff]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~]*)?")
-_ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)([/?][^#]*)?")
+ABSOLUTE = re.compile(rb"(?i:http)://([^/?#]*)([/?][^#]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"te", b"upgrade"))
 _FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding"))
@@ -187,11 +187,11 @@ def _parse_target(method: str, target: bytes) -> tuple[Destination | None, str]:
         return None, text
     if target == b"*" and method == "OPTIONS":
         return None, text
-    match = _ABSOLUTE.fullmatch(text)
+    match = ABSOLUTE.fullmatch(target)
     if not match or not target.isascii():
         raise HttpError("the target is neither `/PATH` nor `http://HOST/PATH`")
-    path = match[2] or "/"
-    authority = _destination("the host of the target", match[1].encode(), HTTP_PORT)
+    path = (match[2] or b"/").decode()
+    authority = _destination("the host of the target", match[1], HTTP_PORT)
     return authority, path if path.startswith("/") else f"/{path}"
 
 

@@ -6,6 +6,13 @@ from pathlib import Path
 
 from atoll.host import files, git, ref_files
 from atoll.model.errors import DriverError
+from atoll.model.plan import WorkspacePlan
+
+
+def require_branch(plan: WorkspacePlan) -> str:
+    if plan.branch is None:
+        raise ValueError("this workspace needs a branch")
+    return plan.branch
 
 
 def delete_branch(repository: str, branch: str) -> None:

@@ -39,7 +39,7 @@ def diff(site: Site, *, base: str, stat: bool) -> Patch:
         branch = None if taken is None else taken.branch
         concealed = {
             path
-            for tip in dict.fromkeys([branch, *site.committed()])
+            for tip in dict.fromkeys([branch, *site.committed])
             if tip is not None
             for path, moved in comparison.difference(store, base, tip).items()
             if path not in shown or shown[path].after != moved.after

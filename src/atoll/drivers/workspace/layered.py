@@ -25,7 +25,7 @@ from atoll.drivers.layers import history, stand_in_repositories
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.drivers.layers.repository import UNBORN_HEAD
 from atoll.drivers.workspace import changes, recovery_save, unique_work
-from atoll.drivers.workspace.branches import delete_branch
+from atoll.drivers.workspace.branches import delete_branch, require_branch
 from atoll.drivers.workspace.file_status import WorkspaceFiles
 from atoll.drivers.workspace.private_repository import PrivateSite, open_workspace
 from atoll.host import files, git, programs
@@ -95,7 +95,7 @@ class LayeredWorkspace(ABC):
         del lock
         self.prepare(plan)
         tree = Pool(plan.pool).tree(plan.upper)
-        branch = _branch(plan)
+        branch = require_branch(plan)
         for name, mode in ((WORKSPACE, _mode(plan.checkout)), ("home", 0o700), ("tmp", 0o700)):
             # Only the keeper can change these: they are mount points inside.
             (tree / name).mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ class LayeredWorkspace(ABC):
         if keep_branch or not stand_in_repositories.has_repository(plan):
             return
         with git.turn(plan.repository):
-            delete_branch(plan.repository, _branch(plan))
+            delete_branch(plan.repository, require_branch(plan))
 
     def view(self, plan: WorkspacePlan) -> View:
         pool = Pool(plan.pool)
@@ -201,7 +201,7 @@ class LayeredWorkspace(ABC):
                 "the repository in the workspace has been replaced",
                 hint="atoll new NAME",
             )
-        before, after = f"refs/heads/{former}", f"refs/heads/{_branch(plan)}"
+        before, after = f"refs/heads/{former}", f"refs/heads/{require_branch(plan)}"
         stands = next((tip for ref, tip in refs.refs.items() if ref == before), None)
         tree = Pool(plan.pool).tree(plan.upper)
         if stands is not None:
@@ -284,9 +284,3 @@ class LayeredWorkspace(ABC):
 
 def _mode(path: str) -> int:
     return os.stat(path).st_mode & 0o777
-
-
-def _branch(plan: WorkspacePlan) -> str:
-    if plan.branch is None:
-        raise ValueError("a private repository needs a branch")
-    return plan.branch

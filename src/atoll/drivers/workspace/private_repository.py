@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from atoll.drivers.layers import history
@@ -82,7 +83,6 @@ class PrivateSite:
         self.scratch = Pool(plan.pool).root
         self.set_aside = set_aside
         self._opening = opening
-        self._committed: list[str] | None = None
         self._index: tuple[bytes, tuple[IndexEntry, ...] | None] | None = None
 
     def is_there(self) -> bool:
@@ -171,7 +171,7 @@ class PrivateSite:
 
     def _deliver(self, workspace: WorkspaceFiles, tips: Sequence[ObjectId]) -> list[ObjectId]:
         """Imports these commits into the owner's repository."""
-        known = list(dict.fromkeys([self.plan.base_commit, *self.committed()]))
+        known = list(dict.fromkeys([self.plan.base_commit, *self.committed]))
         fresh = [tip for tip in tips if tip not in known]
         taken = import_objects(
             workspace.tree, self.plan.repository, fresh,
@@ -223,11 +223,10 @@ class PrivateSite:
         found = {line.removesuffix(" blob") for line in answer.lines}
         return {name for name in names if name in found}
 
+    @cached_property
     def committed(self) -> list[str]:
         """What was exported before to the capsule's branch."""
-        if self._committed is None:
-            self._committed = branch_commits(self.plan)
-        return self._committed
+        return branch_commits(self.plan)
 
     def is_changed_module(
         self, workspace: WorkspaceFiles, path: InsidePath, commit: ObjectId, before: ObjectId | None

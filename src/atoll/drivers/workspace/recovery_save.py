@@ -55,7 +55,7 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
         work = find_work(site)
         if not work.any:
             return recovery_points.find_point(shelf, point)
-        return _note(site, shelf, _Kept(point, base, site.committed()))
+        return _note(site, shelf, _Kept(point, base, site.committed))
     trouble: Exception | None = None
     for number in range(_ATTEMPTS):
         try:
@@ -71,7 +71,7 @@ def save(site: Site, *, point: str, base: str, home: Path) -> RecoveryPoint | No
             if not isinstance(error, (DriverError, OSError)):
                 break
     # Not even the root can be opened: everything is saved as files.
-    kept = _Kept(point, base, site.committed() or [plan.base_commit])
+    kept = _Kept(point, base, site.committed or [plan.base_commit])
     return _note_with_files(site, shelf, kept._replace(lacks=_reason(trouble)))
 
 
@@ -96,7 +96,7 @@ def _save_examined(
         if not is_last and (it.may_pass or is_failed):
             raise _AnotherAttemptError
         is_lacking = tree is None and bool(changed or it.work.needs_files)
-        tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed()]
+        tips = [*(it.taken.tips if it.taken is not None else ()), *site.committed]
         kept = _Kept(
             point=point,
             base=base,

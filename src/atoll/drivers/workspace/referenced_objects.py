@@ -33,7 +33,6 @@ from atoll.model.layers import LayerKind
 from atoll.model.plan import WorkspacePlan
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
-KEPT = "refs/atoll/commits/"
 _DEEPEST = 8
 _MOST_LINKS = 1_000
 _MOST_COMMITS = 1_000
@@ -277,7 +276,7 @@ def _below(store: IntakeRepository, link: RecordedSubmodule) -> Iterator[Recorde
 def _keep(owner: str, commit: ObjectId) -> None:
     """Creates a ref, so that `git gc` in the owner's submodule keeps the commit."""
     with git.turn(owner):
-        git.set_ref(KEPT + commit, commit, cwd=owner)
+        git.set_ref(stand_in_repositories.COMMITS + commit, commit, cwd=owner)
 
 
 _WRONG_OBJECTS = "wrong-lfs-objects.json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from atoll.drivers.workspace import submodule_state
@@ -31,7 +32,6 @@ class LinkedSite:
     def __init__(self, plan: WorkspacePlan, scratch: Path) -> None:
         self.plan = plan
         self.scratch = scratch
-        self._committed: list[str] | None = None
 
     def is_there(self) -> bool:
         return Path(self.plan.path).is_dir() and bool(os.listdir(self.plan.path))
@@ -51,7 +51,7 @@ class LinkedSite:
         if record is None:
             return None
         head, ref = self._head(record)
-        tips = [commit for commit in (head, *self.committed()) if commit is not None]
+        tips = [commit for commit in (head, *self.committed) if commit is not None]
         return ImportedRefs(
             head=head,
             head_ref=ref,
@@ -103,24 +103,23 @@ class LinkedSite:
             return None, None
         is_own = ref == f"refs/heads/{self.plan.branch}"
         found = (
-            next(iter(self.committed()), None)
+            next(iter(self.committed), None)
             if is_own
             else git.find_ref(ref, cwd=self.plan.repository)
         )
         return (None if found is None else ObjectId(found)), ref
 
     def _branch(self) -> ObjectId | None:
-        found = self.committed()
+        found = self.committed
         return ObjectId(found[0]) if found else None
 
     def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
         # It shares the owner's repository.
         return set(names)
 
+    @cached_property
     def committed(self) -> list[str]:
-        if self._committed is None:
-            self._committed = branch_commits(self.plan)
-        return self._committed
+        return branch_commits(self.plan)
 
     def is_changed_module(
         self, workspace: WorkspaceFiles, path: InsidePath, commit: ObjectId, before: ObjectId | None

@@ -79,6 +79,7 @@ class Site(Protocol):
     def visible(self, names: Collection[ObjectId]) -> set[ObjectId]:
         """The blobs that the capsule can read in the history that it was given."""
 
+    @property
     def committed(self) -> list[str]:
         """The capsule's commits that the owner's repository has already."""
 
@@ -134,7 +135,7 @@ def find_work(site: Site) -> Work:
     if not Path(site.plan.repository).is_dir():
         return Work(nested=WHOLE if site.is_there() else ())
     if not site.is_there():
-        return Work(commits=_count_unique(site, site.committed()))
+        return Work(commits=_count_unique(site, site.committed))
     try:
         with examined(site) as it:
             return it.work
@@ -144,7 +145,7 @@ def find_work(site: Site) -> Work:
 
 def _unexamined(site: Site) -> Work:
     """A workspace that cannot be examined may contain anything."""
-    return Work(commits=_count_unique(site, site.committed()), nested=WHOLE)
+    return Work(commits=_count_unique(site, site.committed), nested=WHOLE)
 
 
 @contextmanager
@@ -157,7 +158,7 @@ def examined(site: Site) -> Iterator[Examined]:
     with site.opened() as (workspace, store):
         taken, trouble = _take(site, workspace)
         if taken is None:
-            work = Work(commits=_count_unique(site, site.committed()), nested=WHOLE)
+            work = Work(commits=_count_unique(site, site.committed), nested=WHOLE)
             yield Examined(work, workspace, store, trouble=trouble)
             return
         lonely = _unique_commits(site, taken)
@@ -276,13 +277,13 @@ def staged_only(
 
 def _unique_commits(site: Site, taken: ImportedRefs) -> Work:
     """The commits that only the capsule has, by location."""
-    tips = list(dict.fromkeys([*taken.tips, *site.committed()]))
+    tips = list(dict.fromkeys([*taken.tips, *site.committed]))
     every = _count_unique(site, tips)
     if not every:
         return Work()
     others = [tip for tip in tips if tip not in taken.stashes]
     commits = _count_unique(site, others) if taken.stashes else every
-    own = [*site.committed(), *([] if taken.branch is None else [taken.branch])]
+    own = [*site.committed, *([] if taken.branch is None else [taken.branch])]
     is_off = not set(others) <= set(own)
     stashes = 0
     if every > commits:

@@ -14,7 +14,7 @@ from atoll.drivers.contracts import WorkspaceRequest
 from atoll.drivers.layers import lfs, stand_in_repositories
 from atoll.drivers.layers.pool import WORKSPACE
 from atoll.drivers.workspace import changes, recovery_save, unique_work
-from atoll.drivers.workspace.branches import delete_branch
+from atoll.drivers.workspace.branches import delete_branch, require_branch
 from atoll.drivers.workspace.shared_repository import LinkedSite
 from atoll.host import files, git, programs
 from atoll.host.recovery.recovery_points import recovered_tree
@@ -42,7 +42,7 @@ class WorktreeWorkspace:
         return request.planned(self.name, path=request.path, branch=branch_of(request.name))
 
     def apply(self, plan: WorkspacePlan, *, lock: int) -> None:
-        branch = _branch(plan)
+        branch = require_branch(plan)
         if os.path.lexists(plan.path):
             raise StateError(f"`{plan.path}` exists already", hint="atoll gc")
         files.make_private_directory(Path(plan.path).parent)
@@ -86,7 +86,7 @@ class WorktreeWorkspace:
                 f"cannot remove the worktree's record: {answer.stderr.decode().strip()}"
             )
         if not keep_branch:
-            delete_branch(plan.repository, _branch(plan))
+            delete_branch(plan.repository, require_branch(plan))
 
     def work(self, plan: WorkspacePlan) -> Work:
         if not _has_repository(plan):
@@ -125,12 +125,6 @@ class WorktreeWorkspace:
 
 def _site(plan: WorkspacePlan) -> LinkedSite:
     return LinkedSite(plan, Path(plan.path).parents[1])
-
-
-def _branch(plan: WorkspacePlan) -> str:
-    if plan.branch is None:
-        raise ValueError("a worktree needs a branch")
-    return plan.branch
 
 
 def _has_repository(plan: WorkspacePlan) -> bool:

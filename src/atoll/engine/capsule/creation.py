@@ -23,16 +23,13 @@ from atoll.host import git, locks
 from atoll.host.recovery.recovery_points import recovered_tree
 from atoll.model import state
 from atoll.model.errors import AtollError, DriverError, StateError
+from atoll.model.lfs import WITHOUT_LFS
 from atoll.model.names import printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleState, Outcome, RecoveryPoint
 
 _WITH_LFS = ("-c", "lfs.skipDownloadErrors=true")
 """Options to restore files with: a Git LFS file whose object is missing stays a pointer."""
-_WITHOUT_LFS = (
-    "-c", "filter.lfs.process=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false",
-)  # fmt: skip
-"""For a second attempt: all Git LFS files stay pointers."""
 
 _MOST_AT_ONCE = 8
 _STOP_S = 0.2
@@ -202,7 +199,7 @@ def _read_tree(
 ) -> None:
     """Runs git inside, since set-up commands may have changed the workspace."""
     said = b""
-    for options in (_WITH_LFS, _WITHOUT_LFS):
+    for options in (_WITH_LFS, WITHOUT_LFS):
         argv = ("git", *options, "read-tree", *words)
         done = internal_runs.ask(session, capsule, argv, states=(CapsuleState.CREATING,))
         if done.code == 0:

@@ -23,6 +23,9 @@ from atoll.model.enclosure import LIMITS, Limits
 from atoll.model.errors import StateError
 from atoll.model.state import CapsuleRecord
 
+_PID_MAX = "/proc/sys/kernel/pid_max"
+_BY_FIELD = {kind.field: kind for kind in LIMITS}
+
 
 def find_cgroup_parents(home: Path) -> CgroupParents:
     """Where groups can be made; tried once per boot."""
@@ -88,10 +91,6 @@ def choose(direct: CgroupParents, scoped: Scopes | None) -> CgroupParents:
 
 def _chosen(home: Path) -> CgroupParents:
     return choose(find_cgroup_parents(home), find_scopes(home))
-
-
-_PID_MAX = "/proc/sys/kernel/pid_max"
-_BY_FIELD = {kind.field: kind for kind in LIMITS}
 
 
 def describe(

@@ -24,7 +24,7 @@ from atoll.model.errors import StateError
 from atoll.model.layers import is_changed_inside
 from atoll.model.names import branch_of
 from atoll.model.plan import CapsulePlan
-from atoll.model.state import CapsuleRecord, RunState, Snapshot, SnapshotKind
+from atoll.model.state import CapsuleRecord, Snapshot, SnapshotKind
 
 
 class TimelineEntry(NamedTuple):
@@ -189,12 +189,7 @@ def _timeline_entry(snapshot: Snapshot, trees: list[Path]) -> TimelineEntry:
 
 
 def _require_no_runs(session: Session, capsule: CapsuleRecord) -> None:
-    living = [
-        run
-        for run in session.store.runs(capsule)
-        if runs.settle(session, run).state is not RunState.ENDED
-    ]
-    if living:
+    if living := runs.living(session, capsule):
         raise StateError(
             f"`{capsule.name}` is still running " + ", ".join(f"`{r.label}`" for r in living),
             hint=f"atoll stop {capsule.name}, or use --stop",

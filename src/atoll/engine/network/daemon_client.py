@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from atoll.engine.state.session import Session
 from atoll.host import files, locks, procfs
 from atoll.host.process import wait_until
-from atoll.host.programs import own_environment, python_command
+from atoll.host.programs import PROXY_VARIABLES, own_environment, python_command
 from atoll.keeper import requests, wire
 from atoll.model.daemon_messages import (
     AttachReply,
@@ -52,7 +52,6 @@ OFF = "ATOLL_DAEMON"
 _PATIENCE_S = 30.0
 _PEER = struct.Struct("=3i")
 _STARTED_S = 20.0
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _KINDS: dict[str, type[AtollError]] = {
     kind.kind: kind
     for kind in (SpecError, PrerequisiteError, StateError, DriverError, IsolationError)
@@ -215,7 +214,9 @@ def begin(session: Session) -> None:
     files.make_private_directory(directory_of(session.home))
     argv = python_command("atoll.daemon.main", str(session.home))
     proxies = {
-        key: value for key, value in session.owner.items() if key.lower() in _PROXIES and value
+        key: value
+        for key, value in session.owner.items()
+        if key.lower() in PROXY_VARIABLES and value
     }
     env = {**own_environment(), **proxies}
     session.forkserver.start_once(lock_of(session.home), argv, env)

@@ -14,6 +14,7 @@ from atoll.host.intake.store import open_store
 from atoll.host.recovery import kept_lfs_objects, recovery_points
 from atoll.host.recovery.recovery_points import Shelf
 from atoll.model.errors import DriverError, StateError
+from atoll.model.lfs import WITHOUT_LFS
 from atoll.model.names import branch_of, printable
 from atoll.model.state import CapsuleRecord, ProjectRecord, RecoveryPoint
 from atoll.model.untrusted import InsidePath
@@ -184,5 +185,5 @@ def _write_files(session: Session, tree: str, place: str) -> None:
         except DriverError as error:
             if not lfs.is_at_fault(error.message):
                 raise
-            git.git(*lfs.WITHOUT, *words, cwd=place, env=_ALONE)
+            git.git(*WITHOUT_LFS, *words, cwd=place, env=_ALONE)
             session.warn("git-lfs failed: its files are pointers\nhint: git lfs checkout")

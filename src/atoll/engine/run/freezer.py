@@ -23,7 +23,7 @@ from atoll.host import view_client
 from atoll.host.process import wait_until
 from atoll.keeper import wire
 from atoll.model.errors import IsolationError, StateError
-from atoll.model.state import CapsuleRecord, Run, RunState
+from atoll.model.state import CapsuleRecord, Run
 
 _ANSWER_S = 60.0
 _ENDED_S = 10.0
@@ -96,27 +96,21 @@ def pause(session: Session, capsule: CapsuleRecord) -> int:
     """
     # First: from now on nothing new is started.
     Path(capsule.directory, PAUSED).touch(mode=0o600)
-    asked: dict[int, _Answer] = {}
-    for _ in range(_ROUNDS):
-        fresh = [run for run in _living(session, capsule) if run.id not in asked]
-        if not fresh:
-            break
-        for run in fresh:
-            with _Keeper(session, run) as keeper:
-                asked[run.id] = keeper.ask(wire.MessageKind.HOLD, {"stays": True})
-    failed = next((a for a in asked.values() if a.how is FrozenProcesses.NOT_VERIFIED), None)
+    with ExitStack() as stack:
+        _, answers = _hold(session, capsule, stack, {"stays": True})
+    failed = next((a for a in answers if a.how is FrozenProcesses.NOT_VERIFIED), None)
     if failed is not None:
         resume(session, capsule)
         raise IsolationError(
             f"`{capsule.name}` cannot be paused: {failed.reason}", hint=f"atoll stop {capsule.name}"
         )
-    return sum(answer.processes for answer in asked.values())
+    return sum(answer.processes for answer in answers)
 
 
 def resume(session: Session, capsule: CapsuleRecord) -> int:
     """Resumes all processes; returns how many. Does nothing if they are not frozen."""
     count = 0
-    for run in _living(session, capsule):
+    for run in runs.living(session, capsule):
         with _Keeper(session, run) as keeper:
             answer = keeper.ask(wire.MessageKind.RESUME, {})
         count += answer.processes if answer.is_known else _continue(session, run)
@@ -131,28 +125,28 @@ def frozen(session: Session, capsule: CapsuleRecord) -> Iterator[FreezeTiming]:
     """
     with ExitStack() as stack:
         stack.enter_context(view_client.gated(capsule.directory))
-        answers: list[_Answer] = []
-        keepers: dict[int, _Keeper] = {}
-        for _ in range(_ROUNDS):
-            fresh = [run for run in _living(session, capsule) if run.id not in keepers]
-            if not fresh:
-                break
-            for run in fresh:
-                keepers[run.id] = stack.enter_context(_Keeper(session, run))
-                answers.append(keepers[run.id].ask(wire.MessageKind.HOLD, {}))
-        else:
-            answers.append(
-                _Answer(FrozenProcesses.NOT_VERIFIED, "runs start faster than they can be held")
-            )
-        yield FreezeTiming(answers, tuple(keepers.values()))
+        keepers, answers = _hold(session, capsule, stack, {})
+        yield FreezeTiming(answers, keepers)
 
 
-def _living(session: Session, capsule: CapsuleRecord) -> list[Run]:
-    return [
-        run
-        for run in session.store.runs(capsule)
-        if run.state is not RunState.ENDED and runs.is_alive(session, run)
-    ]
+def _hold(
+    session: Session, capsule: CapsuleRecord, stack: ExitStack, how: dict[str, object]
+) -> tuple[list[_Keeper], list[_Answer]]:
+    """Asks the keepers of all runs to hold their processes, until no run has started meanwhile."""
+    keepers: dict[int, _Keeper] = {}
+    answers: list[_Answer] = []
+    for _ in range(_ROUNDS):
+        fresh = [run for run in runs.living(session, capsule) if run.id not in keepers]
+        if not fresh:
+            break
+        for run in fresh:
+            keepers[run.id] = stack.enter_context(_Keeper(session, run))
+            answers.append(keepers[run.id].ask(wire.MessageKind.HOLD, how))
+    else:
+        answers.append(
+            _Answer(FrozenProcesses.NOT_VERIFIED, "runs start faster than they can be held")
+        )
+    return list(keepers.values()), answers
 
 
 class _Keeper:

@@ -130,10 +130,10 @@ def make_room(*, everything: bool) -> None:
 
 def find_session(home: Path) -> Session | None:
     """For a background process, which must not create a home that was removed meanwhile."""
-    return open_session(home=home, warn=_ignore) if (home / database.NAME).exists() else None
+    return open_session(home=home, warn=ignore) if (home / database.NAME).exists() else None
 
 
-def _ignore(text: str) -> None:
+def ignore(text: str) -> None:
     del text
 
 

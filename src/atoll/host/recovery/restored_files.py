@@ -121,13 +121,9 @@ def _copy_entry(tree: MergedTree, root: int, path: InsidePath, entry: MergedEntr
         # Root, also of a user namespace, can read everything: the entry has vanished.
         return os.geteuid() == 0
     with Opened(source), Opened(open_beneath(root, path.raw, _WRITE, 0o600)) as target:
-        status, _ = Mover().move_live(source, target, _ignore)
+        status, _ = Mover().move_live(source, target)
         settle_as_file(target, status)
     return True
-
-
-def _ignore(_: int) -> None:
-    pass
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -282,7 +278,7 @@ class _Target:
                 Opened(self._open_root()) as root,
                 Opened(open_beneath(root, path.raw, _WRITE, 0o600)) as copy,
             ):
-                self._mover.move_live(origin, copy, _ignore)
+                self._mover.move_live(origin, copy)
                 settle_as_file(copy, status)
 
     def _make_directory(self, path: InsidePath, *, is_opaque: bool) -> None:

@@ -95,12 +95,12 @@ class Mover:
             hint="stop the process that writes to it, or exclude it: `project.never` in atoll.toml",
         )
 
-    def move_live(self, source: int, target: int, tick: Tick) -> tuple[os.stat_result, bool]:
+    def move_live(self, source: int, target: int) -> tuple[os.stat_result, bool]:
         """As `move`, for a file that may be in use: copied once; returns the status from before,
         and whether it has changed.
         """
         status = os.fstat(source)
-        self._move_once(source, target, status, tick)
+        self._move_once(source, target, status, lambda _: None)
         after = os.fstat(source)
         is_same = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
         return status, not is_same

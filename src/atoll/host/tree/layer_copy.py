@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from atoll.host.disk_space import SHORTAGE
 from atoll.host.tree.file_contents import (
     Method,
     Mover,
@@ -43,7 +44,6 @@ from atoll.model.names import printable
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH_FILES = 64
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class CopyReport(NamedTuple):
@@ -386,7 +386,7 @@ def _explained(target: Path, origin: str) -> Iterator[None]:
 
 
 def _failure(error: OSError, target: Path, origin: str) -> AtollError:
-    if error.errno in _NO_SPACE:
+    if error.errno in SHORTAGE:
         place = shlex.quote(str(target.parent))
         return PrerequisiteError(f"no space left on `{target}`", hint=f"df -h {place}")
     if error.errno == errno.ENAMETOOLONG:

@@ -37,7 +37,7 @@ _GONE = frozenset(
 _CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 _NO_MARKS = frozenset({errno.EOPNOTSUPP, errno.ENODATA})
 # Internal to the kernel; none of them changes what a layer shows.
-_HARMLESS = frozenset({"origin", "impure", "nlink", "upper", "uuid", "protattr"})
+HARMLESS = frozenset({"origin", "impure", "nlink", "upper", "uuid", "protattr"})
 
 
 class LayerPosition(NamedTuple):
@@ -214,14 +214,14 @@ class LayerStack:
                 return
             if mark == "redirect":
                 redirect = value
-            elif mark not in _HARMLESS:
+            elif mark not in HARMLESS:
                 raise _unknown(name, mark)
         if redirect is not None:
             search.follow(redirect)
 
     def _require_content(self, directory: int, name: bytes) -> None:
         for mark, _ in self._marks(directory, name):
-            if mark not in _HARMLESS and mark != "opaque":
+            if mark not in HARMLESS and mark != "opaque":
                 raise _unknown(name, mark)
 
     def _marks(self, directory: int, name: bytes) -> Iterator[tuple[str, bytes]]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from atoll.host.tree.file_contents import Method, Opened
 from atoll.host.tree.layer_copy import CopiedPart, Marks, copy_parts
+from atoll.host.tree.layer_stack import HARMLESS
 from atoll.host.tree.manifests import (
     LeftOut,
     Manifest,
@@ -33,8 +34,6 @@ from atoll.model.names import printable
 
 _BOTH = ("user", "trusted")
 _OPAQUE, _REDIRECT, _METACOPY = "opaque", "redirect", "metacopy"
-# Internal to the kernel; none of them changes what a layer shows.
-_HARMLESS = frozenset({"origin", "impure", "nlink", "upper", "uuid", "protattr"})
 
 
 class Composition(NamedTuple):
@@ -240,7 +239,7 @@ def _marks(place: int | str, namespaces: Sequence[str]) -> list[str]:
 
 def _require_known(mark: str, origin: str) -> None:
     kind = mark.rpartition(".")[2]
-    if kind in _HARMLESS:
+    if kind in HARMLESS:
         return
     if kind == _REDIRECT:
         raise StateError(f"cannot merge the layer: `{printable(origin)}` was renamed by a redirect")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host import user_namespace
+from atoll.host.disk_space import SHORTAGE
 from atoll.host.files import remove_tree
 from atoll.host.kernel import open_beneath
 from atoll.host.tree.file_contents import Mover, Opened, give_owner, settle
@@ -31,7 +32,6 @@ _STEP_BYTES = 3000
 _PATH_BYTES = 1 << 13
 _ENTRIES = 10_000_000
 _EXAMPLES = 20
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _KEPT = ("user.", "trusted.overlay.", "system.posix_acl_")
 _OVERLAY = ("user.overlay.", "trusted.overlay.")
 # Not permitted, not supported by the filesystem, or owners that the namespace does not map.
@@ -97,7 +97,7 @@ def explained(source: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if error.errno in SHORTAGE:
             hint = f"df -h {shlex.quote(str(target.parent))}; atoll gc"
             raise PrerequisiteError(f"no space left on `{target}`", hint=hint) from error
         raise StateError(f"`{source}` cannot be copied: {error.strerror}") from error
@@ -248,7 +248,7 @@ class _Copy:
             if status.st_nlink > 1 and self._link(identity, pair, name):
                 return
             with Opened(os.open(name, _WRITE, 0o600, dir_fd=pair.target)) as target:
-                status, has_changed = self._mover.move_live(source, target, _ignore)
+                status, has_changed = self._mover.move_live(source, target)
                 self._settle(target, status, self._attributes(source))
             if has_changed:
                 self._count("changed", path)
@@ -333,10 +333,6 @@ def _set_attribute(place: int | bytes, key: str, value: bytes) -> None:
         # Without one of its attributes a layer would show what it has to hide.
         if error.errno not in _NOT_KEPT or key.startswith(_OVERLAY):
             raise
-
-
-def _ignore(_: int) -> None:
-    pass
 
 
 def _join(directory: bytes, name: bytes) -> bytes:
