@@ -29,24 +29,20 @@ class Pipes:
 
     def __init__(self, most: int = 16) -> None:
         self._most = most
-        self._in_use = 0
+        self.in_use = 0
         self._spare: list[Pipe] = []
-
-    @property
-    def in_use(self) -> int:
-        return self._in_use
 
     def find(self) -> Pipe | None:
         """An empty pipe; None when there are enough, or when there can be no more."""
-        if self._in_use >= self._most:
+        if self.in_use >= self._most:
             return None
         pipe = self._spare.pop() if self._spare else _make()
         if pipe is not None:
-            self._in_use += 1
+            self.in_use += 1
         return pipe
 
     def take_back(self, pipe: Pipe, *, is_empty: bool) -> None:
-        self._in_use -= 1
+        self.in_use -= 1
         if is_empty and len(self._spare) < _SPARE:
             self._spare.append(pipe)
         else:

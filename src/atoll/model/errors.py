@@ -98,6 +98,6 @@ class Interrupted(AtollError):  # noqa: N818 - not an error, but a signal
 
     kind = "interrupted"
 
-    def __init__(self, signal_number: int, *, hint: str | None = None) -> None:
-        super().__init__(f"interrupted by signal {signal_number}", hint=hint)
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"interrupted by signal {signal_number}")
         self.exit_code = 128 + signal_number

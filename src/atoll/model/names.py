@@ -16,15 +16,15 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 BRANCH_PREFIX = "atoll/"
 
 
-def parse_name(text: str, *, what: str = "capsule name") -> str:
+def parse_name(text: str) -> str:
     """Returns `text` if it is a safe name; raises SpecError with a usable one as the hint."""
     if len(text) <= NAME_LENGTH and _NAME.fullmatch(text):
         return text
     close = slug(text)
     shown = printable(text if len(text) <= 60 else text[:57] + "...")
     raise SpecError(
-        f"{what} `{shown}` is not usable: it takes 1 to {NAME_LENGTH} lower-case letters, digits "
-        "and inner hyphens",
+        f"capsule name `{shown}` is not usable: it takes 1 to {NAME_LENGTH} lower-case letters, "
+        "digits and inner hyphens",
         hint=f"use `{close}`" if close else None,
     )
 

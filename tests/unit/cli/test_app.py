@@ -120,12 +120,13 @@ def test_bad_request_exits_with_2_and_a_hint(run, argv, said):
         (StateError("m", hint="h"), 4, "state"),
         (DriverError("m", hint="h"), 5, "driver"),
         (IsolationError("m", hint="h"), 6, "isolation"),
-        (Interrupted(15, hint="h"), 143, "interrupted"),
+        (Interrupted(15), 143, "interrupted"),
     ],
 )
 def test_errors_become_exit_codes(run, planted, error, code, kind):
     planted(error)
-    assert run("boom") == (code, "", f"error: {error.message}\nhint: h\n")
+    hint = "" if error.hint is None else f"hint: {error.hint}\n"
+    assert run("boom") == (code, "", f"error: {error.message}\n{hint}")
     got, out, err = run("boom", "--json")
     assert (got, err) == (code, "")
     assert json.loads(out) == {
@@ -134,7 +135,7 @@ def test_errors_become_exit_codes(run, planted, error, code, kind):
         "data": {
             "type": kind,
             "message": error.message,
-            "hint": "h",
+            "hint": error.hint,
             "exit_code": code,
             "mistakes": [],
         },

@@ -58,8 +58,8 @@ def test_bad_names_are_refused_with_a_usable_one(name, close):
 
 
 def test_message_says_what_was_named():
-    with pytest.raises(SpecError, match="service `A` is not usable"):
-        parse_name("A", what="service")
+    with pytest.raises(SpecError, match="capsule name `A` is not usable"):
+        parse_name("A")
 
 
 @given(st.text())

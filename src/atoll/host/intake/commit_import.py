@@ -65,15 +65,13 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     known: Sequence[str] = (),
     limits: TransferLimits = LIMITS,
     at: InsidePath = GIT_DIRECTORY,
-    keep_fds: Sequence[int] = (),
     commits_only: bool = False,
     history: Path | None = None,
 ) -> Imported:
     """Imports the commits `tips` and everything they need into the owner's `repository`.
 
     `known` are commits of the owner, below which nothing has to be searched. Tags are peeled. A
-    tip that is no commit is refused, or left out if `commits_only`. Every git that is started
-    inherits `keep_fds`.
+    tip that is no commit is refused, or left out if `commits_only`.
 
     `history` is the object directory that the agent can read, if that is not all of the owner's.
     What the tips need must be there or in the agent's own repository: objects do not become part
@@ -87,7 +85,7 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     require_ids(*tips, *known)
     if not tips:
         return Imported(0, 0, {})
-    store = OwnerStore.open(repository, keep_fds)
+    store = OwnerStore.open(repository)
     transfer = Transfer.start(list(dict.fromkeys(tips)), limits)
     return _Import(reader, at, store, transfer, commits_only, history).run(known)
 

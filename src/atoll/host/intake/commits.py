@@ -14,7 +14,6 @@ from atoll.host.intake.transfer import (
     LIMITS,
     ImportSize,
     Transfer,
-    TransferLimits,
     failure_of,
     require_ids,
 )
@@ -109,8 +108,6 @@ def publish(
     commits: Sequence[ObjectId],
     *,
     known: Sequence[str] = (),
-    limits: TransferLimits = LIMITS,
-    keep_fds: Sequence[int] = (),
 ) -> ImportSize:
     """Copies commits of the store into the owner's `repository`, with the checks of an import.
 
@@ -119,8 +116,8 @@ def publish(
     require_ids(*commits, *known)
     if not commits:
         return ImportSize(objects=0, size_bytes=0)
-    owner = OwnerStore.open(repository, keep_fds)
-    transfer = Transfer.start(commits, limits)
+    owner = OwnerStore.open(repository)
+    transfer = Transfer.start(commits, LIMITS)
     _publish_lfs_objects(store, repository)
     if not store.has_other_objects():
         return _publish_made(store, owner, transfer)

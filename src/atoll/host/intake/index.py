@@ -18,7 +18,6 @@ _EXTENSION = struct.Struct(">4sI")
 _MODE_OFFSET = 24
 _STAT_BYTES = 40
 """Times, device, inode, mode, owner and size come before the object id."""
-_ASSUME_VALID = 0x8000
 _EXTENDED = 0x4000
 _STAGE_SHIFT = 12
 _SKIP_WORKTREE = 0x4000
@@ -41,7 +40,6 @@ class IndexEntry(NamedTuple):
     object_id: ObjectId
     stage: int
     """0, or 1 to 3 for the sides of a conflict."""
-    assume_valid: bool
     skip_worktree: bool
     intent_to_add: bool
 
@@ -173,7 +171,6 @@ def _entry(cursor: _Cursor, version: int, id_bytes: int, last: bytes) -> IndexEn
         mode=mode,
         object_id=object_id,
         stage=(flags >> _STAGE_SHIFT) & 3,
-        assume_valid=bool(flags & _ASSUME_VALID),
         skip_worktree=bool(more & _SKIP_WORKTREE),
         intent_to_add=bool(more & _INTENT_TO_ADD),
     )

@@ -69,14 +69,15 @@ class OwnerStore(NamedTuple):
     objects: Path
     target: Path
     """The directory for new objects."""
-    keep_fds: tuple[int, ...]
+    keep_fds: tuple[int, ...] = ()
+    """Of the quarantine's lock: every git that is started inherits it."""
 
     @classmethod
-    def open(cls, repository: str, keep_fds: Sequence[int] = ()) -> OwnerStore:
+    def open(cls, repository: str) -> OwnerStore:
         """Also removes old quarantines."""
         sweep(repository)
         objects = _objects_of(repository)
-        return cls(os.path.realpath(repository), objects, objects, tuple(keep_fds))
+        return cls(os.path.realpath(repository), objects, objects)
 
     def env(self) -> dict[str, str]:
         variables = {
@@ -273,7 +274,7 @@ def quarantined(store: OwnerStore) -> Iterator[tuple[OwnerStore, FileIO]]:
             handle = _locked(place, fcntl.LOCK_EX)
     try:
         with FileIO(place / "incoming", "x+") as pack:
-            yield store._replace(target=place, keep_fds=(*store.keep_fds, handle)), pack
+            yield store._replace(target=place, keep_fds=(handle,)), pack
     finally:
         with writing():
             files.remove_tree(place, within=store.objects)

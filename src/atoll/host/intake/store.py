@@ -195,11 +195,9 @@ class IntakeRepository(NamedTuple):
 
 
 @contextmanager
-def open_store(
-    repository: str, *, scratch: Path, settings: OwnerSettings | None = None
-) -> Iterator[IntakeRepository]:
+def open_store(repository: str, *, scratch: Path) -> Iterator[IntakeRepository]:
     """A temporary store in a new directory below `scratch`."""
-    found = load_settings(repository) if settings is None else settings
+    found = load_settings(repository)
     with scratch_directory(scratch) as place, make_store(place, repository, found) as store:
         alternates = os.path.realpath(os.path.join(repository, "objects"))
         (store.git_dir / "objects" / "info" / "alternates").write_bytes(_quoted(alternates))

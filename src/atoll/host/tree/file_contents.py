@@ -354,9 +354,7 @@ class Opened:
         os.close(self._handle)
 
 
-def digest_entries(
-    root: Path, paths: Iterable[str], *, threads: int | None = None
-) -> dict[str, str]:
+def digest_entries(root: Path, paths: Iterable[str]) -> dict[str, str]:
     """The digests of regular files, as reported by a copy; others are left out."""
     digests: dict[str, str] = {}
     by_directory: dict[str, list[str]] = {}
@@ -377,7 +375,7 @@ def digest_entries(
                         digests[path] = _digest_of(file, worker, f"{root}/{path}")
 
     with Root(root) as tree:
-        run_parallel(by_directory.items(), read, threads=threads)
+        run_parallel(by_directory.items(), read)
     return digests
 
 

@@ -44,6 +44,8 @@ from atoll.model.names import printable
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH_FILES = 64
+NAMESPACES = ("user", "trusted")
+"""Of overlayfs' attributes; the first is for mounts with the option `userxattr`."""
 
 
 class CopyReport(NamedTuple):
@@ -69,8 +71,6 @@ class Marks(NamedTuple):
 
     whiteouts: Sequence[str] = ()
     opaque: Sequence[str] = ()
-    namespaces: Sequence[str] = ("user", "trusted")
-    """The namespaces for the attribute of an opaque directory; forbidden ones are skipped."""
 
 
 def copy_entries(
@@ -78,7 +78,6 @@ def copy_entries(
     target: Path,
     entries: Manifest,
     *,
-    threads: int | None = None,
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
@@ -92,7 +91,7 @@ def copy_entries(
     and PrerequisiteError if there is no space.
     """
     part = CopiedPart(source, entries)
-    return copy_parts([part], target, threads=threads, progress=progress, digests=digests)
+    return copy_parts([part], target, progress=progress, digests=digests)
 
 
 def copy_changes(
@@ -101,7 +100,6 @@ def copy_changes(
     changes: Difference,
     manifest: Manifest,
     *,
-    threads: int | None = None,
     progress: Progress | None = None,
 ) -> CopyReport:
     """Creates the layer that turns the old tree into that of `manifest`; raises as copy_entries.
@@ -116,7 +114,7 @@ def copy_changes(
         wanted.update(parents(path))
     part = CopiedPart(source, {path: manifest[path] for path in sorted(wanted)})
     marks = Marks(whiteouts=sorted(whiteouts))
-    return copy_parts([part], target, marks, threads=threads, progress=progress)
+    return copy_parts([part], target, marks, progress=progress)
 
 
 def _hidden_by(manifest: Manifest, path: str) -> str | None:
@@ -135,7 +133,6 @@ def copy_parts(
     target: Path,
     marks: Marks | None = None,
     *,
-    threads: int | None = None,
     progress: Progress | None = None,
     digests: bool = True,
 ) -> CopyReport:
@@ -146,7 +143,7 @@ def copy_parts(
         copy = _Copy(parts, roots, target, digests=digests)
         copy.make_directories()
         copy.make_whiteouts(applied.whiteouts)
-        workers = run_parallel(copy.batches, copy.copy_batch, threads=threads, progress=progress)
+        workers = run_parallel(copy.batches, copy.copy_batch, progress=progress)
         workers.append(WorkerThread(threading.Event()))
         copy.copy_hard_links(workers[-1])
         copy.settle_directories(applied)
@@ -345,7 +342,7 @@ class _Copy:
                     continue
                 with Opened(self._open_copy(path)) as handle:
                     if path in opaque:
-                        _mark_opaque(handle, marks.namespaces)
+                        _mark_opaque(handle)
                     settle(handle, *found, self._owner)
             if path:
                 self.manifest[path] = stamp_of(found[0])
@@ -361,10 +358,10 @@ class _Copy:
             self._lose(path)
 
 
-def _mark_opaque(handle: int, namespaces: Sequence[str]) -> None:
+def _mark_opaque(handle: int) -> None:
     refused: OSError | None = None
     marked = False
-    for namespace in namespaces:
+    for namespace in NAMESPACES:
         try:
             os.setxattr(handle, f"{namespace}.overlay.opaque", b"y")
             marked = True

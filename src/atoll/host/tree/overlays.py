@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host.tree.file_contents import Method, Opened
-from atoll.host.tree.layer_copy import CopiedPart, Marks, copy_parts
+from atoll.host.tree.layer_copy import NAMESPACES, CopiedPart, Marks, copy_parts
 from atoll.host.tree.layer_stack import HARMLESS
 from atoll.host.tree.manifests import (
     LeftOut,
@@ -28,11 +28,10 @@ from atoll.host.tree.manifests import (
     unreadable,
     walk,
 )
-from atoll.host.tree.thread_pool import Progress
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 
-_BOTH = ("user", "trusted")
+_ENTRIES = 5_000_000
 _OPAQUE, _REDIRECT, _METACOPY = "opaque", "redirect", "metacopy"
 
 
@@ -60,29 +59,25 @@ def is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def compose(  # noqa: PLR0913 - one door, and every caller names what it needs
+def compose(
     layers: Sequence[Path],
     target: Path,
     *,
     whiteouts: bool,
     below: Sequence[Path] = (),
-    namespaces: Sequence[str] = _BOTH,
-    threads: int = 4,
-    progress: Progress | None = None,
-    limit_entries: int = 5_000_000,
+    limit_entries: int = _ENTRIES,
 ) -> Composition:
     """Copies the merged layers, bottom first, into a new directory.
 
     With `whiteouts` the result is a layer, which hides what its parts hid. Pass the layers that
     will be under it as `below`: a whiteout over nothing would show as a name without a file.
-    Without `whiteouts` the bottom layer has to be complete. Attributes count in the given
-    namespaces: `user` for mounts with `userxattr`, else `trusted`. Sockets, fifos and devices are
-    left out.
+    Without `whiteouts` the bottom layer has to be complete. Attributes count in both namespaces:
+    `user` for mounts with `userxattr`, else `trusted`. Sockets, fifos and devices are left out.
 
     Raises StateError for redirect, metacopy and unknown attributes, for more entries than the
     limit, for unreadable entries, or if a layer changes meanwhile; and as copy_entries.
     """
-    merge = _Merge(namespaces, limit_entries=limit_entries)
+    merge = _Merge(limit_entries=limit_entries)
     for layer in reversed(layers):
         merge.add(layer)
     marks = Marks()
@@ -91,22 +86,19 @@ def compose(  # noqa: PLR0913 - one door, and every caller names what it needs
         hidden = [
             path
             for path in merge.whiteouts
-            if merge.opaque.isdisjoint(parents(path))
-            and (not below or shows(below, path, namespaces))
+            if merge.opaque.isdisjoint(parents(path)) and (not below or shows(below, path))
         ]
-        marks = Marks(hidden, sorted(merge.opaque), namespaces)
-    report = copy_parts(
-        merge.parts[::-1], target, marks, threads=threads, progress=progress, digests=False
-    )
+        marks = Marks(hidden, sorted(merge.opaque))
+    report = copy_parts(merge.parts[::-1], target, marks, digests=False)
     if report.vanished:
         raise _vanished(report.vanished[0])
     return Composition(report.method, report.manifest, merge.left_out)
 
 
-def can_merge(layer: Path, *, namespaces: Sequence[str] = _BOTH) -> bool:
+def can_merge(layer: Path) -> bool:
     """Whether `compose` supports a layer: no redirect, metacopy or unknown attribute."""
     try:
-        _Merge(namespaces, limit_entries=5_000_000).add(layer)
+        _Merge().add(layer)
     except StateError:
         return False
     return True
@@ -119,12 +111,11 @@ def _vanished(path: str) -> StateError:
 class _Merge:
     """Merges layers from the top down, so that hidden entries are never visited."""
 
-    def __init__(self, namespaces: Sequence[str], *, limit_entries: int) -> None:
+    def __init__(self, *, limit_entries: int = _ENTRIES) -> None:
         self.parts: list[CopiedPart] = []
         self.whiteouts: list[str] = []
         self.opaque: set[str] = set()
         self.left_out: list[LeftOut] = []
-        self._namespaces = namespaces
         self._limit = limit_entries
         self._count = 0
         self._seen: dict[str, bool] = {}
@@ -145,7 +136,7 @@ class _Merge:
                 with Opened(handle):
                     place = f"{layer}/{directory}"
                     try:
-                        if directory and _is_opaque(handle, self._namespaces, place):
+                        if directory and _is_opaque(handle, place):
                             closing.append(directory)
                         waiting += self._add_directory(handle, directory, part, closing)
                     except OSError as error:
@@ -199,19 +190,19 @@ class _Merge:
             target = os.readlink(name, dir_fd=handle)
         else:
             place = f"/proc/self/fd/{handle}/{name}"
-            _check_file(place, self._namespaces, f"{part.source}/{path}")
+            _check_file(place, f"{part.source}/{path}")
         part.entries[path] = stamp_of(status, target)
 
 
-def _check_file(place: str, namespaces: Sequence[str], origin: str) -> None:
-    for mark in _marks(place, namespaces):
+def _check_file(place: str, origin: str) -> None:
+    for mark in _marks(place):
         if not mark.endswith(f".{_OPAQUE}"):
             _require_known(mark, origin)
 
 
-def _is_opaque(place: int | str, namespaces: Sequence[str], origin: str) -> bool:
+def _is_opaque(place: int | str, origin: str) -> bool:
     opaque = False
-    for mark in _marks(place, namespaces):
+    for mark in _marks(place):
         value = os.getxattr(place, mark, follow_symlinks=isinstance(place, int))
         if mark.endswith(f".{_OPAQUE}") and value == b"y":
             opaque = True
@@ -220,7 +211,7 @@ def _is_opaque(place: int | str, namespaces: Sequence[str], origin: str) -> bool
     return opaque
 
 
-def _marks(place: int | str, namespaces: Sequence[str]) -> list[str]:
+def _marks(place: int | str) -> list[str]:
     """The attributes that overlayfs reads, without escaped ones of a nested overlay."""
     try:
         names = os.listxattr(place, follow_symlinks=isinstance(place, int))
@@ -231,7 +222,7 @@ def _marks(place: int | str, namespaces: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        for namespace in namespaces
+        for namespace in NAMESPACES
         if name.startswith(f"{namespace}.overlay.")
         and not name.startswith(f"{namespace}.overlay.overlay.")
     ]
@@ -250,7 +241,7 @@ def _require_known(mark: str, origin: str) -> None:
     )
 
 
-def shows(layers: Sequence[Path], path: str, namespaces: Sequence[str] = _BOTH) -> bool:
+def shows(layers: Sequence[Path], path: str) -> bool:
     """Whether a mount of these layers, bottom first, would have an entry at `path`."""
     stack = [str(layer) for layer in reversed(layers)]
     for name in path.split("/"):
@@ -267,7 +258,7 @@ def shows(layers: Sequence[Path], path: str, namespaces: Sequence[str] = _BOTH) 
             if is_whiteout(status) or (found and not is_directory):
                 break
             found.append(place)
-            if not is_directory or _is_opaque(place, namespaces, place):
+            if not is_directory or _is_opaque(place, place):
                 break
         stack = found
     return bool(stack)

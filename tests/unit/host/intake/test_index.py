@@ -101,7 +101,6 @@ def test_flags_and_version_3(staged):
     assert content[4:8] == b"\0\0\0\3"
     entries = {entry.path.raw: entry for entry in parse_index(content, id_bytes=20)}
     assert [p for p, e in entries.items() if e.intent_to_add] == [b"later.txt"]
-    assert [p for p, e in entries.items() if e.assume_valid] == [b"README.md"]
     assert [p for p, e in entries.items() if e.skip_worktree] == [b"app.py"]
     assert set(entries) == {
         b".gitignore", b"README.md", b"app.py", b"later.txt", b"src/calc.py"

@@ -153,9 +153,6 @@ def test_opaque_directories_hide(bottom, top, target, namespace):
     compose([bottom, top], target, whiteouts=False)
     assert names(target) == ["a", "a/mine", "d", "d/five", "four"]
     assert os.listxattr(target / "a") == []
-    # In a mount that reads the other namespace, it is an attribute like any other.
-    other = "trusted" if namespace == "user" else "user"
-    compose([bottom, top], target.with_name("other"), whiteouts=False, namespaces=[other])
     assert "a/three" in names(target.with_name("other"))
 
 
@@ -279,7 +276,6 @@ def test_marks_that_are_not_understood_are_refused(bottom, top, target, mark, me
     with pytest.raises(StateError, match=message):
         compose([bottom, top], target, whiteouts=False)
     assert not target.exists()
-    compose([bottom, top], target, whiteouts=False, namespaces=["trusted"])
 
 
 def test_other_kind_of_opaque_is_refused(bottom, top, target):
@@ -524,7 +520,6 @@ def test_composition_is_what_the_kernel_shows(tmp_path, seed, user):
     base.mkdir()
     Churn(base, seed).plant()
     uppers = [tmp_path / f"upper-{number}" for number in range(4)]
-    mine = {"namespaces": ["user" if user else "trusted"]} if seed % 2 else {}
 
     def work():
         lower = [base]
@@ -534,18 +529,18 @@ def test_composition_is_what_the_kernel_shows(tmp_path, seed, user):
                 expected = dump(merged)
             lower.append(upper)
         assert expected == mounted(tmp_path, lower, user=user)
-        compose(lower, tmp_path / "plain", whiteouts=False, **mine)
+        compose(lower, tmp_path / "plain", whiteouts=False)
         assert dump(tmp_path / "plain") == expected
         for split in range(1, 4):
             below, above = lower[:split], lower[split:]
             layer, alone = tmp_path / f"layer-{split}", tmp_path / f"alone-{split}"
-            compose(above, layer, whiteouts=True, below=below, **mine)
+            compose(above, layer, whiteouts=True, below=below)
             assert mounted(tmp_path, [*below, layer], user=user) == expected
-            compose(above, alone, whiteouts=True, **mine)
+            compose(above, alone, whiteouts=True)
             seen = mounted(tmp_path, [*below, alone], user=user)
             assert without_ghosts(seen) == expected
             # And what was composed can be composed.
-            compose([*below, alone], tmp_path / f"again-{split}", whiteouts=False, **mine)
+            compose([*below, alone], tmp_path / f"again-{split}", whiteouts=False)
             assert dump(tmp_path / f"again-{split}") == expected
 
     in_private_mounts(work)
