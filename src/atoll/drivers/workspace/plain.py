@@ -30,12 +30,16 @@ class CopyWorkspace(LayeredWorkspace):
     name = "copy"
 
     def probe(self, home: Path) -> ProbeResult:
-        del home
+        found = self._probe_files(home)
+        if found.mode is None:
+            return found
         # The view needs a mount namespace in any case.
         flags = kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if os.geteuid() != 0 else 0)
         error = kernel.can_unshare(flags)
-        if error is not None:
-            return ProbeResult(None, f"no private mount namespace: {error}")
+        return found if error is None else ProbeResult(None, f"no private mount namespace: {error}")
+
+    def _probe_files(self, home: Path) -> ProbeResult:
+        del home
         return ProbeResult("copy", "files can be copied anywhere")
 
     def prepare(self, plan: WorkspacePlan) -> None:
@@ -90,17 +94,15 @@ class CopyWorkspace(LayeredWorkspace):
 class ReflinkWorkspace(CopyWorkspace):
     name = "reflink"
 
-    def probe(self, home: Path) -> ProbeResult:
-        found = super().probe(home)
-        return found if found.mode is None else probes.find_reflink(home)
+    def _probe_files(self, home: Path) -> ProbeResult:
+        return probes.find_reflink(home)
 
 
 class BtrfsWorkspace(CopyWorkspace):
     name = "btrfs"
 
-    def probe(self, home: Path) -> ProbeResult:
-        found = super().probe(home)
-        return found if found.mode is None else probes.find_btrfs(home)
+    def _probe_files(self, home: Path) -> ProbeResult:
+        return probes.find_btrfs(home)
 
     def _materialise(self, pool: Pool, layers: tuple[str, ...], building: Path) -> Sequence[str]:
         """Snapshots a subvolume that is composed once for each stack of layers."""
