@@ -149,23 +149,27 @@ def is_same(entry):
     return [status.st_dev, status.st_ino] == entry["identity"]
 
 
+def each(things, act):
+    """Gives way with all things that `act` does not raise for, or with what it returns for them;
+    raises the last refusal."""
+    done, refusal = [], NotTried("there is none on this machine")
+    for thing in things:
+        try:
+            done.append(act(thing) or thing)
+        except (OSError, Held) as error:
+            refusal = error
+    if done:
+        gave_way(", ".join(dict.fromkeys(done)))
+    raise refusal
+
+
 def reach(entries, how):
     """Gives way with every entry of the host's that `how` does not raise for."""
-    if not entries:
-        not_tried("there is none on this machine")
-    reached, refusal = [], None
-    for entry in entries:
-        try:
-            if not is_same(entry):
-                refusal = Held("another one is there")
-                continue
-            how(entry["path"])
-            reached.append(entry["path"])
-        except OSError as error:
-            refusal = error
-    if reached:
-        gave_way(", ".join(reached))
-    raise refusal
+    def go(entry):
+        is_same(entry) or held("another one is there")
+        how(entry["path"])
+        return entry["path"]
+    each(entries, go)
 
 
 def write_into(directory):

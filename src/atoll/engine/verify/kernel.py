@@ -10,29 +10,12 @@ from atoll.engine.verify.wall_test import Wall, WallTest
 
 _SWITCHES = (
     WallTest("P09", "set programs that the kernel starts (core_pattern, modprobe)", """
-opened = []
-for name in ("core_pattern", "modprobe", "hotplug", "poweroff_cmd", "usermodehelper/bset"):
-    try:
-        open_to_write("/proc/sys/kernel/" + name)
-        opened.append(name)
-    except OSError as error:
-        refusal = error
-if opened:
-    gave_way(", ".join(opened))
-raise refusal
+names = "core_pattern", "modprobe", "hotplug", "poweroff_cmd", "usermodehelper/bset"
+each(names, lambda name: open_to_write("/proc/sys/kernel/" + name))
 """, "root"),
     WallTest("P09b", "register a binfmt interpreter or a uevent helper", """
-opened = []
-for name in ("/proc/sys/fs/binfmt_misc/register", "/sys/kernel/uevent_helper",
-             "/proc/sys/fs/suid_dumpable", "/proc/sys/kernel/ns_last_pid"):
-    try:
-        open_to_write(name)
-        opened.append(name)
-    except OSError as error:
-        refusal = error
-if opened:
-    gave_way(", ".join(opened))
-raise refusal
+each(("/proc/sys/fs/binfmt_misc/register", "/sys/kernel/uevent_helper",
+      "/proc/sys/fs/suid_dumpable", "/proc/sys/kernel/ns_last_pid"), open_to_write)
 """, "root"),
     WallTest("P10", "change sysctl settings", """
 opened = []
@@ -48,17 +31,8 @@ if opened:
 raise refusal
 """, "root"),
     WallTest("P10b", "write to sysrq and other control files of the kernel", """
-opened = []
-for path in ("/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/mtrr",
-             "/proc/sys/kernel/sysrq", "/proc/sys/vm/drop_caches", "/proc/acpi/wakeup"):
-    try:
-        open_to_write(path)
-        opened.append(path)
-    except OSError as error:
-        refusal = error
-if opened:
-    gave_way(", ".join(opened))
-raise refusal
+each(("/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/mtrr",
+      "/proc/sys/kernel/sysrq", "/proc/sys/vm/drop_caches", "/proc/acpi/wakeup"), open_to_write)
 """, "root"),
     WallTest("P11", "change the host name", """
 name = os.uname().nodename.encode()
@@ -96,26 +70,12 @@ os.close(call("userfaultfd", UFFD_USER_MODE_ONLY))
 gave_way(allowed("delete_module", b"atoll_no_such_module", 0o4000))
 """, "root"),
     WallTest("P17b", "load another kernel, reboot the machine", """
-done = []
-for name, args in (("reboot", (0, 0, 0, 0)), ("kexec_load", (0, 9999, 1, 0xFFFF))):
-    try:
-        done.append(name + " " + allowed(name, *args))
-    except OSError as error:
-        refusal = error
-if done:
-    gave_way(", ".join(done))
-raise refusal
+each((("reboot", 0, 0, 0, 0), ("kexec_load", 0, 9999, 1, 0xFFFF)),
+     lambda words: words[0] + " " + allowed(*words))
 """, "root"),
     WallTest("P17c", "enable swap, enable process accounting", """
-done = []
-for name, args in (("swapon", (b"/atoll-no-such-file", 0)), ("acct", (b"/atoll-no-such-file",))):
-    try:
-        done.append(name + " " + allowed(name, *args))
-    except OSError as error:
-        refusal = error
-if done:
-    gave_way(", ".join(done))
-raise refusal
+each((("swapon", b"/atoll-no-such-file", 0), ("acct", b"/atoll-no-such-file")),
+     lambda words: words[0] + " " + allowed(*words))
 """, "root"),
     WallTest("P17d", "use I/O ports", """
 call("iopl", 3)
@@ -153,17 +113,9 @@ with open("/proc/kallsyms") as file:
 any(int(line.split()[0], 16) for line in first if line) or held("all of them are zero")
 """, "root"),
     WallTest("P37b", "read kernel memory, timers and log", """
-opened = []
-for path in ("/proc/kcore", "/dev/mem", "/dev/kmsg", "/proc/kmsg", "/proc/timer_list",
-             "/proc/vmallocinfo", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/kpageflags"):
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        opened.append(path)
-    except OSError as error:
-        refusal = error
-if opened:
-    gave_way(", ".join(opened))
-raise refusal
+each(("/proc/kcore", "/dev/mem", "/dev/kmsg", "/proc/kmsg", "/proc/timer_list",
+      "/proc/vmallocinfo", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/kpageflags"),
+     lambda path: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)))
 """, "root"),
     WallTest("P37c", "read /sys", """
 os.listdir("/sys/devices")
@@ -172,30 +124,17 @@ os.listdir("/sys/devices")
 reach(given["devices"], lambda path: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)))
 """, "root"),
     WallTest("R22", "modify cgroups", """
-opened = []
-for path in (*glob.glob("/sys/fs/cgroup/*/cgroup.procs"), *glob.glob("/sys/fs/cgroup/cgroup.procs"),
-             *glob.glob("/sys/fs/cgroup/*/release_agent")):
-    try:
-        open_to_write(path)
-        opened.append(path)
-    except OSError as error:
-        refusal = error
-if opened:
-    gave_way(", ".join(opened[:3]))
-held("there are none") if not glob.glob("/sys/fs/cgroup/*") else None
-raise refusal
+glob.glob("/sys/fs/cgroup/*") or held("there are none")
+each((*glob.glob("/sys/fs/cgroup/*/cgroup.procs"), *glob.glob("/sys/fs/cgroup/cgroup.procs"),
+      *glob.glob("/sys/fs/cgroup/*/release_agent")), open_to_write)
 """, "root"),
     WallTest("R22b", "mount a cgroup filesystem", """
 with preparing():
     os.mkdir("groups")
-for kind in (b"cgroup2", b"cgroup"):
-    try:
-        call("mount", b"none", b"groups", kind, 0, b"pids" if kind == b"cgroup" else 0)
-        call("umount2", b"groups", 2)
-        gave_way(kind.decode())
-    except OSError as error:
-        refusal = error
-raise refusal
+def go(kind):
+    call("mount", b"none", b"groups", kind.encode(), 0, b"pids" if kind == "cgroup" else 0)
+    call("umount2", b"groups", 2)
+each(("cgroup2", "cgroup"), go)
 """, "machine"),
 )  # fmt: skip
 

@@ -9,22 +9,13 @@ WALL = Wall(
     (
         WallTest("N01", "reach an internet address without the proxy", """
 given["network"] == "open" and gave_way("it is open")
-for family, far in ((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db8::9")):
-    try:
-        gave_way("by " + way_to(family, far, 443))
-    except OSError as error:
-        refusal = error
-raise refusal
+each(((socket.AF_INET, "198.51.100.9"), (socket.AF_INET6, "2001:db8::9")),
+     lambda far: "by " + way_to(*far, 443))
 """),
         WallTest("N03", "connect to a service on the host's loopback over IPv4", """
 given["host"]["port"] or not_tried("the host could not listen")
-for place in ("127.0.0.1", "0.0.0.0"):
-    try:
-        connect(socket.AF_INET, (place, given["host"]["port"]))
-        gave_way(place)
-    except OSError as error:
-        refusal = error
-raise refusal
+each(("127.0.0.1", "0.0.0.0"),
+     lambda place: connect(socket.AF_INET, (place, given["host"]["port"])))
 """),
         WallTest("N03b", "connect to a service on the host's loopback over IPv6", """
 given["host"]["port6"] or not_tried("the host has no IPv6")
@@ -38,13 +29,9 @@ for _, name in socket.if_nameindex():
 raise OSError(errno.ENODEV, "there is only the loopback")
 """),
         WallTest("N05", "reach a cloud metadata service", """
-for family, far in ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.100.100.200"),
-                    (socket.AF_INET, "168.63.129.16"), (socket.AF_INET6, "fd00:ec2::254")):
-    try:
-        gave_way(far + " by " + way_to(family, far, 80))
-    except OSError as error:
-        refusal = error
-raise refusal
+each(((socket.AF_INET, "169.254.169.254"), (socket.AF_INET, "100.100.100.200"),
+      (socket.AF_INET, "168.63.129.16"), (socket.AF_INET6, "fd00:ec2::254")),
+     lambda far: far[1] + " by " + way_to(*far, 80))
 """),
         WallTest("N20", "open a raw socket", """
 socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
@@ -53,14 +40,10 @@ socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
 socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).close()
 """, "lax"),
         WallTest("N20c", "send pings", """
-for family, protocol in ((socket.AF_INET, socket.IPPROTO_ICMP),
-                         (socket.AF_INET6, socket.IPPROTO_ICMPV6)):
-    try:
-        socket.socket(family, socket.SOCK_DGRAM, protocol).close()
-        gave_way(family.name)
-    except OSError as error:
-        refusal = error
-raise refusal
+def go(name):
+    protocol = socket.IPPROTO_ICMP if name == "AF_INET" else socket.IPPROTO_ICMPV6
+    socket.socket(getattr(socket, name), socket.SOCK_DGRAM, protocol).close()
+each(("AF_INET", "AF_INET6"), go)
 """, "lax"),
         WallTest("N21", "connect to a hypervisor (vsock)", """
 socket.socket(40, socket.SOCK_STREAM).close()
@@ -73,31 +56,14 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
     fcntl.ioctl(sock, SIOCSIFFLAGS, as_it_is)
 """, "lax"),
         WallTest("N22b", "open netlink sockets for netfilter, audit and uevents", """
-done = []
-for name, number in (("netfilter", 12), ("audit", 9), ("uevents", 15), ("sock_diag", 4)):
-    try:
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, number).close()
-        done.append(name)
-    except OSError as error:
-        refusal = error
-if done:
-    gave_way(", ".join(done))
-raise refusal
+numbers = {"netfilter": 12, "audit": 9, "uevents": 15, "sock_diag": 4}
+each(numbers, lambda name: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, numbers[name]).close())
 """),
         WallTest("N23", "use rare socket families and protocols", """
-done = []
-for name, args in (("alg", (38, 5)), ("key", (15, 3, 2)), ("tipc", (30, 5)), ("bluetooth", (31, 3)),
-                   ("xdp", (44, 3)), ("rds", (21, 5)), ("can", (29, 3)), ("kcm", (41, 5)),
-                   ("mptcp", (2, 1, 262)), ("sctp", (2, 1, 132)), ("dccp", (2, 6, 33)),
-                   ("udplite", (2, 2, 136)), ("smc", (43, 1)), ("nfc", (39, 5))):
-    try:
-        socket.socket(*args).close()
-        done.append(name)
-    except OSError as error:
-        refusal = error
-if done:
-    gave_way(", ".join(done))
-raise refusal
+words = {"alg": (38, 5), "key": (15, 3, 2), "tipc": (30, 5), "bluetooth": (31, 3), "xdp": (44, 3),
+         "rds": (21, 5), "can": (29, 3), "kcm": (41, 5), "mptcp": (2, 1, 262), "sctp": (2, 1, 132),
+         "dccp": (2, 6, 33), "udplite": (2, 2, 136), "smc": (43, 1), "nfc": (39, 5)}
+each(words, lambda name: socket.socket(*words[name]).close())
 """),
         WallTest("N26", "connect to a Unix socket of the host", """
 connect(socket.AF_UNIX, given["host"]["socket"] or not_tried("the host could not listen"))
