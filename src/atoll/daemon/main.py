@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import resource
 import signal
 import socket
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
 from atoll.engine.network import daemon_client
+from atoll.host import sockets
 from atoll.host.procfs import is_stopped
 from atoll.keeper import calls, wire
 from atoll.model.errors import StateError
@@ -44,7 +44,7 @@ def main() -> None:
     directory = daemon_client.directory_of(home)
     _take_log(directory)
     calls.name_process("atoll-daemon")
-    _raise_limits()
+    sockets.allow_many()
     listener = wire.listen(directory, daemon_client.SOCKET, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
     failures, is_short = 0, False
@@ -85,12 +85,6 @@ def _take_log(directory: Path) -> None:
     for number in (1, 2):
         os.dup2(handle, number)
     os.close(handle)
-
-
-def _raise_limits() -> None:
-    """Thousands of connections, each with two ends."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fork_worker(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> int:

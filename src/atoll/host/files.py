@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import stat
+from io import FileIO
 from pathlib import Path
 
 from atoll.host.beneath import open_by_parts
@@ -42,20 +43,27 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
 def sync_directory(path: Path) -> None:
     """Syncs the entries of a directory to disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    _sync(path, os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
     """Syncs the content of a file to disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flag: int) -> None:
+    handle = os.open(path, os.O_RDONLY | flag | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_all(file: FileIO, content: bytes | memoryview) -> None:
+    """Writes to an unbuffered file, which may take less than all at once."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -113,6 +113,12 @@ def host_path() -> str:
     return ":".join(dict.fromkeys([*SYSTEM_DIRECTORIES[:6], *extra]))
 
 
+def find_any(names: Iterable[str], *, path: str, avoid: str) -> str | None:
+    """As `find_program` for the first of `names` that is on that PATH and not below `avoid`."""
+    found = (find_program(name, path=path, avoid=(avoid,)) for name in names)
+    return next(filter(None, found), None)
+
+
 def python_command(module: str, *arguments: str, site: bool = True) -> list[str]:
     """The command that runs `main` of one of Atoll's modules; without `site`, one that needs the
     standard library only.

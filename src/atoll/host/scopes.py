@@ -19,7 +19,7 @@ from typing import NamedTuple
 from atoll.host import cgroups, dbus, programs
 from atoll.host.cgroups import LIMITED, UNIFIED, CgroupParents, CreatedCgroup, find_unified
 from atoll.host.process import wait_until
-from atoll.keeper.groups import Group
+from atoll.keeper.groups import Group, write
 from atoll.model.enclosure import Limits
 
 _MANAGER = "systemd/private"
@@ -139,7 +139,7 @@ def settle(scope: str) -> None:
         for pid in left:
             # A child that was forked before its parent was moved, and may have exited since.
             with suppress(ProcessLookupError):
-                _write(os.path.join(leaf, "cgroup.procs"), pid)
+                write(leaf, "cgroup.procs", pid)
         return not left
 
     if not wait_until(is_clear, timeout_s=_SETTLED_S):
@@ -232,11 +232,3 @@ def end(scope: str) -> list[int]:
 
 def _await_end(scope: str) -> None:
     wait_until(lambda: not os.path.exists(scope), timeout_s=_GONE_S)
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode("ascii"))
-    finally:
-        os.close(fd)

@@ -60,12 +60,6 @@ def find_free(place: str | int) -> Free:
     return Free(status.f_bfree * status.f_frsize, status.f_ffree)
 
 
-def free_bytes(path: str) -> int:
-    """What is left for an ordinary user on the filesystem of `path`."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
-
-
 class DiskBudget:
     """How much a directory, such as a capsule's upper layer, may hold: bytes and entries.
 

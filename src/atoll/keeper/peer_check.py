@@ -33,7 +33,7 @@ class Origin:
         self._depth = _pid_depth(handle)
         os.close(handle)
         self._mount = _root_mount("self")
-        self._user = _identity("self", "user")
+        self._user = find_namespace("/proc/self", "user")
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
         """The next client, non-blocking; None if there is none, or if it is not admitted."""
@@ -72,7 +72,7 @@ class Origin:
             return True
         # A keeper in a user namespace of its own is not shown its maker's processes everywhere
         # (`hidepid`), nor their user namespace, but always what is below it.
-        mount, user = _root_mount(pid), _identity(pid, "user")
+        mount, user = _root_mount(pid), find_namespace(f"/proc/{pid}", "user")
         return mount in (None, self._mount) and user in (None, self._user)
 
 
@@ -126,9 +126,10 @@ def _root_mount(pid: str) -> bytes | None:
     return None
 
 
-def _identity(pid: str, name: str) -> tuple[int, int] | None:
+def find_namespace(process: str, name: str) -> tuple[int, int] | None:
+    """Identifies a namespace of a process, whose directory in a procfs is `process`."""
     try:
-        found = os.stat(f"/proc/{pid}/ns/{name}")
+        found = os.stat(f"{process}/ns/{name}")
     except OSError:
         return None
     return found.st_dev, found.st_ino

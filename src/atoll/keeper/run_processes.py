@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from atoll.keeper import process_tree
+from atoll.keeper.peer_check import find_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,19 +97,11 @@ def _is_of(proc: int, first: int) -> bool:
     The kernel's own files are compared: before the sandbox is complete, another `/proc` is in its
     place.
     """
-    wanted, ours = _pid_namespace(f"/proc/{first}"), _pid_namespace("/proc/self")
+    wanted, ours = find_namespace(f"/proc/{first}", "pid"), find_namespace("/proc/self", "pid")
     if wanted is None or wanted == ours:
         return False
-    found = (_pid_namespace(f"/proc/self/fd/{proc}/{pid}") for pid in numbers(proc))
+    found = (find_namespace(f"/proc/self/fd/{proc}/{pid}", "pid") for pid in numbers(proc))
     return next(filter(None, found), None) == wanted
-
-
-def _pid_namespace(process: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(f"{process}/ns/pid")
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _children(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ and `status.json` has the outcome as soon as the lock on the run is free.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
@@ -16,7 +17,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 CONTROL = "control"
@@ -133,20 +134,25 @@ class Decoder:
         return frames
 
 
-def socket_in(
+@contextlib.contextmanager
+def _socket_in(
     place: str | os.PathLike[str], name: str, kind: socket.SocketKind
-) -> tuple[socket.socket, int, str]:
-    """A socket, a descriptor of `place` to be closed after use, and the address of `name` there.
+) -> Iterator[tuple[socket.socket, str]]:
+    """A socket, which an error closes, and the address of `name` in `place`.
 
-    An address holds 107 bytes at most and a directory's path may be longer: hence the descriptor.
+    An address holds 107 bytes at most and a directory's path may be longer: it is named by a
+    descriptor, which is closed after use.
     """
     directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sock = socket.socket(socket.AF_UNIX, kind)
-    except OSError:
+        try:
+            yield sock, f"/proc/self/fd/{directory}/{name}"
+        except OSError:
+            sock.close()
+            raise
+    finally:
         os.close(directory)
-        raise
-    return sock, directory, f"/proc/self/fd/{directory}/{name}"
 
 
 def connect(
@@ -161,15 +167,9 @@ def connect(
     FileNotFoundError or ConnectionRefusedError: no process listens there (not yet, or no more).
     TimeoutError: one does, and does not accept. Other OSError as the system gives them.
     """
-    sock, directory, path = socket_in(place, name, kind)
-    try:
+    with _socket_in(place, name, kind) as (sock, path):
         sock.settimeout(timeout_s)
         sock.connect(path)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.close(directory)
     return sock
 
 
@@ -179,18 +179,12 @@ def listen(
     kind: socket.SocketKind = socket.SOCK_STREAM,
 ) -> socket.socket:
     """The keeper's end, non-blocking; only the owner of the run can reach it."""
-    sock, directory, path = socket_in(place, name, kind)
-    try:
+    with _socket_in(place, name, kind) as (sock, path):
         remove(place, name)
         sock.bind(path)
         os.chmod(path, 0o600)
         sock.listen(64)
         sock.settimeout(0)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.close(directory)
     return sock
 
 

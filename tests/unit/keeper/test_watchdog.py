@@ -10,7 +10,7 @@ import pytest
 
 from atoll.keeper import descriptors, process_tree
 from atoll.keeper.descriptors import DescriptorCount
-from atoll.keeper.disk_budget import DiskBudget, _Walk, free_bytes
+from atoll.keeper.disk_budget import DiskBudget, _Walk, find_free
 from atoll.keeper.rlimits import files_limit, rlimits
 from atoll.keeper.watchdog import (
     Watchdog,
@@ -285,10 +285,10 @@ def test_missing_directory_is_reported(tmp_path):
 
 
 def test_free_bytes(tmp_path):
-    before = free_bytes(str(tmp_path))
+    before = find_free(str(tmp_path)).size_bytes
     assert before > 0
     fill(tmp_path / "a", 200 * MEGABYTE)
-    assert free_bytes(str(tmp_path)) < before
+    assert find_free(str(tmp_path)).size_bytes < before
 
 
 # Limits of each process

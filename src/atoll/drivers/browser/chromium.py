@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
-from atoll.drivers.browser import devtools, programs
+from atoll.drivers.browser import devtools
 from atoll.drivers.browser.devtools import Dial
 from atoll.drivers.contracts import BrowserRequest
+from atoll.host.programs import find_any
 from atoll.model.state import Problem
 
 _NAMES = (
@@ -57,7 +58,7 @@ class ChromiumBrowser:
     name = "chromium"
 
     def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
-        return programs.find([chosen] if chosen else _NAMES, path, avoid)
+        return find_any([chosen] if chosen else _NAMES, path=path, avoid=avoid)
 
     def check(self) -> list[Problem]:
         if os.geteuid() == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atoll.drivers.browser import programs
 from atoll.drivers.contracts import BrowserRequest
+from atoll.host.programs import find_any
 from atoll.model.state import Problem
 
 _NAMES = ("firefox", "firefox-esr")
@@ -14,7 +14,7 @@ class FirefoxBrowser:
     name = "firefox"
 
     def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
-        return programs.find([chosen] if chosen else _NAMES, path, avoid)
+        return find_any([chosen] if chosen else _NAMES, path=path, avoid=avoid)
 
     def check(self) -> list[Problem]:
         return []

@@ -190,10 +190,6 @@ class Pool:
             p for place in places if place.is_dir() for p in place.iterdir() if p.name[0] == "."
         ]
 
-    def free_bytes(self) -> int:
-        status = os.statvfs(self.layers)
-        return status.f_bavail * status.f_frsize
-
 
 def new_upper() -> str:
     """A name for an upper layer that no other layer has."""

@@ -173,15 +173,10 @@ def _write_sparse(file: FileIO, piece: bytes) -> None:
     for at in range(0, len(piece), len(_BLOCK)):
         end = min(at + len(_BLOCK), len(piece))
         if piece.startswith(_BLOCK[: end - at], at):
-            _write_all(file, view[start:at])
+            files.write_all(file, view[start:at])
             file.seek(end - at, os.SEEK_CUR)
             start = end
-    _write_all(file, view[start:])
-
-
-def _write_all(file: FileIO, rest: memoryview) -> None:
-    while rest:
-        rest = rest[file.write(rest) :]
+    files.write_all(file, view[start:])
 
 
 SMALLEST_POINTER_BYTES = 80

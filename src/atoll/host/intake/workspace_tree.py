@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
+from atoll.host.files import write_all
 from atoll.host.intake.blob_filters import (
     CONVERTED_BYTES,
     Conversion,
@@ -187,7 +188,7 @@ class _Converter:
         if handle is None:
             return
         with writing(_scratch(self._store)), open(handle, "wb", buffering=0) as file:
-            _write(file, content)
+            write_all(file, content)
         self._staged.append(path)
         if is_attributes(path):
             self._found |= self.finish()
@@ -199,11 +200,6 @@ class _Converter:
             (self._store.staging / os.fsdecode(path.raw)).unlink(missing_ok=True)
         self._staged.clear()
         return self._found | found
-
-
-def _write(file: FileIO, content: bytes) -> None:
-    while content:
-        content = content[file.write(content) :]
 
 
 def write_tree(  # noqa: PLR0913 - what a tree is made of
@@ -302,7 +298,7 @@ class _Blobs:
         incoming = place / "incoming"
         with FileIO(incoming, "w+") as file:
             read = _read_file(
-                handle, self._store, lambda piece: _write(file, piece), with_sha256=True
+                handle, self._store, lambda piece: write_all(file, piece), with_sha256=True
             )
             file.seek(0)
             first = file.read(_POINTER_BYTES) if read is not None else b""
