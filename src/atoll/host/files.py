@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from atoll.host.beneath import open_by_parts
+from atoll.keeper.handles import Opened
 from atoll.model.errors import PrerequisiteError, StateError
 
 
@@ -52,11 +53,8 @@ def sync_file(path: Path) -> None:
 
 
 def _sync(path: Path, flag: int) -> None:
-    handle = os.open(path, os.O_RDONLY | flag | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(path, os.O_RDONLY | flag | os.O_CLOEXEC)) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_all(file: FileIO, content: bytes | memoryview) -> None:
@@ -248,15 +246,10 @@ def remove_tree(path: Path, *, within: Path) -> None:
         # A bind mount has the same device: only this list distinguishes it from a directory.
         if place in (point, *point.parents):
             raise StateError(f"`{point}` is a mount point: not removed")
-    parent = _open_plain(place.parent)
-    try:
+    with Opened(_open_plain(place.parent)) as parent:
         root = _open_directory(place.name, parent)
-    finally:
-        os.close(parent)
-    try:
+    with Opened(root):
         _empty(root, device=status.st_dev)
-    finally:
-        os.close(root)
     os.rmdir(place)
 
 
@@ -276,13 +269,11 @@ def _open_plain(path: Path) -> int:
 
 def _open_directory(name: str, parent: int) -> int:
     """Opens a directory to empty it, and changes a mode that forbids it."""
-    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+    with Opened(os.open(name, flags, dir_fd=parent)) as handle:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
             os.chmod(f"/proc/self/fd/{handle}", 0o700)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
-    finally:
-        os.close(handle)
 
 
 def _empty(root: int, *, device: int) -> None:
@@ -299,11 +290,9 @@ def _empty(root: int, *, device: int) -> None:
 
 def _names(directory: int) -> list[str]:
     """The entries of a directory: on btrfs an open one does not list later ones."""
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with Opened(os.open(".", flags, dir_fd=directory)) as handle:
         return os.listdir(handle)
-    finally:
-        os.close(handle)
 
 
 def _unlink_plain(name: str, parent: int) -> bool:
@@ -315,8 +304,7 @@ def _unlink_plain(name: str, parent: int) -> bool:
 
 def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
     """Removes one directory of `root`: deletes its files, moves its subdirectories to `root`."""
-    handle = _open_directory(name, root)
-    try:
+    with Opened(_open_directory(name, root)) as handle:
         own = os.fstat(handle).st_dev
         if own != device:
             # No mount point, so it is a subvolume of the same filesystem, from which nothing can be
@@ -328,8 +316,6 @@ def _dissolve(name: str, root: int, *, device: int, counter: int) -> int:
             # Moving a directory changes its `..`, so it must be writable itself.
             os.close(_open_directory(child, handle))
             counter = _lift(child, handle, root, counter)
-    finally:
-        os.close(handle)
     os.rmdir(name, dir_fd=root)
     return counter
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from atoll.host.process import wait_until
+from atoll.keeper.handles import Opened
 
 
 class Lock:
@@ -107,9 +108,6 @@ def hold_directory(path: str | Path, *, shared: bool = False) -> Iterator[int]:
 
     A program that inherits the descriptor holds the lock until it exits.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield handle
-    finally:
-        os.close(handle)

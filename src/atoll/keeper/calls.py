@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import struct
+
+from atoll.keeper.handles import Opened
 
 CLONE_NEWNS = 0x00020000
 MS_PRIVATE = 0x40000
@@ -164,6 +167,14 @@ def open_beneath(directory: int, path: str, flags: int, *, links: bool = False) 
     )  # fmt: skip
 
 
+def open_source(path: str, flags: int = os.O_PATH) -> int:
+    """Opens a place of the host. OSError where it is named relatively or by a link."""
+    if not path.startswith("/"):
+        raise OSError(errno.EINVAL, "not an absolute path", path)
+    with Opened(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        return open_beneath(root, path.strip("/") or ".", flags)
+
+
 def _ptrace(request: int, name: str, tid: int, data: int = 0) -> None:
     if _libc.ptrace(ctypes.c_long(request), ctypes.c_int(tid), None, ctypes.c_void_p(data)) == -1:
         _raise_errno(name)
@@ -202,12 +213,9 @@ def name_process(name: str) -> None:
 
 def sync_filesystem(place: str | os.PathLike[str]) -> None:
     """Has everything on the filesystem of a directory written to its disk."""
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         if _libc.syncfs(ctypes.c_int(fd)) != 0:
             _raise_errno("syncfs")
-    finally:
-        os.close(fd)
 
 
 def disconnect(fd: int) -> None:

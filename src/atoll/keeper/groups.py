@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 
+from atoll.keeper.handles import Opened
 from atoll.keeper.loop import wait_until
 
 TYPE_CHECKING = False
@@ -242,11 +243,8 @@ def _read(directory: str | None, name: str) -> str | None:
 
 def write(directory: str, name: str, text: str) -> None:
     # Unbuffered and never created: a mistake must not look like success in a temporary directory.
-    fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CLOEXEC)) as fd:
         os.write(fd, text.encode("ascii"))
-    finally:
-        os.close(fd)
 
 
 def _try_write(directory: str | None, name: str, text: str) -> bool:

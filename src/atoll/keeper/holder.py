@@ -16,6 +16,7 @@ import time
 
 from atoll.keeper import calls, idle_monitor, mounts, networks, requests, wire
 from atoll.keeper.child_process import ServedDirectory, leave_everything, run_process
+from atoll.keeper.handles import Opened
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.peer_check import Origin, peer_pid
 from atoll.keeper.reserved_ports import ReservedPorts
@@ -227,12 +228,9 @@ class Holder:
         parent, number = os.path.split(run_dir)
         if parent != os.path.join(self._directory, _RUNS) or not number.isdecimal():
             raise wire.WireError("this is not the directory of a run of this capsule")
-        place = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with Opened(os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as place:
             flags = os.O_PATH | os.O_DIRECTORY
             os.close(calls.open_beneath(place, f"{_RUNS}/{number}", flags))
-        finally:
-            os.close(place)
         return run_dir
 
     def _serve(

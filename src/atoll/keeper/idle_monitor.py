@@ -23,6 +23,7 @@ import time
 from atoll.keeper import calls, process_tree, requests, wire
 from atoll.keeper.child_process import ServedDirectory, leave_everything, run_process
 from atoll.keeper.disk_budget import Free, find_free
+from atoll.keeper.handles import Opened
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.peer_check import Origin
 from atoll.keeper.run_processes import numbers
@@ -43,8 +44,7 @@ def fork_idle_monitor(directory: str) -> None:
     """Start the idle monitor of `directory` unless it is running. OSError if that fails."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(os.path.join(directory, _LOCK), flags, 0o600)
-    try:
+    with Opened(os.open(os.path.join(directory, _LOCK), flags, 0o600)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -54,8 +54,6 @@ def fork_idle_monitor(directory: str) -> None:
         with listener:
             if os.fork() == 0:
                 run_process(directory, lambda: _watch(directory, listener, lock))
-    finally:
-        os.close(lock)
 
 
 def connect(directory: str) -> socket.socket:

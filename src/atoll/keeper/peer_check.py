@@ -12,6 +12,8 @@ import select
 import socket
 import struct
 
+from atoll.keeper.handles import Opened
+
 _SO_PEERPIDFD = 77
 _PEER = struct.Struct("3i")
 _STATUS_BYTES = 1 << 14
@@ -136,11 +138,8 @@ def find_namespace(process: str, name: str) -> tuple[int, int] | None:
 
 
 def _read(path: str, limit_bytes: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         found = bytearray()
         while len(found) < limit_bytes and (piece := os.read(fd, 1 << 16)):
             found += piece
         return bytes(found)
-    finally:
-        os.close(fd)

@@ -17,6 +17,7 @@ import stat
 from contextlib import contextmanager, suppress
 
 from atoll.keeper import calls
+from atoll.keeper.handles import Opened
 from atoll.model.enclosure import Copy, Devpts, Directory, Link, Shown, TextFile, Tmpfs
 
 TYPE_CHECKING = False
@@ -48,8 +49,7 @@ class RootBuilder:
     def build(self, entries: Iterable[RootEntry]) -> None:
         """Mount the root and place the entries in it, in order."""
         calls.mount("atoll", self._root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=32m")
-        handle = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with Opened(os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
             for entry in entries:
                 if not (isinstance(entry, Shown) and entry.is_store):
                     self._place(handle, entry)
@@ -58,18 +58,14 @@ class RootBuilder:
                     with suppress(OSError):
                         self._place(handle, entry)
             calls.change_mounts(handle, calls.MOUNT_READ_ONLY, deep=False)
-        finally:
-            os.close(handle)
 
     def _place(self, root: int, entry: RootEntry) -> None:
         *above, name = entry.at.strip("/").split("/")
-        parent = self._reach(root, above, is_fixed=isinstance(entry, Shown) and entry.is_fixed)
-        try:
+        is_fixed = isinstance(entry, Shown) and entry.is_fixed
+        with Opened(self._reach(root, above, is_fixed=is_fixed)) as parent:
             if isinstance(entry, Shown) and entry.is_store and _is_filled(parent, name):
                 return
             self._make(parent, name, entry)
-        finally:
-            os.close(parent)
         if isinstance(entry, Shown | Tmpfs | Devpts):
             self._mounted.add("/" + "/".join((*above, name)))
 
@@ -115,7 +111,7 @@ class RootBuilder:
 
     def _bind(self, parent: int, name: str, entry: Shown) -> None:
         try:
-            with _opened_source(entry.source) as source:
+            with Opened(calls.open_source(entry.source)) as source:
                 is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
                 tree = calls.clone_mounts(source)
         except OSError:
@@ -162,7 +158,7 @@ class RootBuilder:
     def _copy(self, source: str, parent: int, name: str) -> None:
         """Copy the world-readable files of a small tree of the host: cheaper than mounts."""
         above, last = os.path.split(source)
-        with _opened_source(above) as directory:
+        with Opened(calls.open_source(above)) as directory:
             self._copy_from(directory, last, parent, name)
 
     def _copy_from(self, directory: int, source: str, parent: int, name: str) -> None:
@@ -174,12 +170,9 @@ class RootBuilder:
         elif stat.S_ISDIR(mode):
             self._make_directory(parent, name, 0o755)
             handle = os.open(source, _READ | os.O_DIRECTORY, dir_fd=directory)
-            try:
-                with _opened(parent, name) as place:
-                    for entry in os.listdir(handle):
-                        self._copy_from(handle, entry, place, entry)
-            finally:
-                os.close(handle)
+            with Opened(handle), _opened(parent, name) as place:
+                for entry in os.listdir(handle):
+                    self._copy_from(handle, entry, place, entry)
         elif stat.S_ISREG(mode):
             with os.fdopen(os.open(source, _READ, dir_fd=directory), "rb") as stream:
                 if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -257,38 +250,14 @@ def _is_filled(parent: int, name: str) -> bool:
         os.close(handle)
 
 
-@contextmanager
-def _opened(parent: int, name: str) -> Iterator[int]:
-    place = os.open(name, _PLACE, dir_fd=parent)
-    try:
-        yield place
-    finally:
-        os.close(place)
-
-
-@contextmanager
-def _opened_source(path: str) -> Iterator[int]:
-    """A descriptor of a place of the host. OSError where it is named relatively or by a link."""
-    if not path.startswith("/"):
-        raise OSError(errno.EINVAL, "not an absolute path", path)
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        source = calls.open_beneath(root, path.strip("/") or ".", os.O_PATH)
-    finally:
-        os.close(root)
-    try:
-        yield source
-    finally:
-        os.close(source)
+def _opened(parent: int, name: str) -> Opened:
+    return Opened(os.open(name, _PLACE, dir_fd=parent))
 
 
 def _bind_to_itself(place: int) -> None:
-    tree = calls.clone_mounts(place)
-    try:
+    with Opened(calls.clone_mounts(place)) as tree:
         calls.change_mounts(tree)
         calls.attach_mounts(tree, place)
-    finally:
-        os.close(tree)
 
 
 def _path(place: int) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 
+from atoll.keeper.handles import Opened
+
 STATUS = "status.json"
 ERRORS = "keeper.err"
 
@@ -128,15 +130,12 @@ def write_status(run_dir: str, status: RunStatus, *, is_durable: bool = False) -
         content = content.ljust(_RESERVE_BYTES)
     else:
         path = os.path.join(run_dir, _NEXT)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with Opened(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)) as fd:
         written = 0
         while written < len(content):
             written += os.pwrite(fd, content[written:], written)
         if is_durable:
             os.fsync(fd)
-    finally:
-        os.close(fd)
     os.replace(path, os.path.join(run_dir, STATUS))
 
 

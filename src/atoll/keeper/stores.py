@@ -7,14 +7,12 @@ the directory below the mount point is then a private store of the capsule.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 
 from atoll.keeper import calls
+from atoll.keeper.handles import Opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from atoll.model.enclosure import StoreOverlay
 
 _MS_NOSUID, _MS_NODEV = 0x2, 0x4
@@ -29,7 +27,8 @@ def mount_store(mount: StoreOverlay, namespace: int) -> bool:
     ID-mapped mounts of the source's filesystem.
     """
     try:
-        source = _open_source(mount.source)
+        # Through no link: the engine has resolved them.
+        source = calls.open_source(mount.source, os.O_PATH | os.O_DIRECTORY)
     except OSError:
         return False
     try:
@@ -46,30 +45,18 @@ def mount_store(mount: StoreOverlay, namespace: int) -> bool:
 
 def _mount_mapped(mount: StoreOverlay, source: int, namespace: int) -> None:
     """Like `_mount_overlay`, over the source as the namespace shows it."""
-    tree = calls.clone_mounts(source)
-    try:
+    with Opened(calls.clone_mounts(source)) as tree:
         flags = calls.MOUNT_READ_ONLY | calls.MOUNT_NO_SETUID | calls.MOUNT_NO_DEVICES
         calls.change_mounts(tree, flags, namespace=namespace)
         # An overlay takes only what is mounted somewhere: here it will be covered.
-        with _opened(mount.at) as place:
+        with Opened(os.open(mount.at, _PLACE)) as place:
             calls.attach_mounts(tree, place)
-    finally:
-        os.close(tree)
     try:
-        with _opened(mount.at) as mapped:
+        with Opened(os.open(mount.at, _PLACE)) as mapped:
             _mount_overlay(mount, mapped)
     except OSError:
         calls.unmount(mount.at)
         raise
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    place = os.open(path, _PLACE)
-    try:
-        yield place
-    finally:
-        os.close(place)
 
 
 def _mount_overlay(mount: StoreOverlay, source: int) -> None:
@@ -79,12 +66,3 @@ def _mount_overlay(mount: StoreOverlay, source: int) -> None:
     if len(os.fsencode(options)) > _OPTIONS_LIMIT_BYTES:
         raise OSError(f"{len(mount.lowers)} layers are more than one mount can name")
     calls.mount("atoll", mount.at, "overlay", _MS_NOSUID | _MS_NODEV, options)
-
-
-def _open_source(path: str) -> int:
-    """Through no link: the engine has resolved them."""
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return calls.open_beneath(root, path.strip("/"), os.O_PATH | os.O_DIRECTORY)
-    finally:
-        os.close(root)

@@ -15,6 +15,8 @@ import os
 import socket
 import struct
 
+from atoll.keeper.handles import Opened
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -143,16 +145,13 @@ def _socket_in(
     An address holds 107 bytes at most and a directory's path may be longer: it is named by a
     descriptor, which is closed after use.
     """
-    directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         sock = socket.socket(socket.AF_UNIX, kind)
         try:
             yield sock, f"/proc/self/fd/{directory}/{name}"
         except OSError:
             sock.close()
             raise
-    finally:
-        os.close(directory)
 
 
 def connect(

@@ -7,6 +7,7 @@ import os
 import stat
 
 from atoll.keeper import calls
+from atoll.keeper.handles import Opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,11 +128,8 @@ def _repositories_below(root: int, top: str) -> list[str]:
 
 def _find(sandbox_root: str, workspace: str) -> int:
     """The capsule may have replaced its parents with links, which point elsewhere outside."""
-    place = os.open(sandbox_root, _PLACE)
-    try:
+    with Opened(os.open(sandbox_root, _PLACE)) as place:
         return calls.open_beneath(place, workspace.lstrip("/"), _PLACE)
-    finally:
-        os.close(place)
 
 
 def _matches(root: int, pattern: str) -> set[str]:

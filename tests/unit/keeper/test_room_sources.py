@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from atoll.keeper.sandbox_root import _opened_source
+from atoll.keeper.calls import open_source
+from atoll.keeper.handles import Opened
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def tree(tmp_path):
 
 
 def test_a_place_without_links_is_opened(tree):
-    with _opened_source(str(tree / "real" / "sub")) as handle:
+    with Opened(open_source(str(tree / "real" / "sub"))) as handle:
         assert os.path.samestat(os.fstat(handle), os.stat(tree / "real/sub"))
 
 
@@ -30,15 +31,15 @@ def test_a_link_is_an_error(tree, name):
     # As a control: the name leads to a directory.
     assert os.path.isdir(tree / name)
     message = os.strerror(errno.ELOOP)
-    with pytest.raises(OSError, match=message), _opened_source(str(tree / name)):
-        pass
+    with pytest.raises(OSError, match=message):
+        open_source(str(tree / name))
 
 
 @pytest.mark.parametrize("path", ["real", "", "./real", "../x"])
 def test_a_relative_name_is_an_error(tree, monkeypatch, path):
     monkeypatch.chdir(tree)
-    with pytest.raises(OSError, match="not an absolute path"), _opened_source(path):
-        pass
+    with pytest.raises(OSError, match="not an absolute path"):
+        open_source(path)
 
 
 def test_what_a_process_has_open_is_no_place(tree):
@@ -46,7 +47,7 @@ def test_what_a_process_has_open_is_no_place(tree):
     try:
         assert os.path.isdir(f"/proc/self/fd/{handle}")
         place = f"/proc/{os.getpid()}/fd/{handle}"
-        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)), _opened_source(place):
-            pass
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            open_source(place)
     finally:
         os.close(handle)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.host import files
+from atoll.keeper.handles import Opened
 from atoll.keeper.networks import STAND_INS
 from atoll.model.egress import Address
 from atoll.model.errors import StateError
@@ -128,16 +129,13 @@ class SyntheticAddresses:
 
     def _append(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = os.open(self._path, flags | os.O_CLOEXEC, 0o600)
-        try:
+        with Opened(os.open(self._path, flags | os.O_CLOEXEC, 0o600)) as handle:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise OSError(errno.EPERM, "unknown file format")
             if os.write(handle, line) != len(line):
                 os.ftruncate(handle, status.st_size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(handle)
         self._lines += 1
 
     def _compact(self) -> None:

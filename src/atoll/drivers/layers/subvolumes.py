@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 from atoll.host import files
+from atoll.keeper.handles import Opened
 
 _FICLONE = 0x40049409
 _SUBVOL_CREATE = 0x5000940E
@@ -23,12 +24,9 @@ def create(path: Path) -> None:
 
 def snapshot(source: Path, target: Path) -> None:
     """Creates a writable snapshot of a subvolume. Raises OSError if it is not one."""
-    handle = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         arguments = struct.pack("=qQQ32x4040s", handle, 0, 0, _name(target))
         _call(target.parent, _SNAP_CREATE_V2, arguments)
-    finally:
-        os.close(handle)
 
 
 def remove(path: Path, *, within: Path) -> None:
@@ -57,9 +55,6 @@ def _name(path: Path) -> bytes:
 
 
 def _call(directory: Path, request: int, arguments: bytes) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         # A writable buffer may have any size.
         fcntl.ioctl(handle, request, bytearray(arguments))
-    finally:
-        os.close(handle)

@@ -19,10 +19,11 @@ from atoll.host import files, user_namespace
 from atoll.host.files import make_private_directory, remove_tree, write_new
 from atoll.host.intake.ignore import is_git_name
 from atoll.host.kernel import open_beneath
-from atoll.host.tree.file_contents import Mover, Opened
+from atoll.host.tree.file_contents import Mover
 from atoll.host.tree.layer_stack import Namespace
 from atoll.host.tree.merged_tree import MergedEntry, MergedTree
 from atoll.host.tree.tree_copy import copy_tree, explained, settle_as_file
+from atoll.keeper.handles import Opened
 from atoll.model.errors import StateError
 from atoll.model.untrusted import InsidePath, Untrusted, find_link_target, find_path
 

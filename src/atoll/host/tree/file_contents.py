@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 from atoll.host.process import pause
 from atoll.host.tree.manifests import Root, is_gone, unreadable
 from atoll.host.tree.thread_pool import WorkerThread, run_parallel
+from atoll.keeper.handles import Opened
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 
@@ -337,21 +338,6 @@ def find_file(name: str, *, within: int, origin: str) -> tuple[int, os.stat_resu
         return handle, status
     os.close(handle)
     return None
-
-
-class Opened:
-    """Closes a descriptor at the end of a block; a class, since it is entered very often."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __enter__(self) -> int:
-        return self._handle
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
 
 
 def digest_entries(root: Path, paths: Iterable[str]) -> dict[str, str]:

@@ -22,7 +22,6 @@ from atoll.host.disk_space import SHORTAGE
 from atoll.host.tree.file_contents import (
     Method,
     Mover,
-    Opened,
     attributes,
     find_file,
     give_owner,
@@ -39,6 +38,7 @@ from atoll.host.tree.manifests import (
     unreadable,
 )
 from atoll.host.tree.thread_pool import Progress, WorkerThread, progress_of, run_parallel
+from atoll.keeper.handles import Opened
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 from atoll.model.names import printable
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from atoll.keeper.handles import Opened
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 from atoll.model.untrusted import Untrusted, find_path
@@ -134,11 +135,8 @@ class LayerStack:
     def read_link(self, place: LayerPosition) -> Untrusted:
         """The target of a link; raises OSError if it is no longer one."""
         directory, _, name = place.path.rpartition(b"/")
-        handle = self._open(LayerPosition(place.layer, directory), _DIRECTORY)
-        try:
+        with Opened(self._open(LayerPosition(place.layer, directory), _DIRECTORY)) as handle:
             return Untrusted(os.readlink(name, dir_fd=handle))
-        finally:
-            os.close(handle)
 
     def look_up(self, parts: Sequence[PathComponent], name: bytes) -> VisibleEntry | None:
         """The visible entry of a name. Raises StateError for unknown attributes."""
@@ -272,15 +270,12 @@ def list_names(parts: Sequence[PathComponent], *, limit: int) -> set[bytes]:
     """
     found: set[bytes] = set()
     for part in parts:
-        handle = os.open(".", _LIST, dir_fd=part.handle)
-        try:
-            with os.scandir(handle) as listing:
-                for entry in listing:
-                    found.add(os.fsencode(entry.name))
-                    if len(found) > limit:
-                        raise StateError(f"a directory has more than {limit} entries")
-        finally:
-            os.close(handle)
+        own = os.open(".", _LIST, dir_fd=part.handle)
+        with Opened(own), os.scandir(own) as listing:
+            for entry in listing:
+                found.add(os.fsencode(entry.name))
+                if len(found) > limit:
+                    raise StateError(f"a directory has more than {limit} entries")
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.host.tree.file_contents import Method, Opened
+from atoll.host.tree.file_contents import Method
 from atoll.host.tree.layer_copy import NAMESPACES, CopiedPart, Marks, copy_parts
 from atoll.host.tree.layer_stack import HARMLESS
 from atoll.host.tree.manifests import (
@@ -28,6 +28,7 @@ from atoll.host.tree.manifests import (
     unreadable,
     walk,
 )
+from atoll.keeper.handles import Opened
 from atoll.model.errors import StateError
 from atoll.model.names import printable
 

@@ -20,8 +20,9 @@ from atoll.host import user_namespace
 from atoll.host.disk_space import SHORTAGE
 from atoll.host.files import remove_tree
 from atoll.host.kernel import open_beneath
-from atoll.host.tree.file_contents import Mover, Opened, give_owner, settle
+from atoll.host.tree.file_contents import Mover, give_owner, settle
 from atoll.host.tree.layer_stack import is_gone
+from atoll.keeper.handles import Opened
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.names import printable
 
