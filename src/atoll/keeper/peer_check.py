@@ -52,7 +52,7 @@ class Origin:
     def admits(self, sock: socket.socket) -> bool:
         """Whether the peer of a connected socket is the owner's, in the same namespaces."""
         try:
-            pid, uid, _ = _credentials(sock)
+            pid, uid, _ = credentials(sock)
             if uid not in (os.geteuid(), 0) or pid <= 0:
                 return False
             handle = _open_peer(sock, pid)
@@ -81,12 +81,13 @@ class Origin:
 def peer_pid(sock: socket.socket) -> int | None:
     """The process that made the other end of a connected socket; None if it cannot be seen."""
     try:
-        return _credentials(sock)[0] or None
+        return credentials(sock)[0] or None
     except OSError:
         return None
 
 
-def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+def credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """The process, the user and the group that made the other end of a connected socket."""
     found: tuple[int, int, int] = _PEER.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     )

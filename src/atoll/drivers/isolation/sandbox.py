@@ -255,13 +255,9 @@ def _stores(plan: IsolationPlan, owner: Mapping[str, str]) -> list[FoundStore]:
     return find_stores(owner, home=plan.home, workspace=plan.workspace, roots=_own_places(plan))
 
 
-def _never_shown(plan: IsolationPlan, owner: Mapping[str, str]) -> NeverShown:
-    return NeverShown(owner, _own_places(plan))
-
-
 def _private_places(plan: IsolationPlan, owner: Mapping[str, str]) -> list[str]:
     """What may be in a system directory without being part of the system."""
-    never = _never_shown(plan, owner)
+    never = NeverShown(owner, _own_places(plan))
     return [*never.roots, *never.homes, *never.places]
 
 

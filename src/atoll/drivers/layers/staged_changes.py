@@ -207,13 +207,10 @@ def _copy_objects(target: Path, staged: StagedChanges, repository: str) -> None:
         cwd=repository, env={**env, **alternates},
         stdin="".join(f"{name}\n" for name in wanted).encode(),
     )  # fmt: skip
-    for pack in [path for path in (target / "pack").glob("*.pack") if _is_small(path)]:
+    packs = list((target / "pack").glob("*.pack"))
+    for pack in [path for path in packs if path.stat().st_size <= _LOOSE_BYTES]:
         content = pack.read_bytes()
         # Git does not unpack objects that it already has in a pack.
         for path in (target / "pack").glob(f"{pack.stem}.*"):
             path.unlink()
         git.git("unpack-objects", "-q", cwd=repository, env=env, stdin=content)
-
-
-def _is_small(pack: Path) -> bool:
-    return pack.stat().st_size <= _LOOSE_BYTES

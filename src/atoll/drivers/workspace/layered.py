@@ -96,7 +96,8 @@ class LayeredWorkspace(ABC):
         self.prepare(plan)
         tree = Pool(plan.pool).tree(plan.upper)
         branch = require_branch(plan)
-        for name, mode in ((WORKSPACE, _mode(plan.checkout)), ("home", 0o700), ("tmp", 0o700)):
+        shown = os.stat(plan.checkout).st_mode & 0o777
+        for name, mode in ((WORKSPACE, shown), ("home", 0o700), ("tmp", 0o700)):
             # Only the keeper can change these: they are mount points inside.
             (tree / name).mkdir(exist_ok=True)
             (tree / name).chmod(mode)
@@ -280,7 +281,3 @@ class LayeredWorkspace(ABC):
         if made is None or stored is plan:
             return made
         return made._replace(repository=stored.repository)
-
-
-def _mode(path: str) -> int:
-    return os.stat(path).st_mode & 0o777

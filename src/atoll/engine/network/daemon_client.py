@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from atoll.engine.state.session import Session
 from atoll.host import files, locks, procfs
 from atoll.host.process import wait_until
 from atoll.host.programs import PROXY_VARIABLES, own_environment, python_command
-from atoll.keeper import requests, wire
+from atoll.keeper import peer_check, requests, wire
 from atoll.model.daemon_messages import (
     AttachReply,
     AttachRequest,
@@ -50,7 +49,6 @@ LOG = "log"
 OFF = "ATOLL_DAEMON"
 """Set to `off`, no daemon is started: no ports are published, no capsule has network access."""
 _PATIENCE_S = 30.0
-_PEER = struct.Struct("=3i")
 _STARTED_S = 20.0
 _KINDS: dict[str, type[AtollError]] = {
     kind.kind: kind
@@ -130,8 +128,7 @@ def _find_watcher(home: Path) -> int | None:
         sock = find(home)
         if sock is not None:
             with sock:
-                peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            return int(_PEER.unpack(peer)[0]) or None
+                return peer_check.peer_pid(sock)
     return None
 
 
@@ -199,8 +196,7 @@ def find_answer(home: Path, request: DaemonRequest, kind: type[R], *, timeout_s:
     if sock is None:
         return None
     with sock:
-        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        if _PEER.unpack(peer)[1] != os.geteuid():
+        if peer_check.credentials(sock)[1] != os.geteuid():
             return None
         sock.settimeout(timeout_s)
         reply = _find_reply(sock, request)

@@ -98,7 +98,8 @@ def _replace(home: Path, reason: str) -> Restored:
 
 def _set_aside(home: Path) -> Path | None:
     """Moves the database and its journal away: SQLite would apply that to the new database."""
-    found = [path for path in home.glob(f"{database.NAME}*") if path.name in _own_names()]
+    names = {database.NAME + suffix for suffix in ("", "-wal", "-shm", "-journal")}
+    found = [path for path in home.glob(f"{database.NAME}*") if path.name in names]
     if not found:
         return None
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -107,10 +108,6 @@ def _set_aside(home: Path) -> Path | None:
     for path in found:
         os.rename(path, kept / path.name)
     return kept
-
-
-def _own_names() -> tuple[str, ...]:
-    return tuple(database.NAME + suffix for suffix in ("", "-wal", "-shm", "-journal"))
 
 
 def _correct(store: Store) -> None:
