@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from atoll.keeper.peer_check import credentials
+
 _CALL, _RETURN, _ERROR = 1, 2, 3
 _PATH, _INTERFACE, _MEMBER, _DESTINATION, _SIGNATURE = 1, 2, 3, 6, 8
 _SERIAL = 1
 _FIXED = struct.Struct("<BBBBIII")
-_PEER = struct.Struct("iII")
 _LONGEST_LINE = 4096
 _LONGEST_MESSAGE = 1 << 24
 
@@ -130,10 +131,7 @@ def call(path: str, method: Method, body: DBusBody, *, timeout_s: float) -> None
         stream = _Stream(sock, time.monotonic() + timeout_s)
         sock.settimeout(timeout_s)
         sock.connect(path)
-        peer, _, _ = _PEER.unpack(
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
-        if not peer:
+        if not credentials(sock)[0]:
             # Process ids differ between pid namespaces.
             raise DBusError("the service is in another pid namespace")
         stream.send(b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n")
