@@ -17,7 +17,7 @@ from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.engine.capsule import creation, parts, removal
 from atoll.engine.capsules import Capsule
 from atoll.engine.history import bases, snapshots, upkeep
-from atoll.engine.state.leases import workspace_plan
+from atoll.engine.state.leases import snapshot_layers, workspace_plan
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import Session
 from atoll.engine.state.store import Store
@@ -140,7 +140,7 @@ class LayeredWorld:
     def lease(self, name):
         """The record of a capsule that is planned and stored, of which nothing is made."""
         with bases.with_base(self.session, self.project, [self.plan(name)]) as [plan]:
-            [made] = self.store.lease_capsules(self.project, [(plan, {})])
+            [made] = self.store.lease_capsules(self.project, [(plan, {})], parts.leases)
         return made, plan
 
     def take(self, capsule, message=""):
@@ -187,7 +187,7 @@ class LayeredWorld:
 
     def read_at(self, capsule, snapshot, name):
         """A file of the capsule as a snapshot holds it."""
-        plan = self.driver.on(self.workspace(capsule), snapshot.layers, new_upper())
+        plan = self.driver.on(self.workspace(capsule), snapshot_layers(snapshot), new_upper())
         self.driver.prepare(plan)
         try:
             found = self.driver.read(plan, name)

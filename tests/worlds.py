@@ -8,6 +8,7 @@ import asyncio
 import socket
 
 from atoll.daemon.ports.targets import HOST
+from atoll.engine.capsule import parts
 from atoll.engine.state.session import Session
 from atoll.engine.state.store import Store
 from atoll.host.listening_sockets import Listening
@@ -81,7 +82,7 @@ class World:
     def capsule(self, project, name, level="sandbox", **numbers):
         leases = dict(zip(numbers, self.free_ports(len(numbers)), strict=True))
         plan = plan_of(name, level, numbers, project.name)
-        return self.session.store.lease_capsules(project, [(plan, leases)])[0]
+        return self.session.store.lease_capsules(project, [(plan, leases)], parts.leases)[0]
 
     async def serve(self, text, port=0):
         """Answers each connection with `text`, then echoes until its end. Returns its port."""

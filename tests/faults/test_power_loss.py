@@ -21,6 +21,7 @@ from atoll.engine.enclosure import views
 from atoll.engine.history import layers, upkeep
 from atoll.engine.projects import open_project
 from atoll.engine.run.runs import RunSpec
+from atoll.engine.state.leases import find_damage
 from atoll.host import kernel, locks
 from atoll.host.process import wait_until
 from atoll.testing.faults import damage_of_repository
@@ -228,7 +229,7 @@ def judge(story: Story, moment: Moment) -> set[bool]:
     # Points that were not marked as synced may be.
     assert [one for one in damaged if one.layer.id[0] not in "su"] == [], moment
     reaper.collect(project.session)
-    assert project.session.store.damage() == [], moment
+    assert find_damage(project.session.store) == [], moment
     for capsule in project.capsules():
         capsule.remove(force=True)
     assert damage_of_repository(project.record.root, story.disk.repo / ".git") == [], moment

@@ -1,5 +1,5 @@
-"""A part that is added in one file, this one: the engine creates, snapshots, rolls back, forks,
-recovers after a crash, and removes it.
+"""A part that is added in one file, this one: the engine leases, creates, snapshots, rolls back,
+forks, recovers after a crash, reports and removes it. Every method of the contract is called.
 """
 
 from __future__ import annotations
@@ -7,25 +7,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import atoll
 from atoll.engine.capsule import parts, reaper
+from atoll.engine.run.runs import RunSpec
 from atoll.engine.state.parts import Part
 from atoll.host import files
 from atoll.model.state import CapsuleRecord, CapsuleState, PartChange, Snapshot
 from atoll.testing.faults import KILLED, steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from atoll.engine.capsules import Capsule
     from atoll.engine.projects import Project
     from atoll.engine.state.session import Session
+    from atoll.model.enclosure import Enclosure
     from atoll.model.plan import CapsulePlan, Removal
+    from atoll.model.state import Run
 
 CHILD = """
 import sys
@@ -39,34 +43,69 @@ run_and_kill(sys.argv[2], sys.argv[3:])
 
 class Counter(Part):
     """A directory with a number in a file, outside of the capsule's directory. The payload is the
-    name of the directory, which starts with the capsule's id.
+    name of the directory, which starts with the capsule's name.
+
+    A run of the capsule may take as many minutes as the number that the capsule was forked with.
     """
 
     name = "counter"
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        """The methods of the contract that the engine has called."""
+        self.is_quiet = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CONTRACT:
+            self.called.append(name)
+        return super().__getattribute__(name)
+
+    def plan_fork(
+        self, session: Session, origin: CapsuleRecord, point: Snapshot, plan: CapsulePlan
+    ) -> CapsulePlan:
+        del origin
+        return plan._replace(time_limit_s=60.0 * self.read(session, point.parts[self.name]))
+
+    def lease(self, plan: CapsulePlan) -> str:
+        return f"{plan.name}-first"
 
     def create(
         self, session: Session, capsule: CapsuleRecord, plan: CapsulePlan, *, lock: int
     ) -> None:
         del plan, lock
-        self.write(session, capsule, 0)
+        leased = session.store.part(capsule, self.name)
+        assert leased == f"{capsule.name}-first", "stored before anything is made"
+        self.make(session, leased, 0)
+
+    @contextmanager
+    def quiesce(self, session: Session, capsule: CapsuleRecord) -> Iterator[None]:
+        self.is_quiet = True
+        yield
+        self.is_quiet = False
+        newest = session.store.snapshots(capsule)[-1]
+        assert newest.parts[self.name], "until the payloads are stored"
 
     def snapshot(self, session: Session, capsule: CapsuleRecord, *, busy: bool) -> PartChange:
         del busy
+        assert self.is_quiet
         current = session.store.part(capsule, self.name)
         value = self.read(session, current)
-        return PartChange(self.make(session, capsule, value), current)
+        return PartChange(self.make(session, self.new_name(capsule), value), current)
 
     def restore(self, session: Session, capsule: CapsuleRecord, target: Snapshot) -> PartChange:
+        assert self.is_quiet
         value = self.read(session, target.parts[self.name])
         return PartChange(
-            session.store.part(capsule, self.name), self.make(session, capsule, value)
+            session.store.part(capsule, self.name),
+            self.make(session, self.new_name(capsule), value),
         )
 
     def fork(
         self, session: Session, origin: CapsuleRecord, point: Snapshot, made: CapsuleRecord
     ) -> None:
         del origin
-        self.write(session, made, self.read(session, point.parts[self.name]))
+        leased = session.store.part(made, self.name)
+        self.make(session, leased, self.read(session, point.parts[self.name]))
 
     def remove(self, session: Session, capsule: CapsuleRecord, removal: Removal) -> None:
         del removal
@@ -83,25 +122,49 @@ class Counter(Part):
             files.remove_tree(path, within=session.home)
         return [str(path) for path in unused]
 
+    def has_changed(self, session: Session, capsule: CapsuleRecord) -> bool:
+        points = session.store.snapshots(capsule)
+        last = self.read(session, points[-1].parts[self.name]) if points else 0
+        return self.read(session, session.store.part(capsule, self.name)) != last
+
+    def warnings(self, session: Session, capsule: CapsuleRecord) -> Sequence[str]:
+        value = self.read(session, session.store.part(capsule, self.name))
+        return [f"the counter of {capsule.name} is {value}"] if value > 99 else []
+
+    def variables(
+        self, session: Session, capsule: CapsuleRecord, inside: Enclosure
+    ) -> Mapping[str, str]:
+        del inside
+        value = self.read(session, session.store.part(capsule, self.name))
+        return {"ATOLL_COUNTER": str(value)}
+
+    def end_run(self, session: Session, capsule: CapsuleRecord, run: Run) -> None:
+        self.write(session, capsule, run.number)
+
     def report(self, session: Session, capsule: CapsuleRecord) -> Mapping[str, str]:
         return {"value": str(self.read(session, session.store.part(capsule, self.name)))}
 
     def places(self, session: Session, capsule: CapsuleRecord) -> list[Path]:
-        return sorted((session.home / "counters").glob(f"{capsule.id}-*"))
+        return sorted((session.home / "counters").glob(f"{capsule.name}-*"))
 
     def write(self, session: Session, capsule: CapsuleRecord, value: int) -> None:
-        session.store.set_part(capsule, self.name, self.make(session, capsule, value))
+        made = self.make(session, self.new_name(capsule), value)
+        session.store.set_part(capsule, self.name, made)
 
-    def make(self, session: Session, capsule: CapsuleRecord, value: int) -> str:
-        place = session.home / "counters" / f"{capsule.id}-{os.urandom(6).hex()}"
+    def new_name(self, capsule: CapsuleRecord) -> str:
+        return f"{capsule.name}-{os.urandom(6).hex()}"
+
+    def make(self, session: Session, name: str, value: int) -> str:
+        place = session.home / "counters" / name
         place.mkdir(parents=True)
         (place / "value").write_text(str(value))
-        return place.name
+        return name
 
     def read(self, session: Session, payload: str) -> int:
         return int((session.home / "counters" / payload / "value").read_text())
 
 
+CONTRACT = frozenset(name for name, it in vars(Part).items() if callable(it))
 COUNTER = Counter()
 
 
@@ -110,6 +173,7 @@ def project(repo: Path, atoll_home: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("ATOLL_LEVEL", "clone")
     monkeypatch.setattr(parts, "_parts", list(parts.registered()))
     parts.register(COUNTER)
+    COUNTER.called.clear()
     opened = atoll.open_project(repo)
     yield opened
     for capsule in opened.capsules():
@@ -123,7 +187,7 @@ def counters(project: Project) -> list[str]:
 
 
 def value(capsule: Capsule) -> int:
-    return int(COUNTER.report(capsule.session, capsule.record)["value"])
+    return int(capsule.report()["counter"]["value"])
 
 
 def values(capsule: Capsule) -> list[int]:
@@ -145,6 +209,7 @@ def test_part_follows_the_capsule(project: Project) -> None:
     set_value(x, 2)
     fork = project.fork(x, "y", at=first)
     assert (value(fork), value(x)) == (1, 2)
+    assert (fork.record.time_limit_s, x.record.time_limit_s) == (60.0, None)
     x.rollback(first)
     assert (value(x), values(x)) == (1, [1, 2])
     set_value(fork, 7)
@@ -153,6 +218,36 @@ def test_part_follows_the_capsule(project: Project) -> None:
     assert (value(x), values(x)) == (1, [1, 2])
     x.remove(force=True)
     assert counters(project) == []
+
+
+def test_every_method_of_the_contract_is_called(project: Project) -> None:
+    x = project.new("x")
+    assert x.run(["printenv", "ATOLL_COUNTER"]).stdout == b"0\n"
+    project.session.warn = (warned := []).append
+    set_value(x, 100)
+    project.fork(x, "y")
+    assert warned == ["the counter of x is 100"]
+    x.start(RunSpec(argv=("sleep", "60"), background=True))
+    x.stop()
+    assert value(x) == 2, "the number of the run"
+    x.rollback()
+    assert value(x) == 100
+    x.set_automatic(automatic=True)
+    x.run(["true"])
+    x.remove(force=True)
+    assert set(COUNTER.called) == CONTRACT
+
+
+def test_change_of_one_part_alone_is_snapshotted_before_a_run(project: Project) -> None:
+    x = project.new("x")
+    x.set_automatic(automatic=True)
+    x.run(["true"])
+    x.run(["true"])
+    assert values(x) == [0]
+    set_value(x, 1)
+    x.run(["true"])
+    x.run(["true"])
+    assert values(x) == [0, 1]
 
 
 def test_part_of_a_capsule_that_fails_is_removed(project: Project) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from atoll.drivers import registry
-from atoll.engine.browser import browsers
-from atoll.engine.browser.browsers import Browser
 from atoll.engine.capsule import exports, foreground_runs, parts, removal
 from atoll.engine.enclosure import views
 from atoll.engine.history import snapshots, upkeep
@@ -45,6 +43,7 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from atoll.engine.browser.browsers import Browser
     from atoll.engine.capsule.disk_use import DiskUse
 
 __all__ = ["TEXT_LIMIT_BYTES", "Capsule", "Captured", "RunSpec"]
@@ -196,7 +195,7 @@ class Capsule:
         return run
 
     def _snapshot_before(self, spec: RunSpec) -> None:
-        if snapshots.has_changed(self.session, self.record):
+        if any(part.has_changed(self.session, self.record) for part in parts.registered()):
             command = " ".join(spec.argv)[:60]
             self._snapshot(f"before `{printable(command)}`", SnapshotKind.AUTOMATIC)
 
@@ -268,9 +267,9 @@ class Capsule:
     def stop(self, run: Run | None = None, *, grace_s: float | None = None) -> list[Run]:
         """Stops one run, or all runs, with every process that they started."""
         targets = [run] if run is not None else self.living()
-        browser = browsers.find_inside(self.session, self.record)
-        if browser is not None and browser.number in [target.number for target in targets]:
-            browsers.close_inside(self.session, self.record)
+        for target in targets:
+            for part in parts.registered():
+                part.end_run(self.session, self.record, target)
         ended = [runs.stop(self.session, target, grace_s=grace_s) for target in targets]
         if not self.living():
             freezer.resume(self.session, self.record)
@@ -307,7 +306,14 @@ class Capsule:
     @property
     def browser(self) -> Browser:
         """Its browsers: one inside for its agents, one on the host for its owner."""
+        from atoll.engine.browser.browsers import Browser  # noqa: PLC0415 - for few verbs
+
         return Browser(self.session, self.record, self.start, self.alone)
+
+    def report(self) -> dict[str, dict[str, str]]:
+        """Facts about its parts, by part; without parts that report none."""
+        found = {p.name: dict(p.report(self.session, self.record)) for p in parts.registered()}
+        return {name: facts for name, facts in found.items() if facts}
 
     def disk(self) -> DiskUse:
         """The disk space that the capsule takes, without the base that it shares."""
@@ -349,9 +355,14 @@ class Capsule:
 
     def snapshot(self, message: str = "", *, automatic: bool = False) -> Snapshot:
         """Takes a snapshot of the whole capsule."""
-        browsers.warn_of_open(self.session, self.record)
+        self._warn_of_gaps()
         kind = SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL
         return self._snapshot(message, kind)
+
+    def _warn_of_gaps(self) -> None:
+        for part in parts.registered():
+            for warning in part.warnings(self.session, self.record):
+                self.session.warn(warning)
 
     def _snapshot(self, message: str, kind: SnapshotKind) -> Snapshot:
         # Before, since a fork starts from the layers of the point and not from the capsule's own.
@@ -377,7 +388,7 @@ class Capsule:
     def rollback(self, target: Snapshot | None = None) -> Snapshot:
         """Returns to a snapshot, or to the latest; the state before becomes a snapshot."""
         chosen = target or self.require_snapshot()
-        browsers.warn_of_open(self.session, self.record)
+        self._warn_of_gaps()
         with self.alone():
             made = snapshots.roll_back(self.session, self.record, chosen, parts.registered())
         upkeep.start(self.session)

@@ -14,6 +14,7 @@ from atoll.engine.network import ports
 from atoll.engine.project import levels
 from atoll.engine.run import runs
 from atoll.engine.run.runs import RunSpec
+from atoll.engine.state.leases import find_damage
 from atoll.engine.state.session import home_path, open_session
 from atoll.host import files, git, kernel, locks, procfs, programs, sockets
 from atoll.host.process import run, wait_until
@@ -85,7 +86,7 @@ def _home() -> str:
 def _state() -> str:
     session = open_session()
     try:
-        damage = session.store.damage()
+        damage = find_damage(session.store)
         if damage:
             raise OSError("the database is damaged: " + "; ".join(damage[:3]))
         return f"{session.store.path.name} is intact, capsules: {len(session.store.capsules())}"

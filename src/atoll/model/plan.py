@@ -173,13 +173,6 @@ class CapsulePlan(NamedTuple):
     refs: Refs | None = None
     """The owner's refs when the plan was made; not stored."""
 
-    def leases(self) -> tuple[Lease, ...]:
-        """In the order of creation; they are released in reverse."""
-        return (
-            Lease(kind="workspace", plan=self.workspace),
-            Lease(kind="isolation", plan=self.isolation),
-        )
-
     def describe(self) -> list[str]:
         """The plan as `new --dry-run` prints it: one line per act."""
         ports = f" and ports for {', '.join(self.ports)}" if self.ports else ""

@@ -105,7 +105,6 @@ class Snapshot(NamedTuple):
     capsule_id: int
     number: int
     message: str
-    layers: tuple[str, ...]
     kind: SnapshotKind
     synced: bool
     """Whether it is synced to disk, so that it survives a power failure."""

@@ -16,6 +16,7 @@ from atoll.drivers.layers.pool import Pool
 from atoll.drivers.layers.repository import PIN_PREFIX
 from atoll.engine.capsules import Capsule
 from atoll.engine.history import upkeep
+from atoll.engine.state.leases import find_damage
 from atoll.engine.state.session import Session, open_session
 from atoll.host import git, locks, procfs, view_client
 from atoll.host.process import wait_until
@@ -212,7 +213,7 @@ def find_remains(home: Path, checkout: Path, *, refs: Collection[str]) -> list[s
         if path.name not in {*HOME_ENTRIES, "trash"}
     ]
     problems += [f"in trash: {path.name}" for path in home.glob("trash/*")]
-    problems += [f"in the database: {line}" for line in session.store.damage()]
+    problems += [f"in the database: {line}" for line in find_damage(session.store)]
     problems += [f"`{c.name}` is {c.state}" for c in session.store.unsettled()]
     living = {Path(capsule.directory) for capsule in session.store.capsules()}
     problems += [f"directory {path}" for path in {*home.glob("projects/*/*")} ^ living]

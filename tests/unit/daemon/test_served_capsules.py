@@ -9,6 +9,7 @@ import pytest
 
 from atoll.daemon.served_capsules import ServedCapsules
 from atoll.drivers.contracts import NetworkGone
+from atoll.engine.capsule import parts
 from atoll.engine.network.egress_log import read_attempts
 from atoll.keeper.networks import NAMES_PORT, PROXY_PORT
 from atoll.testing.fake_network import FakeNetwork
@@ -25,7 +26,7 @@ def lease(world, *, allow=(), **numbers):
     isolation = plan.isolation._replace(home="/home/agent", network="allow", allow=allow)
     plan = plan._replace(directory=str(directory), isolation=isolation)
     leases = dict(zip(numbers, world.free_ports(len(numbers)), strict=True))
-    [made] = world.session.store.lease_capsules(world.project(), [(plan, leases)])
+    [made] = world.session.store.lease_capsules(world.project(), [(plan, leases)], parts.leases)
     return made
 
 

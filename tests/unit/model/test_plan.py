@@ -63,11 +63,6 @@ def test_unknown_lease_is_no_plan():
         Lease.parse("workspace", {"driver": "worktree", "surprise": 1})
 
 
-def test_leases_stand_in_the_order_of_making():
-    assert [lease.kind for lease in PLAN.leases()] == ["workspace", "isolation"]
-    assert [lease.plan for lease in PLAN.leases()] == [WORKSPACE, ISOLATION]
-
-
 def test_description_has_a_line_per_act():
     assert PLAN.describe() == [
         "lease the name `x` and ports for web, db",

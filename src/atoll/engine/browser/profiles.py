@@ -8,19 +8,20 @@ to a directory that nothing writes to.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.drivers import registry
-from atoll.engine.browser import windows
+from atoll.engine.browser import headless, windows
 from atoll.engine.browser.windows import place_of
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import Session
 from atoll.host import files
+from atoll.model.enclosure import Enclosure
 from atoll.model.errors import StateError
-from atoll.model.state import CapsuleRecord, PartChange, Snapshot
+from atoll.model.state import CapsuleRecord, PartChange, Run, Snapshot
 
 if TYPE_CHECKING:
     from atoll.host.tree import manifests
@@ -47,15 +48,9 @@ class BrowserProfile(Part):
         live = current(session, capsule)
         if not live or not path_of(capsule, live).is_dir():
             return PartChange(current=live)
-        from atoll.host.tree import manifests  # noqa: PLC0415 - only with a profile
-
-        entries = _entries(capsule, live)
-        points = session.store.snapshots(capsule)
-        last = points[-1].parts.get(_NAME, "") if points else ""
-        if last and driver_of(last) == driver_of(live) and path_of(capsule, last).is_dir():
-            change = manifests.difference(_entries(capsule, last), entries)
-            if not change.changed and not change.removed:
-                return PartChange(last, live)
+        entries, last = _entries(capsule, live), _last(session, capsule)
+        if _is_copy(capsule, last, live, entries):
+            return PartChange(last, live)
         return PartChange(_copy(path_of(capsule, live), capsule, live, entries), live)
 
     def restore(self, session: Session, capsule: CapsuleRecord, target: Snapshot) -> PartChange:
@@ -94,11 +89,42 @@ class BrowserProfile(Part):
             files.discard(path, home=session.home)
         return [str(path) for path in unused]
 
+    def has_changed(self, session: Session, capsule: CapsuleRecord) -> bool:
+        live, last = current(session, capsule), _last(session, capsule)
+        if not live or not path_of(capsule, live).is_dir():
+            return bool(last)
+        return not _is_copy(capsule, last, live, _entries(capsule, live))
+
+    def warnings(self, session: Session, capsule: CapsuleRecord) -> Sequence[str]:
+        """An open browser has state that it has not saved yet."""
+        found = {
+            "window": windows.find_window(capsule),
+            "browser": headless.find_inside(session, capsule),
+        }
+        open_ones = [what for what, it in found.items() if it is not None]
+        if not open_ones:
+            return ()
+        warning = (
+            f"the {' and the '.join(open_ones)} of `{capsule.name}` is open: what pages stored in "
+            "the last half minute may be missing in the snapshot"
+        )
+        return (warning,)
+
+    def variables(
+        self, session: Session, capsule: CapsuleRecord, inside: Enclosure
+    ) -> Mapping[str, str]:
+        return headless.variables(session, capsule, inside)
+
+    def end_run(self, session: Session, capsule: CapsuleRecord, run: Run) -> None:
+        browser = headless.find_inside(session, capsule)
+        if browser is not None and browser.id == run.id:
+            headless.close_inside(session, capsule)
+
     def report(self, session: Session, capsule: CapsuleRecord) -> Mapping[str, str]:
         found = current(session, capsule)
         if not found:
             return {}
-        return {"browser": driver_of(found), "profile": str(path_of(capsule, found))}
+        return {"driver": driver_of(found), "profile": str(path_of(capsule, found))}
 
 
 def driver_of(profile: str) -> str:
@@ -109,6 +135,12 @@ def driver_of(profile: str) -> str:
 def current(session: Session, capsule: CapsuleRecord) -> str:
     """The name of the profile directory in use; empty when there is none."""
     return session.store.part(capsule, _NAME)
+
+
+def _last(session: Session, capsule: CapsuleRecord) -> str:
+    """The name of the profile directory of the last snapshot; empty when it has none."""
+    points = session.store.snapshots(capsule)
+    return points[-1].parts.get(_NAME, "") if points else ""
 
 
 def path_of(capsule: CapsuleRecord, profile: str) -> Path:
@@ -160,6 +192,16 @@ def _entries(capsule: CapsuleRecord, profile: str) -> manifests.Manifest:
         return None if is_lasting(path) else "a cache"
 
     return manifests.scan(path_of(capsule, profile), skip=skip).entries
+
+
+def _is_copy(capsule: CapsuleRecord, last: str, live: str, entries: manifests.Manifest) -> bool:
+    """Whether the directory `last` holds the files `entries` of `live`."""
+    from atoll.host.tree import manifests  # noqa: PLC0415 - only with a profile
+
+    if not last or driver_of(last) != driver_of(live) or not path_of(capsule, last).is_dir():
+        return False
+    change = manifests.difference(_entries(capsule, last), entries)
+    return not change.changed and not change.removed
 
 
 def _copy(source: Path, capsule: CapsuleRecord, like: str, entries: manifests.Manifest) -> str:

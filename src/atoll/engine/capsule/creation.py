@@ -60,7 +60,7 @@ def make_capsules(
                 session,
                 [plan.ports for plan in based],
                 lambda found: session.store.lease_capsules(
-                    project, list(zip(based, found, strict=True))
+                    project, list(zip(based, found, strict=True)), parts.leases
                 ),
             )
         try:
@@ -250,11 +250,13 @@ def fork_capsule(
         pool = Pool(session.pool(project.id))
         with pool.turn(shared=True):
             snapshots.require_complete(pool, origin, point)
-            forked = snapshots.fork_plan(session, origin, plan, point.layers)
+            forked = _fork_plan(session, origin, plan, point)
             capsule = ports.lease_with_ports(
                 session,
                 [forked.ports],
-                lambda found: session.store.lease_capsules(project, [(forked, found[0])]),
+                lambda found: session.store.lease_capsules(
+                    project, [(forked, found[0])], parts.leases
+                ),
             )[0]
         session.reach("fork.leased", plan.name)
         try:
@@ -268,6 +270,17 @@ def fork_capsule(
         session.store.set_ready([capsule])
         session.reach("fork.ready", plan.name)
     return capsule._replace(state=CapsuleState.READY)
+
+
+def _fork_plan(
+    session: Session, origin: state.CapsuleRecord, plan: CapsulePlan, point: state.Snapshot
+) -> CapsulePlan:
+    forked = plan._replace(
+        level=origin.level, base_ref=origin.base_ref, base_commit=origin.base_commit, setup=()
+    )
+    for part in parts.registered():
+        forked = part.plan_fork(session, origin, point, forked)
+    return forked
 
 
 class SetupError(AtollError):

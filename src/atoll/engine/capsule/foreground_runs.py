@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.engine.browser import browsers
-from atoll.engine.capsule import exports
+from atoll.engine.capsule import exports, parts
 from atoll.engine.enclosure import enclosures
 from atoll.engine.network import ports
 from atoll.engine.run import runs
@@ -26,7 +25,9 @@ def variables(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
 def enclosure(session: Session, capsule: CapsuleRecord, *, is_open: bool = False) -> Enclosure:
     """How a process is started inside, with the capsule's own variables."""
     inside = enclosures.enclosure(session, capsule, is_open=is_open)
-    own = {**variables(session, capsule), **browsers.variables(session, capsule, inside)}
+    own = variables(session, capsule)
+    for part in parts.registered():
+        own |= part.variables(session, capsule, inside)
     return inside.adding(own)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from atoll.drivers import registry
+from atoll.drivers.layers.pool import Pool
 from atoll.engine.browser.profiles import BrowserProfile
 from atoll.engine.history.workspace import Workspace
-from atoll.engine.state.leases import isolation_plan
+from atoll.engine.state.leases import ISOLATION, isolation_plan, payload_of
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import Session
 from atoll.model.plan import CapsulePlan, Removal
-from atoll.model.state import CapsuleRecord
+from atoll.model.state import CapsuleRecord, Snapshot
 
 
 class PrivateHome(Part):
@@ -18,7 +19,19 @@ class PrivateHome(Part):
     With layers they are snapshotted with the workspace.
     """
 
-    name = "isolation"
+    name = ISOLATION
+
+    def plan_fork(
+        self, session: Session, origin: CapsuleRecord, point: Snapshot, plan: CapsulePlan
+    ) -> CapsulePlan:
+        del point
+        workspace = plan.workspace
+        seed = str(Pool(workspace.pool).tree(workspace.upper))
+        isolation = isolation_plan(session, origin)
+        return plan._replace(isolation=isolation._replace(holder=plan.directory, seed=seed))
+
+    def lease(self, plan: CapsulePlan) -> str:
+        return payload_of(plan.isolation)
 
     def create(
         self, session: Session, capsule: CapsuleRecord, plan: CapsulePlan, *, lock: int
@@ -43,6 +56,12 @@ _parts: list[Part] = [Workspace(), PrivateHome(), BrowserProfile()]
 
 def registered() -> tuple[Part, ...]:
     return tuple(_parts)
+
+
+def leases(plan: CapsulePlan) -> dict[str, str]:
+    """The payloads of a new capsule by part, for `Store.lease_capsules`."""
+    found = {part.name: part.lease(plan) for part in _parts}
+    return {name: payload for name, payload in found.items() if payload}
 
 
 def register(part: Part) -> None:

@@ -12,7 +12,7 @@ from atoll.drivers import registry
 from atoll.drivers.contracts import Author, CommitResult
 from atoll.engine.capsule import exports, foreground_runs, removal
 from atoll.engine.run import freezer, internal_runs
-from atoll.engine.state.leases import isolation_plan, workspace_plan
+from atoll.engine.state.leases import isolation_plan, snapshot_layers, workspace_plan
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.host.process import Completed
@@ -69,7 +69,9 @@ def diff_since(
 ) -> Patch:
     """What has changed since a point."""
     plan = workspace_plan(session, capsule)
-    return registry.layered_driver(plan.driver).diff_since(plan, snapshot.layers, stat=stat)
+    return registry.layered_driver(plan.driver).diff_since(
+        plan, snapshot_layers(snapshot), stat=stat
+    )
 
 
 def commit(session: Session, capsule: CapsuleRecord, message: str, *, verify: bool = True) -> str:

@@ -12,18 +12,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.drivers import registry
-from atoll.drivers.layers.pool import WORKSPACE, Pool, new_upper
+from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.engine.enclosure import views
 from atoll.engine.history.workspace import require_layers
 from atoll.engine.run import freezer, runs
-from atoll.engine.state.leases import isolation_plan, note_plan, workspace_plan
+from atoll.engine.state.leases import snapshot_layers
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import Session
 from atoll.model.errors import StateError
 from atoll.model.layers import is_changed_inside
-from atoll.model.names import branch_of
-from atoll.model.plan import CapsulePlan
 from atoll.model.state import CapsuleRecord, Snapshot, SnapshotKind
 
 
@@ -47,9 +44,11 @@ def take(
 ) -> Snapshot:
     """Takes a snapshot of the capsule as it is now. The caller holds the capsule's lock."""
     pool = Pool(require_layers(session, capsule).pool)
-    with pool.turn(shared=True), _frozen(session, capsule) as moment, ExitStack() as stack:
-        for part in parts:
-            stack.enter_context(part.quiesce(session, capsule))
+    with (
+        pool.turn(shared=True),
+        _frozen(session, capsule) as moment,
+        _quiet(session, capsule, parts),
+    ):
         busy = moment is not None
         changes = {part.name: part.snapshot(session, capsule, busy=busy) for part in parts}
         held = freezer.FrozenProcesses.NOTHING_RUNS if moment is None else moment.confirm()
@@ -60,7 +59,6 @@ def take(
             )
         session.reach("snapshot.sealed", capsule.name)
         made = session.store.add_snapshot(capsule, changes, message=message, kind=kind, moment=held)
-        note_plan(capsule, workspace_plan(session, capsule))
     session.reach("snapshot.recorded", capsule.name)
     return made
 
@@ -78,37 +76,17 @@ def roll_back(
     for part in parts:
         part.stop(session, capsule)
     with pool.turn(shared=True), views.kept_closed(session, capsule):
-        changes = {part.name: part.restore(session, capsule, target) for part in parts}
-        session.reach("rollback.prepared", capsule.name)
-        what = f"before rollback to {target.message or f'snapshot {target.number}'}"
-        made = session.store.add_snapshot(
-            capsule, changes, message=what, kind=SnapshotKind.ROLLBACK
-        )
-        note_plan(capsule, workspace_plan(session, capsule))
+        with _quiet(session, capsule, parts):
+            changes = {part.name: part.restore(session, capsule, target) for part in parts}
+            session.reach("rollback.prepared", capsule.name)
+            what = f"before rollback to {target.message or f'snapshot {target.number}'}"
+            made = session.store.add_snapshot(
+                capsule, changes, message=what, kind=SnapshotKind.ROLLBACK
+            )
         session.reach("rollback.recorded", capsule.name)
     for part in parts:
         part.sweep(session, capsule)
     return made
-
-
-def fork_plan(
-    session: Session, capsule: CapsuleRecord, plan: CapsulePlan, layers: tuple[str, ...]
-) -> CapsulePlan:
-    """The plan of a new capsule that starts from a snapshot of another."""
-    origin = require_layers(session, capsule)
-    driver = registry.layered_driver(origin.driver)
-    workspace = driver.on(origin, layers, new_upper())._replace(branch=branch_of(plan.name))
-    isolation = isolation_plan(session, capsule)._replace(
-        holder=plan.directory, seed=str(Pool(workspace.pool).tree(workspace.upper))
-    )
-    return plan._replace(
-        level=capsule.level,
-        base_ref=capsule.base_ref,
-        base_commit=capsule.base_commit,
-        workspace=workspace,
-        isolation=isolation,
-        setup=(),
-    )
 
 
 def require_snapshot(session: Session, capsule: CapsuleRecord, text: str | None) -> Snapshot:
@@ -137,19 +115,13 @@ def require_complete(pool: Pool, capsule: CapsuleRecord, snapshot: Snapshot) -> 
             f"snapshot {snapshot.number} (id {snapshot.id}) is not a snapshot of `{capsule.name}`",
             hint=hint,
         )
-    missing = [layer for layer in snapshot.layers if not pool.tree(layer).is_dir()]
+    missing = [layer for layer in snapshot_layers(snapshot) if not pool.tree(layer).is_dir()]
     if missing:
         raise StateError(
             f"snapshot {snapshot.number} of `{capsule.name}` is incomplete: the layer "
             f"`{missing[0]}` is missing",
             hint=hint,
         )
-
-
-def has_changed(session: Session, capsule: CapsuleRecord) -> bool:
-    """Whether anything may have changed since the last snapshot."""
-    plan = require_layers(session, capsule)
-    return not registry.layered_driver(plan.driver).is_untouched(plan)
 
 
 def timeline(
@@ -161,14 +133,13 @@ def timeline(
     chosen = found if count is None else found[-count:]
     seen: set[str] = set()
     for snapshot in found[: len(found) - len(chosen)]:
-        seen |= set(snapshot.layers)
+        seen |= set(snapshot_layers(snapshot))
     entries = []
     for snapshot in chosen:
-        fresh = [
-            layer for layer in snapshot.layers if is_changed_inside(layer) and layer not in seen
-        ]
+        layers = snapshot_layers(snapshot)
+        fresh = [layer for layer in layers if is_changed_inside(layer) and layer not in seen]
         entries.append(_timeline_entry(snapshot, [pool.tree(layer) for layer in fresh]))
-        seen |= set(snapshot.layers)
+        seen |= set(layers)
     return entries
 
 
@@ -194,6 +165,14 @@ def _require_no_runs(session: Session, capsule: CapsuleRecord) -> None:
             f"`{capsule.name}` is still running " + ", ".join(f"`{r.label}`" for r in living),
             hint=f"atoll stop {capsule.name}, or use --stop",
         )
+
+
+@contextmanager
+def _quiet(session: Session, capsule: CapsuleRecord, parts: Sequence[Part]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(part.quiesce(session, capsule))
+        yield
 
 
 @contextmanager

@@ -18,7 +18,12 @@ from typing import NamedTuple
 from atoll.drivers.layers import history, repository
 from atoll.drivers.layers.pool import Layer, Pool
 from atoll.engine.state import events
-from atoll.engine.state.leases import find_note, set_workspace_plan, workspace_plan
+from atoll.engine.state.leases import (
+    find_note,
+    set_workspace_plan,
+    snapshot_layers,
+    workspace_plan,
+)
 from atoll.engine.state.session import Session, find_session
 from atoll.host import files
 from atoll.host.programs import own_environment, python_command
@@ -143,7 +148,7 @@ def layers_of(session: Session, capsule: CapsuleRecord) -> set[str]:
     plan = find_layered_plan(session, capsule)
     if plan is None:
         return set()
-    points = {layer for s in session.store.snapshots(capsule) for layer in s.layers}
+    points = {layer for s in session.store.snapshots(capsule) for layer in snapshot_layers(s)}
     held = _held_layers(session, capsule)
     return {*plan.layers, plan.upper, history.layer_of(plan), *points, *held}
 

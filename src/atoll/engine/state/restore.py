@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 from atoll.drivers.layers.pool import Pool
 from atoll.engine.state import backups, database, descriptions
-from atoll.engine.state.leases import workspace_plan
+from atoll.engine.state.leases import find_damage, find_workspace_plan, workspace_plan
 from atoll.engine.state.session import Session
 from atoll.engine.state.store import Store
 from atoll.host import disk_space, files, locks
 from atoll.host.disk_space import is_read_only
 from atoll.model.errors import AtollError, StateError
-from atoll.model.plan import WorkspacePlan
 from atoll.model.state import CapsuleRecord, CapsuleState
 
 __all__ = ["Restored", "adopt", "is_read_only", "lost", "refresh", "repair"]
@@ -62,7 +61,7 @@ def _find_damage(home: Path) -> str | None:
     except database.DamagedError as error:
         return error.message
     try:
-        wrong = store.damage()
+        wrong = find_damage(store)
     except database.DamagedError as error:
         return error.message
     finally:
@@ -130,8 +129,7 @@ def _correct(store: Store) -> None:
 def _has_files(store: Store, capsule: CapsuleRecord) -> bool:
     if os.path.lexists(capsule.directory):
         return True
-    plans = [lease.plan for lease in store.leases(capsule)]
-    plan = next((plan for plan in plans if isinstance(plan, WorkspacePlan)), None)
+    plan = find_workspace_plan(store, capsule)
     if plan is None:
         return False
     place = Pool(plan.pool).layers / plan.upper if plan.is_layered else Path(plan.path)

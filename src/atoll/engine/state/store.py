@@ -19,7 +19,7 @@ from atoll.engine.state import descriptions
 from atoll.engine.state.database import Connection, DamagedError, Database
 from atoll.engine.state.descriptions import Rows
 from atoll.model.errors import StateError
-from atoll.model.plan import CapsulePlan, Lease, Removal
+from atoll.model.plan import CapsulePlan, Removal
 from atoll.model.state import (
     CapsuleRecord,
     CapsuleState,
@@ -86,9 +86,14 @@ class Store(Database):
     # Capsules
 
     def lease_capsules(
-        self, project: ProjectRecord, plans: Sequence[tuple[CapsulePlan, dict[str, int]]]
+        self,
+        project: ProjectRecord,
+        plans: Sequence[tuple[CapsulePlan, dict[str, int]]],
+        leases: Callable[[CapsulePlan], Mapping[str, str]],
     ) -> list[CapsuleRecord]:
-        """Stores capsules that are about to be made, with their plans and ports."""
+        """Stores capsules that are about to be made, with their ports and with what `leases`
+        returns: the payloads of their parts, by name.
+        """
         names = []
         # Upkeep finds layers that no row refers to; other files need a durable row first.
         durable = not all(plan.workspace.is_layered for plan, _ in plans)
@@ -96,7 +101,7 @@ class Store(Database):
             with self._write(durable=durable) as db:
                 for plan, ports in plans:
                     names.append(plan.name)
-                    _insert_capsule(db, project, plan, ports)
+                    _insert_capsule(db, project, plan, ports, leases(plan))
         except sqlite3.IntegrityError as error:
             if "ports" in str(error):
                 raise PortTakenError from error
@@ -165,23 +170,16 @@ class Store(Database):
         """Capsules that a command is creating or removing, or was when it was killed."""
         return [c for c in self.capsules() if c.state is not CapsuleState.READY]
 
-    def leases(self, capsule: CapsuleRecord) -> list[Lease]:
-        """The plans of the workspace and of the isolation, in this order."""
+    def parts(self, capsule: CapsuleRecord) -> dict[str, str]:
+        """The payloads of its parts as they are now, by name."""
         rows = self._rows(
-            "SELECT part, payload FROM parts WHERE capsule_id = ? AND snapshot = 0 "
-            "AND part IN ('workspace', 'isolation') ORDER BY part DESC",
-            capsule.id,
+            "SELECT part, payload FROM parts WHERE capsule_id = ? AND snapshot = 0", capsule.id
         )
-        return [_lease(dict(row)) for row in rows]
+        return {row["part"]: row["payload"] for row in rows}
 
     def part(self, capsule: CapsuleRecord, name: str) -> str:
         """The payload of a part as it is now; empty when the capsule does not have the part."""
-        rows = self._rows(
-            "SELECT payload FROM parts WHERE capsule_id = ? AND snapshot = 0 AND part = ?",
-            capsule.id,
-            name,
-        )
-        return str(rows[0]["payload"]) if rows else ""
+        return self.parts(capsule).get(name, "")
 
     def set_part(self, capsule: CapsuleRecord, name: str, payload: str) -> None:
         """Replaces the payload of a part; an empty one removes it."""
@@ -519,15 +517,15 @@ class Store(Database):
         return cursor.rowcount > 0
 
     def damage(self) -> list[str]:
-        """The problems that an integrity check and reading all records find."""
+        """The problems that an integrity check and reading all records find, except in payloads
+        (`leases.find_damage`).
+        """
         rows = self._rows("PRAGMA integrity_check")
         wrong = [row[0] for row in rows if row[0] != "ok"]
         if wrong:
             return wrong
         try:
-            for capsule in self.capsules():
-                self.leases(capsule)
-            self.snapshots(), self.runs(), self.projects(), self.checkouts()
+            self.capsules(), self.snapshots(), self.runs(), self.projects(), self.checkouts()
         except StateError as error:
             wrong.append(error.message)
         return wrong
@@ -612,7 +610,11 @@ class Store(Database):
 
 
 def _insert_capsule(
-    db: Connection, project: ProjectRecord, plan: CapsulePlan, ports: dict[str, int]
+    db: Connection,
+    project: ProjectRecord,
+    plan: CapsulePlan,
+    ports: dict[str, int],
+    leases: Mapping[str, str],
 ) -> None:
     cursor = db.execute(
         "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
@@ -626,7 +628,7 @@ def _insert_capsule(
     )  # fmt: skip
     db.executemany(
         "INSERT INTO parts VALUES (?, 0, ?, ?)",
-        [(cursor.lastrowid, lease.kind, json.dumps(lease.payload())) for lease in plan.leases()],
+        [(cursor.lastrowid, name, payload) for name, payload in leases.items()],
     )
     db.executemany(
         "INSERT INTO ports VALUES (?, ?, ?, ?, ?)",
@@ -696,7 +698,7 @@ def _capsule(row: Mapping[str, Any], ports: Sequence[Any]) -> CapsuleRecord:
 def _snapshot(row: Mapping[str, Any], parts: dict[str, str]) -> Snapshot:
     fields = dict(row)
     fields["kind"], fields["synced"] = SnapshotKind(fields["kind"]), bool(fields["synced"])
-    return Snapshot(**fields, layers=tuple(json.loads(parts["workspace"])), parts=parts)
+    return Snapshot(**fields, parts=parts)
 
 
 @_from_row
@@ -717,8 +719,3 @@ def _run(row: Mapping[str, Any]) -> Run:
 @_from_row
 def _event(row: Mapping[str, Any]) -> Event:
     return Event(**{**row, "payload": json.loads(row["payload"])})
-
-
-@_from_row
-def _lease(row: Mapping[str, Any]) -> Lease:
-    return Lease.parse(row["part"], json.loads(row["payload"]))

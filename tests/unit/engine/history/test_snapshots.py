@@ -9,7 +9,8 @@ import pytest
 from atoll.engine.browser import profiles
 from atoll.engine.capsule import parts
 from atoll.engine.history import snapshots
-from atoll.engine.state.leases import find_note
+from atoll.engine.history.workspace import Workspace
+from atoll.engine.state.leases import find_note, snapshot_layers
 from atoll.host import files, locks
 from atoll.model.errors import DriverError, StateError
 from atoll.model.state import CapsuleState, SnapshotKind
@@ -46,9 +47,9 @@ def test_snapshot_and_the_plan_to_go_on_with_are_stored_together(world):
     world.session.listen = listen
     made = world.take(x)
     assert seen == [("snapshot.sealed", 0, True), ("snapshot.recorded", 1, False)]
-    assert made.layers == (*before.layers, before.upper)
+    assert snapshot_layers(made) == (*before.layers, before.upper)
     after = world.workspace(x)
-    assert after.layers == made.layers
+    assert after.layers == snapshot_layers(made)
     assert find_note(Path(x.directory)) == after
 
 
@@ -72,11 +73,12 @@ def test_numbers_are_of_one_capsule(world):
 
 def test_has_changed_follows_the_last_snapshot(world):
     x = world.new("x")
-    assert snapshots.has_changed(world.session, x)
+    workspace = Workspace()
+    assert workspace.has_changed(world.session, x)
     world.take(x)
-    assert not snapshots.has_changed(world.session, x)
+    assert not workspace.has_changed(world.session, x)
     world.delete(x, "README.md")
-    assert snapshots.has_changed(world.session, x)
+    assert workspace.has_changed(world.session, x)
 
 
 def test_part_that_fails_leaves_no_snapshot(world, noted):
@@ -241,7 +243,7 @@ def test_rollback_to_a_snapshot_whose_layer_is_gone_is_refused(world, noted):
     x = world.new("x")
     first = world.take(x)
     world.write(x, "state", "two")
-    files.remove_tree(world.pool.layers / first.layers[-1], within=world.session.home)
+    files.remove_tree(world.pool.layers / snapshot_layers(first)[-1], within=world.session.home)
     before = world.stored()
     noted.calls.clear()
     with pytest.raises(StateError, match="snapshot 1 of `x` is incomplete"):
@@ -360,7 +362,7 @@ def test_fork_of_a_taken_name_is_refused(world):
 def test_fork_at_a_snapshot_whose_layer_is_gone_is_refused(world):
     x = world.new("x")
     first = world.take(x)
-    files.remove_tree(world.pool.layers / first.layers[-1], within=world.session.home)
+    files.remove_tree(world.pool.layers / snapshot_layers(first)[-1], within=world.session.home)
     before = world.stored()
     with pytest.raises(StateError, match="snapshot 1 of `x` is incomplete"):
         world.fork(x, "y", first)
@@ -430,6 +432,23 @@ def test_rollback_without_the_profile_of_the_snapshot_changes_nothing(world, pro
     assert world.read(x, "state") == "two"
 
 
+def test_changed_profile_is_noticed(world, profile):
+    x, place = profile
+    part = profiles.BrowserProfile()
+    assert part.has_changed(world.session, x), "no snapshot holds it yet"
+    world.take(x)
+    (place / "cache").write_text("larger")
+    assert not part.has_changed(world.session, x)
+    (place / "cookies").write_text("one")
+    assert part.has_changed(world.session, x)
+    world.take(x)
+    assert not part.has_changed(world.session, x)
+    profiles.forget(world.session, x)
+    assert part.has_changed(world.session, x)
+    world.take(x)
+    assert not part.has_changed(world.session, x)
+
+
 def test_profiles_that_nothing_refers_to_are_swept(world, profile):
     x, place = profile
     (place / "cookies").write_text("one")
@@ -464,8 +483,11 @@ def test_parts_are_made_in_order_and_removed_backwards(world, noted):
     ]
     noted.calls.clear()
     world.roll_back(x, first)
-    verbs = ("stop", "restore", "sweep")
-    assert noted.calls == [(verb, name) for verb in verbs for name in both]
+    assert noted.calls == [
+        *((verb, name) for verb in ("stop", "quiesce", "restore") for name in both),
+        *(("resume", name) for name in reversed(both)),
+        *(("sweep", name) for name in both),
+    ]
     noted.calls.clear()
     world.fork(x, "y", first)
     assert noted.calls == [("fork", name) for name in both]

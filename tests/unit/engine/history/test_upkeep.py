@@ -8,6 +8,7 @@ import os
 import pytest
 
 from atoll.engine.history import upkeep
+from atoll.engine.state.leases import snapshot_layers
 
 
 def collect(world, **options):
@@ -24,7 +25,7 @@ def test_nothing_that_is_in_use_is_collected(world):
     before = world.layers()
     assert collect(world) == []
     assert world.layers() == before
-    assert before >= {layer for s in world.store.snapshots(x) for layer in s.layers}
+    assert before >= {layer for s in world.store.snapshots(x) for layer in snapshot_layers(s)}
 
 
 def test_layers_of_a_killed_command_are_collected(world):
@@ -50,7 +51,7 @@ def test_layers_of_a_fork_outlive_the_origin(world):
     world.take(x)
     world.remove(x, force=True)
     assert collect(world)
-    assert world.layers() >= {*first.layers, world.workspace(y).upper}
+    assert world.layers() >= {*snapshot_layers(first), world.workspace(y).upper}
     assert world.read(y, "state") == "one"
     world.remove(y, force=True)
     collect(world)

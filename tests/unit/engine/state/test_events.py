@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from atoll.engine.capsule import parts
 from atoll.engine.state import events
 from atoll.engine.state.store import PortTakenError, Store
 from atoll.model.errors import StateError
@@ -29,7 +30,7 @@ def kinds(store, after=0):
 
 
 def make(store, name="x", port=20_000):
-    [capsule] = store.lease_capsules(PROJECT, [(plan_of(name), {"web": port})])
+    [capsule] = store.lease_capsules(PROJECT, [(plan_of(name), {"web": port})], parts.leases)
     return capsule
 
 

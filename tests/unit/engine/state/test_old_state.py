@@ -14,9 +14,10 @@ import pytest
 
 from atoll.engine.state import descriptions, restore
 from atoll.engine.state.database import SCHEMA_VERSION
+from atoll.engine.state.leases import find_damage, snapshot_layers
 from atoll.engine.state.session import open_session
 from atoll.engine.state.store import Store
-from atoll.model.plan import IsolationPlan, WorkspacePlan
+from atoll.model.plan import IsolationPlan, Lease, WorkspacePlan
 from atoll.model.state import CapsuleState, SnapshotKind
 
 HERE = Path(__file__).parent
@@ -30,11 +31,18 @@ def old_text(name, place):
     return (HERE / name).read_text().replace("/place", str(place))
 
 
+def plans(store, capsule):
+    """Of its workspace and its isolation."""
+    kept = store.parts(capsule)
+    kinds = ("workspace", "isolation")
+    return [Lease.parse(kind, json.loads(kept[kind])).plan for kind in kinds]
+
+
 def check_capsule(store):
     """The capsule `x` has all that it had."""
     [x] = [capsule for capsule in store.capsules() if capsule.name == "x"]
     assert (x.state, x.level, x.branch) == (CapsuleState.READY, "clone", "atoll/x")
-    workspace, isolation = (lease.plan for lease in store.leases(x))
+    workspace, isolation = plans(store, x)
     assert isinstance(workspace, WorkspacePlan)
     assert (workspace.driver, workspace.layers, workspace.upper) == ("overlay", LAYERS, UPPER)
     assert isinstance(isolation, IsolationPlan)
@@ -42,7 +50,7 @@ def check_capsule(store):
     assert store.part(x, "browser") == PROFILE
     [snapshot] = store.snapshots(x)
     assert (snapshot.number, snapshot.message, snapshot.moment) == (1, "first", "nothing runs")
-    assert snapshot.layers == LAYERS
+    assert snapshot_layers(snapshot) == LAYERS
     assert snapshot.kind is SnapshotKind.MANUAL
     assert snapshot.parts == {"workspace": json.dumps(LAYERS), "browser": PROFILE_OF_SNAPSHOT}
 
@@ -59,10 +67,10 @@ def test_old_database_is_migrated(old_home, tmp_path):
         db.executescript(old_text("version8.sql", tmp_path))
         assert db.execute("PRAGMA user_version").fetchone() == (8,)
     store = Store(old_home)
-    assert store.damage() == []
+    assert find_damage(store) == []
     check_capsule(store)
     w = store.require_capsule(PROJECT, "w")
-    assert [lease.plan.driver for lease in store.leases(w)] == ["worktree", "process"]
+    assert [plan.driver for plan in plans(store, w)] == ["worktree", "process"]
     assert (store.part(w, "browser"), store.snapshots(w)) == ("", [])
     assert [run.number for run in store.runs()] == [1, 2]
     store.close()

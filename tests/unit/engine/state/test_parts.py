@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from atoll.engine.capsule import parts
+from atoll.engine.state.leases import snapshot_layers
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import open_session
+from atoll.model.enclosure import Enclosure
 from atoll.model.plan import CapsulePlan, IsolationPlan, WorkspacePlan
 from atoll.model.state import PartChange, ProjectRecord, SnapshotKind
 
@@ -26,6 +29,7 @@ PLAN = CapsulePlan(
     isolation=IsolationPlan(driver="process", workspace="/w", private="/p", variables={}),
     ports=(),
 )  # fmt: skip
+INSIDE = Enclosure(env={}, cwd="/w")
 LAYERS = json.dumps(["c1", "u1"])
 
 
@@ -43,7 +47,7 @@ def session(tmp_path):
 
 @pytest.fixture
 def capsule(session):
-    return session.store.lease_capsules(PROJECT, [(PLAN, {})])[0]
+    return session.store.lease_capsules(PROJECT, [(PLAN, {})], parts.leases)[0]
 
 
 def add(session, capsule, **changes):
@@ -65,7 +69,7 @@ def test_plans_are_the_payloads_of_a_new_capsule(session, capsule):
 def test_payloads_change_with_the_snapshot(session, capsule):
     session.store.set_part(capsule, "toy", "one")
     first = add(session, capsule, toy=PartChange("kept", "two"))
-    assert (first.number, first.layers) == (1, ("c1", "u1"))
+    assert (first.number, snapshot_layers(first)) == (1, ("c1", "u1"))
     assert first.parts == {"workspace": LAYERS, "toy": "kept"}
     assert session.store.part(capsule, "toy") == "two"
     second = add(session, capsule, toy=PartChange())
@@ -85,7 +89,7 @@ def test_failed_snapshot_changes_no_payload(session, capsule):
 def test_payloads_are_removed_with_the_capsule(session, capsule):
     add(session, capsule, toy=PartChange("kept", "two"))
     session.store.forget_capsule(capsule)
-    again = session.store.lease_capsules(PROJECT, [(PLAN, {})])[0]
+    again = session.store.lease_capsules(PROJECT, [(PLAN, {})], parts.leases)[0]
     assert session.store.part(again, "toy") == ""
     assert session.store.snapshots() == []
 
@@ -98,5 +102,9 @@ def test_part_without_snapshots_keeps_its_payload(session, capsule):
     assert toy.restore(session, capsule, snapshot) == PartChange("", "one")
     assert toy.sweep(session, capsule) == []
     assert toy.report(session, capsule) == {}
+    assert toy.lease(PLAN) == ""
+    assert toy.plan_fork(session, capsule, snapshot, PLAN) is PLAN
+    assert not toy.has_changed(session, capsule)
+    assert (toy.warnings(session, capsule), toy.variables(session, capsule, INSIDE)) == ((), {})
     with toy.quiesce(session, capsule):
         pass

@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
+from atoll.engine.capsule import parts
 from atoll.engine.state import schema
 from atoll.engine.state.database import SCHEMA_VERSION
+from atoll.engine.state.leases import find_damage, payload_of
 from atoll.engine.state.session import find_session, open_session
 from atoll.engine.state.store import PortTakenError, Store
 from atoll.model.errors import PrerequisiteError, StateError
@@ -84,7 +86,9 @@ def test_database_is_made_in_wal_mode(store, home):
 
 
 def test_capsule_survives_the_process(store, open_store):
-    made = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 20_000, "db": 20_001})])[0]
+    made = store.lease_capsules(
+        PROJECT, [(plan_of("x"), {"web": 20_000, "db": 20_001})], parts.leases
+    )[0]
     assert (made.name, made.state, made.ports) == (
         "x",
         CapsuleState.CREATING,
@@ -93,14 +97,18 @@ def test_capsule_survives_the_process(store, open_store):
     assert list(made.ports) == ["web", "db"]
     again = open_store()
     assert again.capsules(PROJECT.id) == [made]
-    assert again.leases(made) == list(plan_of("x").leases())
+    plan = plan_of("x")
+    assert again.parts(made) == {
+        "workspace": payload_of(plan.workspace),
+        "isolation": payload_of(plan.isolation),
+    }
     assert again.unsettled() == [made]
     assert again.leased_ports() == {20_000, 20_001}
     assert again.project_name(PROJECT.id) == "shop"
 
 
 def test_life_of_a_capsule(store):
-    made = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    made = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     store.set_ready([made])
     assert store.unsettled() == []
     store.set_removing(made, Removal(point="x/1", keep_branch=True))
@@ -110,25 +118,25 @@ def test_life_of_a_capsule(store):
     store.set_removing(made, Removal(point="x/2", keep_branch=False))
     assert store.removal(made) == Removal(point="x/1", keep_branch=True)
     store.forget_capsule(made)
-    assert (store.capsules(), store.leased_ports(), store.leases(made)) == ([], set(), [])
+    assert (store.capsules(), store.leased_ports(), store.parts(made)) == ([], set(), {})
 
 
 def test_name_is_taken_once_per_project(store):
-    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     with pytest.raises(StateError, match="the capsule `x` already exists"):
-        store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 2})])[0]
+        store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 2})], parts.leases)[0]
     assert store.leased_ports() == {1}
     other = PROJECT._replace(id="other", git_dir="/o/.git")
     store.remember_project(other)
-    store.lease_capsules(other, [(plan_of("x"), {"web": 2})])[0]
+    store.lease_capsules(other, [(plan_of("x"), {"web": 2})], parts.leases)[0]
     assert [c.project_id for c in store.capsules()] == ["shop-1", "other"]
     assert [c.project_id for c in store.capsules("other")] == ["other"]
 
 
 def test_port_is_taken_once_and_nothing_else_is_kept(store):
-    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     with pytest.raises(PortTakenError):
-        store.lease_capsules(PROJECT, [(plan_of("y"), {"db": 2, "web": 1})])[0]
+        store.lease_capsules(PROJECT, [(plan_of("y"), {"db": 2, "web": 1})], parts.leases)[0]
     assert store.find_capsule(PROJECT.id, "y") is None
     assert store.leased_ports() == {1}
 
@@ -140,7 +148,7 @@ def test_missing_capsule_is_reported(store):
 
 
 def test_life_of_a_run(store):
-    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     store.set_ready([capsule])
     run = lease_run(store, capsule)
     assert (run.number, run.label, run.state, run.argv) == (
@@ -165,7 +173,7 @@ def test_life_of_a_run(store):
 
 @pytest.mark.parametrize("state", ["creating", "removing", "gone"])
 def test_run_needs_a_capsule_that_is_ready(store, state):
-    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     if state == "removing":
         store.set_removing(capsule, Removal(point="p", keep_branch=False))
     elif state == "gone":
@@ -176,7 +184,7 @@ def test_run_needs_a_capsule_that_is_ready(store, state):
 
 
 def test_set_up_runs_in_a_capsule_that_is_being_made(store):
-    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})])[0]
+    capsule = store.lease_capsules(PROJECT, [(plan_of("x"), {"web": 1})], parts.leases)[0]
     assert lease_run(store, capsule, states=(CapsuleState.CREATING,)).number == 1
 
 
@@ -213,8 +221,10 @@ def test_corrupt_database_is_reported_with_a_hint(home, content):
 
 def test_damage_is_found(store, open_store, home):
     for number in range(50):
-        store.lease_capsules(PROJECT, [(plan_of(f"x{number}"), {"web": 20_000 + number})])[0]
-    assert store.damage() == []
+        store.lease_capsules(
+            PROJECT, [(plan_of(f"x{number}"), {"web": 20_000 + number})], parts.leases
+        )[0]
+    assert find_damage(store) == []
     store.close()
     path = home / "state.db"
     content = bytearray(path.read_bytes())
@@ -223,10 +233,19 @@ def test_damage_is_found(store, open_store, home):
     path.write_bytes(content)
     broken = open_store()
     try:
-        found = broken.damage()
+        found = find_damage(broken)
     except StateError as error:
         found = [error.message]
     assert found
+
+
+@pytest.mark.parametrize("part", ["workspace", "isolation"])
+@pytest.mark.parametrize("payload", ["", "{", "[]", '{"driver": "x", "surprise": 1}'])
+def test_damaged_plan_is_found(store, part, payload):
+    [capsule] = store.lease_capsules(PROJECT, [(plan_of("x"), {})], parts.leases)
+    store.set_part(capsule, part, payload)
+    found = find_damage(store)
+    assert bool(found) == bool(payload), found
 
 
 def test_directory_in_the_place_of_the_database(home):
@@ -270,7 +289,7 @@ def test_threads_take_turns(store):
     def work(number):
         try:
             capsule = store.lease_capsules(
-                PROJECT, [(plan_of(f"c{number}"), {"web": 20_000 + number})]
+                PROJECT, [(plan_of(f"c{number}"), {"web": 20_000 + number})], parts.leases
             )[0]
             store.set_ready([capsule])
             for turn in range(5):
@@ -447,7 +466,7 @@ def test_no_description_is_written_outside_of_the_home(store, home, tmp_path):
     outside = tmp_path / "outside"
     for name, directory in (("x", outside), ("y", home / "projects" / PROJECT.id)):
         plan = plan_of(name, str(directory))
-        [made] = store.lease_capsules(PROJECT, [(plan, {})])
+        [made] = store.lease_capsules(PROJECT, [(plan, {})], parts.leases)
         store.set_ready([made])
     assert not outside.exists()
     assert (home / "projects" / PROJECT.id / "y" / "capsule.json").is_file()
