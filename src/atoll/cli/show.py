@@ -36,6 +36,7 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
     work, runs = capsule.work(), capsule.runs()
     used = capsule.disk()
     shared = frame.project().base_disk()
+    parts = capsule.report()
     data = {
         **shapes.capsule(capsule.record, runs=runs, used=used),
         "base_disk_bytes": shared.bytes,
@@ -48,10 +49,15 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
         },
         "paused": capsule.is_paused,
         "workspace_driver": capsule.workspace_driver,
+        "parts": parts,
     }
     on = f", on a base of {phrases.disk(shared)} that all capsules share" if shared.bytes else ""
     shown = phrases.disk(used) + on
     lines = [f"{key:<10} {value}" for key, value in (*_facts(capsule), ("disk", shown))]
+    lines += [
+        f"{part:<10} {', '.join(f'{key} {value}' for key, value in facts.items())}"
+        for part, facts in parts.items()
+    ]
     lines += [f"{'work':<10} {line}" for line in work.render() or ["nothing that exists only here"]]
     lines += [
         f"{'run ' + str(run.number):<10} {phrases.state_of(run)}  {phrases.command(run.argv)}"
