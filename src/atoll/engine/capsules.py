@@ -190,8 +190,8 @@ class Capsule:
 
             inside, spec = owner_programs.for_the_owner(self.session, self.record, inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
-        if spec.background and inside.has_view:
-            exports.export_when_over(self.session, self.record, run)
+        if spec.background:
+            exports.finish_when_over(self.session, run)
         return run
 
     def _snapshot_before(self, spec: RunSpec) -> None:
@@ -294,13 +294,19 @@ class Capsule:
     def log(self, run: Run, *, follow: bool = False) -> Iterator[LogEntry]:
         return runs.entries(self.session, run, follow=follow)
 
-    def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
+    def events(
+        self, *, after: int = 0, follow: bool = False, timeout_s: float | None = None
+    ) -> Iterator[Event]:
         """Changes of this capsule's state; as `Project.events`."""
         from atoll.engine.state.events import read_events  # noqa: PLC0415 - not for most verbs
 
         mine = self.record.id
         return read_events(
-            self.session.store, after, follow=follow, matches=lambda e: e.capsule_id == mine
+            self.session.store,
+            after,
+            follow=follow,
+            matches=lambda event: event.capsule_id == mine,
+            timeout_s=timeout_s,
         )
 
     @property

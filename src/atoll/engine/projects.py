@@ -260,15 +260,22 @@ class Project:
             )
         return Capsule(session=self.session, record=record)
 
-    def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
+    def events(
+        self, *, after: int = 0, follow: bool = False, timeout_s: float | None = None
+    ) -> Iterator[Event]:
         """Changes of state after a cursor (the id of an event), the oldest first; with `follow`
-        also those to come. Raises StateError when events after the cursor are no longer kept.
+        also those to come, for at most `timeout_s`. Raises StateError when events after the cursor
+        are no longer kept.
         """
         from atoll.engine.state.events import read_events  # noqa: PLC0415 - not for most verbs
 
         mine = self.record.id
         return read_events(
-            self.session.store, after, follow=follow, matches=lambda e: e.project_id == mine
+            self.session.store,
+            after,
+            follow=follow,
+            matches=lambda event: event.project_id == mine,
+            timeout_s=timeout_s,
         )
 
     def newest_event(self) -> int:

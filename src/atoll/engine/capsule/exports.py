@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
+from atoll.engine.run import runs
 from atoll.engine.state.leases import workspace_plan
 from atoll.engine.state.session import Session, find_session
 from atoll.host import git
@@ -63,21 +64,25 @@ def _is_out(capsule: CapsuleRecord, tip: str, plan: WorkspacePlan) -> bool:
     return tip == last or (last is not None and git.is_ancestor(tip, last, cwd=plan.repository))
 
 
-def export_when_over(session: Session, capsule: CapsuleRecord, run: Run) -> None:
-    """Exports the commits of a background run when it ends, in a process of its own."""
-    argv = python_command("atoll.engine.capsule.exports", str(session.home), str(capsule.id))
+def finish_when_over(session: Session, run: Run) -> None:
+    """Records the end of a background run and exports its commits as soon as it has ended, in a
+    process of its own. If that is killed, the next command records the end.
+    """
+    argv = python_command("atoll.engine.capsule.exports", str(session.home), str(run.id))
     lock = session.run_lock(run.token).path
     session.forkserver.watch(str(lock), argv, own_environment())
 
 
 def main() -> None:
-    """`HOME CAPSULE`: exports what a capsule has committed, if it still exists."""
+    """`HOME RUN`: finishes a run that has ended, if its capsule still exists."""
     session = find_session(Path(sys.argv[1]))
-    if session is None:
+    run = None if session is None else session.store.find_run(int(sys.argv[2]))
+    if session is None or run is None:
         return
-    for capsule in session.store.capsules():
-        if capsule.id == int(sys.argv[2]) and capsule.state is CapsuleState.READY:
-            export_after_run(session, capsule)
+    runs.settle(session, run)
+    capsule = session.store.capsule(run.capsule_id)
+    if capsule is not None and capsule.state is CapsuleState.READY:
+        export_after_run(session, capsule)
 
 
 def export(session: Session, capsule: CapsuleRecord, *, everything: bool = False) -> Exported:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atoll.engine.network import daemon_client, router, urls
 from atoll.engine.project import levels
+from atoll.engine.state.events import read_events
 from atoll.engine.state.session import Session
 from atoll.host import tcp_diag
 from atoll.host.process import wait_until
@@ -58,7 +59,17 @@ def _require_published(session: Session, capsule: CapsuleRecord, name: str) -> N
             return False
         return name in fresh.ports or (name.isdigit() and int(name) in fresh.numbers.values())
 
-    if wait_until(is_leased, timeout_s=_LEASED_S):
+    cursor = session.store.newest_event()
+    if is_leased():
+        return
+    leased = read_events(
+        session.store,
+        cursor,
+        follow=True,
+        matches=lambda event: event.kind == "port.leased" and event.capsule_id == capsule.id,
+        timeout_s=_LEASED_S,
+    )
+    if any(is_leased() for _ in leased):
         return
     rows = _rows(session, capsule)
     listening = [row["name"] for row in rows if row["url"] and row["state"] == "listening"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from atoll.engine.state.store import Store
@@ -11,17 +12,23 @@ from atoll.model.state import Event
 KEPT = 10_000
 """How many events upkeep keeps."""
 _PAGE = 500
-_INTERVAL_S = 0.1
 
 
 def read_events(
-    store: Store, after: int, *, follow: bool, matches: Callable[[Event], bool]
+    store: Store,
+    after: int,
+    *,
+    follow: bool,
+    matches: Callable[[Event], bool],
+    timeout_s: float | None = None,
 ) -> Iterator[Event]:
-    """Matching events after a cursor, the oldest first; with `follow`, also those to come.
+    """Matching events after a cursor, the oldest first; with `follow`, also those to come, for at
+    most `timeout_s`.
 
     Raises StateError when events after the cursor are no longer kept.
     """
     cursor = after
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         # Before the query, so that no change in between is missed.
         stamp = store.stamp()
@@ -34,4 +41,6 @@ def read_events(
             continue
         if not follow:
             return
-        wait_until(lambda seen=stamp: store.stamp() != seen, timeout_s=None, interval_s=_INTERVAL_S)  # type: ignore[misc]
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if not wait_until(lambda seen=stamp: store.stamp() != seen, timeout_s=left_s):  # type: ignore[misc]
+            return
