@@ -112,7 +112,9 @@ class Snapshot(NamedTuple):
     parts: dict[str, str] = {}  # noqa: RUF012 - a tuple's default, never changed
     """What each part of the capsule stored for it, by name (`atoll.engine.state.parts`)."""
     moment: str = ""
-    """How writes were excluded while it was taken (`atoll.engine.run.freezer.Held`)."""
+    """How writes were excluded while it was taken (`atoll.engine.run.freezer.FrozenProcesses`)."""
+    target: int | None = None
+    """The number of the snapshot that a rollback returned to, if a rollback took this one."""
 
     @property
     def is_automatic(self) -> bool:

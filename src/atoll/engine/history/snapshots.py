@@ -81,7 +81,11 @@ def roll_back(
             session.reach("rollback.prepared", capsule.name)
             what = f"before rollback to {target.message or f'snapshot {target.number}'}"
             made = session.store.add_snapshot(
-                capsule, changes, message=what, kind=SnapshotKind.ROLLBACK
+                capsule,
+                changes,
+                message=what,
+                kind=SnapshotKind.ROLLBACK,
+                target=target.number,
             )
         session.reach("rollback.recorded", capsule.name)
     for part in parts:

@@ -95,7 +95,7 @@ def pause(session: Session, capsule: CapsuleRecord) -> int:
     Raises IsolationError when it cannot be verified that all of them are held: then none is.
     """
     # First: from now on nothing new is started.
-    Path(capsule.directory, PAUSED).touch(mode=0o600)
+    _set_paused(session, capsule, paused=True)
     with ExitStack() as stack:
         _, answers = _hold(session, capsule, stack, {"stays": True})
     failed = next((a for a in answers if a.how is FrozenProcesses.NOT_VERIFIED), None)
@@ -114,8 +114,19 @@ def resume(session: Session, capsule: CapsuleRecord) -> int:
         with _Keeper(session, run) as keeper:
             answer = keeper.ask(wire.MessageKind.RESUME, {})
         count += answer.processes if answer.is_known else _continue(session, run)
-    Path(capsule.directory, PAUSED).unlink(missing_ok=True)
+    _set_paused(session, capsule, paused=False)
     return count
+
+
+def _set_paused(session: Session, capsule: CapsuleRecord, *, paused: bool) -> None:
+    if paused == is_paused(capsule):
+        return
+    path = Path(capsule.directory, PAUSED)
+    if paused:
+        path.touch(mode=0o600)
+    else:
+        path.unlink(missing_ok=True)
+    session.store.add_event(capsule, "capsule.paused" if paused else "capsule.resumed")
 
 
 @contextmanager

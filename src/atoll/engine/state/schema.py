@@ -197,9 +197,20 @@ _EVENTS = _EVENT_TABLE + "".join((
            "json_object('ports', json(OLD.ports))", row="OLD"),
 ))  # fmt: skip
 
+_ROLLBACK_TARGET = "".join((
+    "ALTER TABLE snapshots ADD COLUMN target INTEGER;",
+    "DROP TRIGGER event_snapshot_taken;",
+    _event("snapshot_taken", "INSERT ON snapshots", "'snapshot.taken'", "NEW.number",
+           "json_object('kind', NEW.kind, 'target', NEW.target)"),
+    _event("automatic_changed", "UPDATE OF automatic ON capsules",
+           "'snapshot.automatic-' || iif(NEW.automatic, 'on', 'off')", "''", "'{}'", capsule=_NEW,
+           when="OLD.automatic <> NEW.automatic"),
+))  # fmt: skip
+"""`target` is the number of the snapshot that a rollback returned to."""
+
 STEPS = (
     _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
-    _PARTS, _SNAPSHOT_KIND, _EVENTS,
+    _PARTS, _SNAPSHOT_KIND, _EVENTS, _ROLLBACK_TARGET,
 )  # fmt: skip
 """Script n migrates version n to version n+1; version 0 is an empty file."""
 

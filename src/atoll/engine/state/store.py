@@ -269,9 +269,11 @@ class Store(Database):
         message: str,
         kind: SnapshotKind,
         moment: str = "",
+        target: int | None = None,
     ) -> Snapshot:
         """Adds a snapshot, and changes the capsule to what it continues with, in one transaction.
-        `changes` has the payloads by part; `moment` says how writes were prevented.
+        `changes` has the payloads by part; `moment` says how writes were prevented, `target` to
+        which snapshot a rollback returns.
         """
         with self._write() as db:
             number = db.execute(
@@ -280,8 +282,8 @@ class Store(Database):
             ).fetchone()[0]
             db.execute(
                 "INSERT INTO snapshots (capsule_id, number, message, kind, synced, "
-                "created_at, moment) VALUES (?, ?, ?, ?, 0, ?, ?)",
-                (capsule.id, number, message, kind, time.time(), moment),
+                "created_at, moment, target) VALUES (?, ?, ?, ?, 0, ?, ?, ?)",
+                (capsule.id, number, message, kind, time.time(), moment, target),
             )
             for name, change in changes.items():
                 _write_part(db, capsule, name, change.current)
@@ -314,7 +316,16 @@ class Store(Database):
                 "UPDATE snapshots SET synced = 1 WHERE id = ?", [(s.id,) for s in snapshots]
             )
 
-    # Events, which triggers record (see `schema`)
+    # Events, most of which triggers record (see `schema`)
+
+    def add_event(self, capsule: CapsuleRecord, kind: str) -> None:
+        """Records a change of a capsule whose state is not in the database."""
+        with self._write(durable=False) as db:
+            db.execute(
+                "INSERT INTO events (at, kind, project_id, capsule_id, capsule, subject, payload) "
+                "VALUES (?, ?, ?, ?, ?, ?, '{}')",
+                (time.time(), kind, capsule.project_id, capsule.id, capsule.name, capsule.name),
+            )
 
     def events(self, after: int, *, limit: int) -> list[Event]:
         """The next ones after a cursor, which is the id of an event, or 0 for all that are kept.

@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from atoll.engine.capsule import parts
-from atoll.engine.state import events
+from atoll.engine.capsules import Capsule
+from atoll.engine.projects import Project
+from atoll.engine.run import freezer
+from atoll.engine.state import events, schema
+from atoll.engine.state.session import Session
 from atoll.engine.state.store import PortTakenError, Store
 from atoll.model.errors import StateError
 from atoll.model.plan import Removal
-from atoll.model.state import CapsuleState, Outcome, Reason
+from atoll.model.state import CapsuleState, Outcome, PartChange, ProjectRecord, Reason, SnapshotKind
 from unit.engine.state.test_old_state import old_text
 from unit.engine.state.test_store import PROJECT, plan_of
 
@@ -141,3 +147,145 @@ def test_database_of_an_older_version_records_events(tmp_path):
         [w] = [capsule for capsule in store.capsules() if capsule.name == "w"]
         store.add_grant(w, "example.org:443")
         assert kinds(store) == [("network.allowed", "w", "example.org:443")]
+
+
+def test_database_of_the_version_before_keeps_its_snapshots_and_events(tmp_path):
+    """Version 11, which recorded no target of a rollback."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        db.executescript("".join(schema.STEPS[:11]) + "PRAGMA user_version = 11;")
+        db.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", PROJECT)
+        db.execute(
+            "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
+            "workspace, directory, created_at) "
+            "VALUES (?, 'x', 'clone', 'ready', '', '', '', '', 1)",
+            (PROJECT.id,),
+        )
+        db.execute(
+            "INSERT INTO snapshots (capsule_id, number, message, kind, synced, created_at) "
+            "VALUES (1, 1, '', 'rollback', 1, 1)"
+        )
+        db.commit()
+    with contextlib.closing(Store(tmp_path)) as store:
+        [x] = store.capsules()
+        assert [(s.kind, s.target) for s in store.snapshots()] == [(SnapshotKind.ROLLBACK, None)]
+        store.add_snapshot(x, {}, message="", kind=SnapshotKind.ROLLBACK, target=1)
+        payloads = [event.payload for event in store.events(0, limit=9)]
+        assert payloads[1:] == [{"kind": "rollback"}, {"kind": "rollback", "target": 1}]
+
+
+@pytest.fixture
+def project(store, tmp_path):
+    return Project(session=Session(home=tmp_path, store=store, owner={}), record=PROJECT)
+
+
+def capsule_of(project, tmp_path, name="x", port=20_000):
+    """A handle on a capsule that has a directory, and nothing else."""
+    plan = plan_of(name, str(tmp_path))
+    store = project.session.store
+    [record] = store.lease_capsules(project.record, [(plan, {"web": port})], parts.leases)
+    (tmp_path / name).mkdir()
+    return Capsule(session=project.session, record=record)
+
+
+def test_project_and_capsule_have_their_own_events(project, store, tmp_path):
+    other = Project(
+        session=project.session,
+        record=store.remember_project(ProjectRecord("other-1", "other", "/o", "/o/.git")),
+    )
+    x, y = (capsule_of(project, tmp_path, name, 20_000 + i) for i, name in enumerate("xy"))
+    z = capsule_of(other, tmp_path, "z", 20_002)
+    store.add_project_grant(PROJECT.id, "example.org:443")
+    assert {event.capsule for event in project.events()} == {"x", "y", None}
+    assert {event.capsule for event in x.events()} == {"x"}
+    assert [event.kind for event in z.events()] == ["capsule.creating", "port.leased"]
+    assert [event.id for event in other.events()] == [event.id for event in z.events()]
+    assert len(list(project.events())) == len([*x.events(), *y.events()]) + 1
+
+
+def test_events_after_a_cursor(project, store, tmp_path):
+    assert project.newest_event() == 0
+    x = capsule_of(project, tmp_path)
+    cursor = project.newest_event()
+    assert list(project.events(after=cursor)) == []
+    store.set_ready([x.record])
+    [event] = project.events(after=cursor)
+    assert (event.id, event.kind, event.payload) == (
+        cursor + 1, "capsule.ready", {"from": "creating"},
+    )  # fmt: skip
+    assert list(x.events(after=cursor)) == [event]
+    store.prune_events(keep=1)
+    assert list(project.events()) == [event]
+    for one in (project, x):
+        with pytest.raises(StateError, match="are not kept"):
+            list(one.events(after=1))
+
+
+def test_following_ends_after_a_time(project, tmp_path):
+    x = capsule_of(project, tmp_path)
+    assert len(list(x.events(follow=True, timeout_s=0.05))) == 2
+
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from atoll.engine.projects import Project
+from atoll.engine.state.session import Session
+from atoll.engine.state.store import Store
+home = Path(sys.argv[1])
+session = Session(home=home, store=Store(home), owner={})
+project = Project(session=session, record=session.store.projects()[0])
+print("begins", flush=True)
+for event in project.events(after=int(sys.argv[2]), follow=True, timeout_s=60):
+    print(event.kind, event.subject, flush=True)
+    if event.kind == "capsule.removed":
+        break
+"""
+
+
+def test_followed_from_another_process(project, store, tmp_path):
+    capsule_of(project, tmp_path, "before", 20_001)
+    argv = [sys.executable, "-c", FOLLOW, str(tmp_path), str(project.newest_event())]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "begins\n"
+        x = capsule_of(project, tmp_path)
+        store.set_ready([x.record])
+        assert [follower.stdout.readline() for _ in range(3)] == [
+            "capsule.creating x\n", "port.leased web\n", "capsule.ready x\n",
+        ]  # fmt: skip
+        store.forget_capsule(x.record)
+        assert follower.stdout.read() == "capsule.removed x\n"
+    assert follower.returncode == 0
+
+
+def test_pausing_is_one_event(project, tmp_path):
+    x = capsule_of(project, tmp_path)
+    cursor = project.newest_event()
+    for act in (x.resume, x.pause, x.pause, x.resume, x.resume):
+        act()
+    assert [(e.kind, e.subject) for e in x.events(after=cursor)] == [
+        ("capsule.paused", "x"), ("capsule.resumed", "x"),
+    ]  # fmt: skip
+    assert not freezer.is_paused(x.record)
+
+
+def test_automatic_snapshots_are_one_event(project, store, tmp_path):
+    x = capsule_of(project, tmp_path)
+    cursor = project.newest_event()
+    for automatic in (False, True, True, False):
+        store.set_automatic(x.record, automatic=automatic)
+    kinds_of = [event.kind for event in x.events(after=cursor)]
+    assert kinds_of == ["snapshot.automatic-on", "snapshot.automatic-off"]
+
+
+def test_rollback_names_its_target(project, store, tmp_path):
+    x = capsule_of(project, tmp_path)
+    cursor = project.newest_event()
+    changes = {"toy": PartChange("a", "b")}
+    store.add_snapshot(x.record, changes, message="", kind=SnapshotKind.MANUAL)
+    store.add_snapshot(x.record, changes, message="", kind=SnapshotKind.ROLLBACK, target=1)
+    assert [(e.kind, e.subject, e.payload) for e in x.events(after=cursor)] == [
+        ("snapshot.taken", "1", {"kind": "manual", "target": None}),
+        ("snapshot.taken", "2", {"kind": "rollback", "target": 1}),
+    ]
+    assert [snapshot.target for snapshot in x.snapshots()] == [None, 1]
