@@ -12,6 +12,7 @@ import time
 import pytest
 
 import atoll
+from atoll.engine.capsule import removal
 
 SNIPPET = """
 import sys
@@ -323,3 +324,16 @@ def test_removed_capsule_cannot_be_used(project):
         pass
     with pytest.raises(atoll.StateError):
         capsule.run(["true"])
+
+
+def test_context_manager_asks_for_work_once(project, monkeypatch):
+    asked, find_work = [], removal.find_work
+
+    def count(*args, **kwargs):
+        asked.append(args)
+        return find_work(*args, **kwargs)
+
+    monkeypatch.setattr(removal, "find_work", count)
+    with project.new("x"):
+        pass
+    assert (len(asked), project.capsules()) == (1, [])

@@ -158,8 +158,11 @@ class Capsule:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if not self.work().any:
-            self.remove()
+        with self.alone():
+            if self._find_obstacle() is not None:
+                return
+            _remove(self, force=False, keep_branch=False)
+        upkeep.start(self.session)
 
     def enclosure(self, *, is_open: bool = False) -> Enclosure:
         """How a process is started inside, with the capsule's own variables."""
@@ -420,17 +423,23 @@ class Capsule:
 
     def require_expendable(self, *, keep_branch: bool = False) -> None:
         """Raises StateError when removal would need `force`, saying why."""
+        if (obstacle := self._find_obstacle(keep_branch=keep_branch)) is not None:
+            raise obstacle
+
+    def _find_obstacle(self, *, keep_branch: bool = False) -> StateError | None:
+        """Why removal would need `force`."""
         if living := self.living():
-            raise StateError(
+            return StateError(
                 f"`{self.name}` is still running " + ", ".join(f"`{run.label}`" for run in living),
                 hint=f"atoll stop {self.name}, or atoll rm {self.name} --force",
             )
         work = self.work(keep_branch=keep_branch)
-        if work.any:
-            raise StateError(
-                f"`{self.name}` has work that exists nowhere else: " + "; ".join(work.render()),
-                hint=removal.render_hint(self.record, work, is_layered=self.is_view),
-            )
+        if not work.any:
+            return None
+        return StateError(
+            f"`{self.name}` has work that exists nowhere else: " + "; ".join(work.render()),
+            hint=removal.render_hint(self.record, work, is_layered=self.is_view),
+        )
 
 
 def remove_all(
@@ -447,8 +456,12 @@ def remove_all(
             if not force:
                 capsule.require_expendable(keep_branch=keep_branch)
         for capsule in capsules:
-            session, record = capsule.session, capsule.record
-            removal.announce(session, record, keep_branch=keep_branch)
-            yield capsule, removal.remove(session, record, is_expendable=not force)
+            yield capsule, _remove(capsule, force=force, keep_branch=keep_branch)
     if capsules:
         upkeep.start(capsules[0].session)
+
+
+def _remove(capsule: Capsule, *, force: bool, keep_branch: bool) -> RecoveryPoint | None:
+    """Removes a locked capsule, which was checked unless it is removed by `force`."""
+    removal.announce(capsule.session, capsule.record, keep_branch=keep_branch)
+    return removal.remove(capsule.session, capsule.record, is_expendable=not force)

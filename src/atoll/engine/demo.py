@@ -31,6 +31,7 @@ class Demo:
         self.root = _make_sample(place)
         self.project = open_project(self.root, home=place / "home", background=False)
         self._before = self._checkout_state()
+        self._committed: set[str] = set()
 
     def make_capsules(self) -> list[Capsule]:
         """One for each attempt."""
@@ -49,16 +50,16 @@ class Demo:
         """Commits an attempt; returns its branch and the log of that branch."""
         capsule = attempt.capsule
         capsule.commit(f"shop: the {capsule.name} fix")
+        self._committed.add(capsule.name)
         branch = str(capsule.record.branch)
         log = git.git("log", "--oneline", f"main..{branch}", "--", cwd=str(self.root))
         return branch, log.text.strip()
 
-    @staticmethod
-    def remove(capsules: Sequence[Capsule]) -> None:
+    def remove(self, capsules: Sequence[Capsule]) -> None:
         """Keeps the branches of committed attempts, and the others' work as recovery points."""
         for capsule in capsules:
-            keep_branch = not capsule.work().uncommitted
-            capsule.remove(force=not keep_branch, keep_branch=keep_branch)
+            is_committed = capsule.name in self._committed
+            capsule.remove(force=not is_committed, keep_branch=is_committed)
 
     def _checkout_state(self) -> str:
         head = git.find_commit("HEAD", cwd=str(self.root))
