@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 from pathlib import Path
 
 import atoll
 
 CLI = Path(atoll.__file__).parent / "cli"
 API = {"atoll.engine.projects", "atoll.engine.capsules", "atoll.engine.home", "atoll.engine.shapes"}
+OPENERS = {"open_project", "open_home", "project_at"}
+"""The only functions of the engine that verbs call, besides the shapes."""
 BELOW = {"session", "store"}
 """Attributes of a handle that only the engine uses."""
 EXCEPTIONS = {
@@ -38,6 +42,31 @@ def imports_of(text: str) -> set[str]:
     return found
 
 
+def functions_of(text: str) -> set[str]:
+    """Functions of the engine that are imported, or called as attributes of imported modules."""
+    tree = ast.parse(text)
+    imported = {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("atoll.engine")
+        for alias in node.names
+    }
+    used = {
+        (f"atoll.engine.{imported[node.value.id][1]}", node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and imported.get(node.value.id, ("", ""))[0] == "atoll.engine"
+    }
+    named = {entry for entry in imported.values() if entry[0] != "atoll.engine"}
+    return {
+        f"{module}.{name}"
+        for module, name in named | used
+        if module != "atoll.engine.shapes"
+        and inspect.isfunction(getattr(importlib.import_module(module), name, None))
+    }
+
+
 def below(text: str) -> set[str]:
     nodes = ast.walk(ast.parse(text))
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)} & BELOW
@@ -56,6 +85,25 @@ def test_verbs_import_nothing_of_the_engine_but_its_api():
     sources = {path.name: path.read_text() for path in CLI.glob("*.py")}
     assert len(sources) > 40
     assert wrong_imports(sources) == set(EXCEPTIONS)
+
+
+def test_verbs_call_methods_and_no_functions_of_the_engine():
+    found = {name for path in CLI.glob("*.py") for name in functions_of(path.read_text())}
+    assert {name.rpartition(".")[2] for name in found} <= OPENERS, found
+
+
+def test_function_of_the_engine_is_reported():
+    text = """
+from atoll.engine import capsules, shapes
+from atoll.engine.capsules import Capsule, remove_all as everything
+from atoll.engine.projects import open_project
+capsules.remove_all([])
+shapes.work(Capsule)
+"""
+    assert functions_of(text) == {
+        "atoll.engine.capsules.remove_all",
+        "atoll.engine.projects.open_project",
+    }
 
 
 def test_verbs_use_no_session_and_no_store():

@@ -7,7 +7,7 @@ import click
 from atoll.cli import phrases
 from atoll.cli.frame import Frame, names_argument, verb
 from atoll.engine import shapes
-from atoll.engine.capsules import Capsule, remove_all
+from atoll.engine.capsules import Capsule
 from atoll.model.names import printable
 
 
@@ -29,7 +29,8 @@ def command(
         _show_plan(frame, capsules, keep_branch=keep_branch)
         return
     removed = []
-    for capsule, point in remove_all(capsules, force=force, keep_branch=keep_branch):
+    project = frame.project()
+    for capsule, point in project.remove(capsules, force=force, keep_branch=keep_branch):
         stored = None if point is None else shapes.recovery_point(point)
         removed.append({"name": capsule.name, "recovery_point": stored})
         if point is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from atoll.drivers.layers.pool import WORKSPACE, Pool
 from atoll.engine.capsule import reaper
-from atoll.engine.capsules import Capsule
+from atoll.engine.capsules import Capsule, remove_all
 from atoll.engine.network import rules
 from atoll.engine.project import missing_repository, trust
 from atoll.engine.project.levels import NAMES as LEVEL_NAMES
@@ -259,6 +259,15 @@ class Project:
                 hint="atoll ls",
             )
         return Capsule(session=self.session, record=record)
+
+    @staticmethod
+    def remove(
+        capsules: Sequence[Capsule], *, force: bool = False, keep_branch: bool = False
+    ) -> Iterator[tuple[Capsule, RecoveryPoint | None]]:
+        """Removes capsules as `Capsule.remove` does, and yields each with its recovery point as
+        soon as it is removed. Without `force` none is removed unless all can be.
+        """
+        return remove_all(capsules, force=force, keep_branch=keep_branch)
 
     def events(
         self, *, after: int = 0, follow: bool = False, timeout_s: float | None = None
