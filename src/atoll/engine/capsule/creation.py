@@ -71,7 +71,10 @@ def make_capsules(
                     partial(_apply, session, capsule, plan, held[plan.name].fd, point=point)
                     for capsule, plan in zip(made, based, strict=True)
                 ],
-                # Threads cost more than what capsules on layers need.
+                # A capsule on layers is a few small files, and mostly work of the interpreter.
+                # Best of 5 to 7 on two busy cores, one by one and with threads: 20 capsules at
+                # level `clone` 60 and 90 ms, 100 of them 314 and 497 ms; at level `sandbox` 20
+                # capsules 109 and 103 ms, 100 of them 606 and 774 ms.
                 is_parallel=bool(based[0].setup) or not based[0].workspace.is_layered,
             )
         except BaseException as error:
