@@ -18,7 +18,9 @@ from typing import Any
 import click
 
 from atoll.cli.app import VERBS, root
-from atoll.engine.project.settings import ENVIRONMENT, LIMITS, load_config
+from atoll.engine.project.settings import ENVIRONMENT, load_config
+from atoll.model.enclosure import SETTABLE_LIMITS, LimitKind
+from atoll.model.limits import render_limit
 from atoll.model.presets import FOUND, PRESETS
 from atoll.model.projectfile import project_schema
 
@@ -161,7 +163,7 @@ TODAY: dict[str, str] = {
     "capsule.network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
     "capsule.allow": LIMIT,
     "capsule.limits.time": YES,
-    **{f"capsule.limits.{name}": LIMIT for name in LIMITS if name != "time"},
+    **{f"capsule.limits.{name}": LIMIT for name in SETTABLE_LIMITS if name != "time"},
     "capsule.setup": YES,
     "capsule.setup_network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
     "capsule.env": YES,
@@ -196,17 +198,12 @@ SPOKEN = {
 Schema = Mapping[str, Any]
 
 
-AT_SANDBOX = {
-    "memory": "3/4 of the machine's",
-    "cpus": "all",
-    "pids": "4096",
-    "files": "65536",
-    "disk": "50G",
-    "output": "1G",
-    "idle": "12h",
-    "time": "1d",
-}
-"""The level's own limits, two of which depend on the machine."""
+SHARES = {0.75: "3/4 of the machine's", 1.0: "all"}
+
+
+def default_limit(kind: LimitKind) -> str:
+    """Two of them depend on the machine."""
+    return SHARES[kind.share] if kind.default is None else render_limit(kind, kind.default)
 
 
 def defaults() -> dict[str, str]:
@@ -214,7 +211,10 @@ def defaults() -> dict[str, str]:
     nowhere = {"XDG_CONFIG_HOME": "/nonexistent"}
     settings = load_config(Path("/nonexistent/project"), nowhere).settings
     defaults = {setting.key: str(setting.value) for setting in settings.values.values()}
-    return {**defaults, **{f"capsule.limits.{name}": text for name, text in AT_SANDBOX.items()}}
+    return {
+        **defaults,
+        **{f"capsule.limits.{kind.name}": default_limit(kind) for kind in SETTABLE_LIMITS.values()},
+    }
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,6 +10,8 @@ from atoll.cli.output import render_size
 from atoll.engine import shapes
 from atoll.engine.capsules import Capsule
 from atoll.model import units
+from atoll.model.enclosure import LIMITS_BY_FIELD, SETTABLE_LIMITS, TIME_LIMIT
+from atoll.model.limits import render_limit
 from atoll.model.names import printable
 from atoll.model.settings import Setting
 from atoll.model.state import RunState
@@ -96,13 +98,13 @@ def _visible(places: list[str]) -> str:
 
 def _limits(capsule: Capsule) -> str:
     limit = capsule.record.time_limit_s
-    shown = [f"time {units.render_duration(limit)} per run"] if limit else []
+    shown = [f"time {render_limit(TIME_LIMIT, limit)} per run"] if limit else []
     for key, (value, held) in capsule.limits().items():
-        name, _, unit = key.partition("_")
-        amount = render_size(value) if unit == "bytes" else f"{value:g}"
+        kind = LIMITS_BY_FIELD[key]
+        amount = render_size(value) if kind.unit == "size" else render_limit(kind, value)
         left = ", ".join(capsule.uncounted(key, held))
         how = f"{held}, not counting {left}" if left else held
-        shown.append(f"{name} {units.render_duration(value) if unit == 's' else amount} ({how})")
+        shown.append(f"{kind.name} {amount} ({how})")
     return ", ".join(shown) or "none"
 
 
@@ -143,8 +145,7 @@ def _value(setting: Setting) -> str:
     value = setting.value
     if value is None:
         return "none"
-    if setting.key.endswith((".memory", ".disk", ".output")):
-        return units.render_size(value)
-    if setting.key.endswith((".time", ".idle")):
-        return units.render_duration(value)
+    section, _, name = setting.key.rpartition(".")
+    if section == "capsule.limits":
+        return render_limit(SETTABLE_LIMITS[name], value)
     return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

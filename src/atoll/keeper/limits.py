@@ -10,7 +10,6 @@ from atoll.keeper.disk_budget import DiskBudget
 from atoll.keeper.groups import Group
 from atoll.keeper.rlimits import rlimits
 from atoll.keeper.watchdog import Watchdog
-from atoll.model.enclosure import Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from atoll.keeper.run_processes import Members
     from atoll.keeper.watchdog import Activity
+    from atoll.model.enclosure import Limits
 
 _REASONS = {"memory": "oom", "inodes": "disk"}
 _KILLED = 128 + 9
@@ -46,10 +46,7 @@ class RunLimits:
     def __init__(self, limits: Limits, group: Mapping[str, str]) -> None:
         self.limits = limits
         self.group = Group(dict(group))
-        self.unmet = Limits(
-            memory_bytes=None if "memory" in group else limits.memory_bytes,
-            pids=None if "pids" in group else limits.pids,
-        )
+        self.unmet = limits.watched_without(group)
         self._watch = Watchdog(self.unmet)
         self.activity: Activity | None = None
         disk, root = limits.disk_bytes, limits.disk_root

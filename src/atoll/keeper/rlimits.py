@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import resource
 
+from atoll.model.enclosure import LIMITS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from atoll.model.enclosure import Limits
 
-_OPEN_FILES = 65_536
+_OPEN_FILES = next(int(kind.default or 0) for kind in LIMITS if kind.field == "files")
 _SPARE = 1_024
 _given: list[int] = []
 """The soft limit on open files that this process was started with, if it has raised it."""

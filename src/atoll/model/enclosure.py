@@ -10,7 +10,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
     from typing import NamedTuple, Self, TypeVar
 
     T = TypeVar("T", bound=NamedTuple)
@@ -93,14 +93,35 @@ class Limits(NamedTuple):
         values = {kind.field: getattr(self, kind.field) for kind in LIMITS}
         return {field: value for field, value in values.items() if value is not None}
 
+    def watched_without(self, controllers: Container[str]) -> Limits:
+        """Those that the minder has to watch where only these cgroup controllers work."""
+        values = {
+            kind.field: getattr(self, kind.field)
+            for kind in LIMITS
+            if kind.controller and kind.fallback == "watched" and kind.controller not in controllers
+        }
+        return Limits()._replace(**values)
+
 
 class LimitKind(NamedTuple):
-    """One limit: its name in settings, its field in `Limits`, and how it can be held."""
+    """One limit, declared once: settings, project file, messages and keeper derive from it."""
 
     name: str
+    """In settings."""
     field: str
+    """In `Limits`, in the project file's model and in JSON: the name with its unit."""
     unit: str
-    """`size`, `count`, `cpus` or `duration`."""
+    """`size`, `count`, `cpus` or `duration`, which say how it is written (`atoll.model.limits`)."""
+    description: str
+    """For the JSON schema and the reference."""
+    default: float | None = None
+    """At levels that have limits; None: a share of what the machine has."""
+    share: float = 1.0
+    """Of the machine's memory or processors."""
+    lowest: float = 1
+    """Of sizes, counts and cpus; durations have the bounds of `atoll.model.units`."""
+    highest: float = 0
+    """Of counts and cpus."""
     controller: str = ""
     """The cgroup controller that enforces it, where the host has one for us."""
     fallback: str = "watched"
@@ -110,21 +131,85 @@ class LimitKind(NamedTuple):
 
 
 _SENT = "files sent over sockets"
+_SMALLEST_BYTES = 1 << 20
+"""The smallest limit of memory or disk with which a capsule can start."""
 LIMITS = (
     LimitKind(
-        "memory", "memory_bytes", "size", "memory",
+        "memory",
+        "memory_bytes",
+        "size",
+        "Memory of all processes together, such as `4G`.",
+        share=3 / 4,
+        lowest=_SMALLEST_BYTES,
+        controller="memory",
         uncounted=("pipes", "socket buffers", "System V IPC", _SENT),
     ),
-    LimitKind("cpus", "cpus", "cpus", "cpu", fallback="not enforced"),
-    LimitKind("pids", "pids", "count", "pids"),
-    LimitKind("files", "files", "count", fallback="enforced"),
     LimitKind(
-        "disk", "disk_bytes", "size", uncounted=(_SENT, "unmapped parts of unlinked files")
+        "cpus",
+        "cpus",
+        "cpus",
+        "Processors' worth of time, such as `2` or `0.5`.",
+        lowest=0.01,
+        highest=1024,
+        controller="cpu",
+        fallback="not enforced",
     ),
-    LimitKind("output", "output_bytes", "size"),
-    LimitKind("idle", "idle_s", "duration"),
-)  # fmt: skip
-"""The limits of a capsule. `time` is one of each run, and not in `Limits`."""
+    LimitKind(
+        "pids",
+        "pids",
+        "count",
+        "Processes and threads at one time.",
+        default=4096,
+        highest=1 << 22,  # as many as a kernel supports
+        controller="pids",
+    ),
+    LimitKind(
+        "files",
+        "files",
+        "count",
+        "Files that one process may have open.",
+        default=65_536,
+        lowest=16,
+        highest=1 << 20,
+        fallback="enforced",
+    ),
+    LimitKind(
+        "disk",
+        "disk_bytes",
+        "size",
+        "Disk space that the capsule may use, such as `10G`.",
+        default=50 << 30,
+        lowest=_SMALLEST_BYTES,
+        uncounted=(_SENT, "unmapped parts of unlinked files"),
+    ),
+    LimitKind(
+        "output",
+        "output_bytes",
+        "size",
+        "How much one run may write to its log, such as `100M`.",
+        default=1 << 30,
+    ),
+    LimitKind(
+        "idle",
+        "idle_s",
+        "duration",
+        "How long a run may produce no output before it is stopped.",
+        default=12 * 3600.0,
+    ),
+)
+"""The limits of a capsule, in the order of `Limits` and of settings. The defaults are high enough
+for any build, low enough to stop a runaway process before the host suffers."""
+TIME_LIMIT = LimitKind(
+    "time",
+    "time_s",
+    "duration",
+    "How long one run may take, such as `2h` or `1h30m`.",
+    default=24 * 3600.0,
+)
+"""A limit of each run at every level, which is stored with the capsule and not in `Limits`."""
+SETTABLE_LIMITS = {kind.name: kind for kind in (*LIMITS, TIME_LIMIT)}
+"""What settings can limit, by name."""
+LIMITS_BY_FIELD = {kind.field: kind for kind in SETTABLE_LIMITS.values()}
 
 
 class Bwrap(NamedTuple):

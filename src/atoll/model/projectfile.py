@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from atoll.model.enclosure import LIMITS_BY_FIELD
 from atoll.model.errors import Mistake, SpecError
+from atoll.model.limits import render_limit
 from atoll.model.names import printable
 from atoll.model.spec import LimitsSpec, ProjectFile, Service, UserFile
 from atoll.model.tomlkeys import KeyPath, render_key, scan_keys
-from atoll.model.units import render_duration, render_size
 
 _CYCLE_SHOWN = 6
 _CHOICES = 100
@@ -391,13 +392,10 @@ def _service(path: KeyPath, service: Service) -> Iterator[Claim]:
 
 def _limits(limits: LimitsSpec) -> Iterator[Claim]:
     for name, value in limits:
-        if value is None:
-            continue
-        key = render_key(("capsule", "limits", name.removesuffix("_bytes").removesuffix("_s")))
-        if name.endswith("_bytes"):
-            yield Claim(key, render_size(value))
-        else:
-            yield Claim(key, render_duration(value) if name.endswith("_s") else f"{value:g}")
+        if value is not None:
+            kind = LIMITS_BY_FIELD[name]
+            key = render_key(("capsule", "limits", kind.name))
+            yield Claim(key, render_limit(kind, value))
 
 
 def _given(path: KeyPath, values: Mapping[str, str | None]) -> Iterator[Claim]:

@@ -9,29 +9,26 @@ means "not given"; the engine decides defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     StrictBool,
     StrictStr,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.functional_validators import AfterValidator
 
 from atoll.model import rules, units
-
-
-def _size_bytes(value: object, *, minimum_bytes: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return units.require_size_bytes(value, minimum_bytes=minimum_bytes)
-    text = value if isinstance(value, str) else ""
-    return units.parse_size_bytes(text, minimum_bytes=minimum_bytes)
+from atoll.model.enclosure import LIMITS_BY_FIELD, SETTABLE_LIMITS, LimitKind
+from atoll.model.limits import parse_limit
 
 
 def _duration_s(value: object) -> float:
@@ -40,29 +37,44 @@ def _duration_s(value: object) -> float:
     return units.parse_duration_s(value if isinstance(value, str) else "")
 
 
-def _cpus(value: object) -> float:
-    # Compared before `float()`, which overflows on an enormous whole number; NaN fails as well.
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.01 <= value <= 1024:
-        return float(value)
-    raise ValueError("must be a number from 0.01 to 1024")
+def _limit(kind: LimitKind, value: object) -> float:
+    """A limit as a file gives it: text, or a number."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    lowest, highest = kind.lowest, kind.highest
+    match kind.unit:
+        case "size" if is_number and isinstance(value, int):
+            return units.require_size_bytes(value, minimum_bytes=int(lowest))
+        case "size":
+            return parse_limit(kind, value if isinstance(value, str) else "")
+        case "duration":
+            return _duration_s(value)
+        case "cpus":
+            number = value if is_number and isinstance(value, (int, float)) else 0
+            return units.require_number(number, lowest=lowest, highest=highest)
+        case _:
+            return rules.require_whole(value, lowest=int(lowest), highest=int(highest))
 
 
-_SIZE_SCHEMA = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?[KMGTkmgt]?(i?B)?$"},
-            {"type": "integer", "minimum": 1},
-        ]
-    }
-)
-_DURATION_SCHEMA = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "string", "pattern": r"^[0-9.]+(d|h|ms?|s)?([0-9.]+(h|ms?|s))*$"},
-            {"type": "number", "exclusiveMinimum": 0},
-        ]
-    }
-)
+_SIZE_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?[KMGTkmgt]?(i?B)?$"},
+        {"type": "integer", "minimum": 1},
+    ]
+}
+_DURATION_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^[0-9.]+(d|h|ms?|s)?([0-9.]+(h|ms?|s))*$"},
+        {"type": "number", "exclusiveMinimum": 0},
+    ]
+}
+
+
+def _limit_schema(kind: LimitKind) -> dict[str, JsonValue]:
+    if kind.unit in ("size", "duration"):
+        return _SIZE_SCHEMA if kind.unit == "size" else _DURATION_SCHEMA
+    number = "number" if kind.unit == "cpus" else "integer"
+    return {"type": number, "minimum": kind.lowest, "maximum": kind.highest}
+
 
 Text = Annotated[StrictStr, AfterValidator(rules.require_text)]
 Value = Annotated[StrictStr, AfterValidator(rules.require_plain)]
@@ -76,13 +88,7 @@ Port = Annotated[
     BeforeValidator(rules.require_port),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 65_535}),
 ]
-Size = Annotated[int, BeforeValidator(partial(_size_bytes, minimum_bytes=1)), _SIZE_SCHEMA]
-LargeSize = Annotated[
-    int,
-    BeforeValidator(partial(_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES)),
-    _SIZE_SCHEMA,
-]
-Duration = Annotated[float, BeforeValidator(_duration_s), _DURATION_SCHEMA]
+Duration = Annotated[float, BeforeValidator(_duration_s), WithJsonSchema(_DURATION_SCHEMA)]
 
 Level = Literal["none", "worktree", "clone", "sandbox", "container", "vm"]
 NetworkMode = Literal["none", "allow", "open"]
@@ -114,48 +120,34 @@ class ProjectSettings(_Table):
     )
 
 
+def _declared(name: str) -> Any:
+    """The field of a limit; see `LimitsSpec`."""
+    kind = SETTABLE_LIMITS[name]
+
+    def describe(schema: dict[str, Any]) -> None:
+        schema.pop("type")
+        schema.update(_limit_schema(kind))
+
+    alias = None if kind.name == kind.field else kind.name
+    return Field(None, alias=alias, description=kind.description, json_schema_extra=describe)
+
+
 class LimitsSpec(_Table):
     """How much a capsule may use."""
 
-    memory_bytes: LargeSize | None = Field(
-        None, alias="memory", description="Memory of all processes together, such as `4G`."
-    )
-    cpus: (
-        Annotated[
-            float,
-            BeforeValidator(_cpus),
-            WithJsonSchema({"type": "number", "minimum": 0.01, "maximum": 1024}),
-        ]
-        | None
-    ) = Field(None, description="Processors' worth of time, such as `2` or `0.5`.")
-    pids: (
-        Annotated[
-            int,
-            BeforeValidator(partial(rules.require_whole, lowest=1, highest=units.PIDS_LIMIT)),
-            WithJsonSchema({"type": "integer", "minimum": 1, "maximum": units.PIDS_LIMIT}),
-        ]
-        | None
-    ) = Field(None, description="Processes and threads at one time.")
-    disk_bytes: LargeSize | None = Field(
-        None, alias="disk", description="Disk space that the capsule may use, such as `10G`."
-    )
-    files: (
-        Annotated[
-            int,
-            BeforeValidator(partial(rules.require_whole, lowest=16, highest=units.FILES_LIMIT)),
-            WithJsonSchema({"type": "integer", "minimum": 16, "maximum": units.FILES_LIMIT}),
-        ]
-        | None
-    ) = Field(None, description="Files that one process may have open.")
-    time_s: Duration | None = Field(
-        None, alias="time", description="How long one run may take, such as `2h` or `1h30m`."
-    )
-    idle_s: Duration | None = Field(
-        None, alias="idle", description="How long a run may produce no output before it is stopped."
-    )
-    output_bytes: Size | None = Field(
-        None, alias="output", description="How much one run may write to its log, such as `100M`."
-    )
+    memory_bytes: int | None = _declared("memory")
+    cpus: float | None = _declared("cpus")
+    pids: int | None = _declared("pids")
+    disk_bytes: int | None = _declared("disk")
+    files: int | None = _declared("files")
+    time_s: float | None = _declared("time")
+    idle_s: float | None = _declared("idle")
+    output_bytes: int | None = _declared("output")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _require(cls, value: object, info: ValidationInfo) -> float:
+        return _limit(LIMITS_BY_FIELD[str(info.field_name)], value)
 
 
 class UserCapsule(_Table):

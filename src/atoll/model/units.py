@@ -18,14 +18,6 @@ _SECONDS = re.compile(f"(-?)({_NUMBER})")
 DURATION_LIMIT_S = 366 * 86_400.0
 """Keeps timers and deadlines within their ranges."""
 
-LARGE_SIZE_BYTES = 1 << 20
-"""The smallest limit of memory or disk with which a capsule can start."""
-
-PIDS_LIMIT = 4_194_304
-"""The largest number of processes that a kernel supports."""
-FILES_LIMIT = 1_048_576
-"""The largest number of open files that a process can be limited to."""
-
 _NOT_POSITIVE = "must be more than zero"
 
 
@@ -120,18 +112,24 @@ def render_duration(duration_s: float) -> str:
     return "".join(parts) or "0s"
 
 
-def parse_count(text: str, *, lowest: int = 1, highest: int = PIDS_LIMIT) -> int:
+def parse_count(text: str, *, lowest: int, highest: int) -> int:
     """A whole number between two bounds."""
     if text.isascii() and text.isdigit() and len(text) <= 12 and lowest <= int(text) <= highest:
         return int(text)
     raise ValueError(f"must be a whole number from {lowest} to {highest}")
 
 
-def parse_cpus(text: str) -> float:
+def parse_number(text: str, *, lowest: float, highest: float) -> float:
+    """A number between two bounds, of which the lower one is positive."""
     try:
-        cpus = float(text)
+        number = float(text)
     except ValueError:
-        cpus = 0.0
-    if not 0.01 <= cpus <= 1024:
-        raise ValueError("must be a number from 0.01 to 1024")
-    return cpus
+        number = 0.0
+    return require_number(number, lowest=lowest, highest=highest)
+
+
+def require_number(number: float, *, lowest: float, highest: float) -> float:
+    # Compared before `float()`, which overflows on an enormous whole number; NaN fails as well.
+    if not lowest <= number <= highest:
+        raise ValueError(f"must be a number from {lowest} to {highest}")
+    return float(number)

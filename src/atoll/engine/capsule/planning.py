@@ -20,7 +20,7 @@ from atoll.engine.project.settings import Config
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model import state
-from atoll.model.enclosure import Limits
+from atoll.model.enclosure import TIME_LIMIT, Limits
 from atoll.model.errors import IsolationError, PrerequisiteError, StateError
 from atoll.model.names import parse_name, printable
 from atoll.model.plan import CapsulePlan, FileSelection, IsolationPlan, Refs, WorkspacePlan
@@ -131,7 +131,7 @@ class _Planner:
             ports=tuple(services) or default,
             numbers=dict(services),
             setup=tuple(settings.value("capsule.setup", ())),
-            time_limit_s=settings.value("capsule.limits.time"),
+            time_limit_s=settings.value(f"capsule.limits.{TIME_LIMIT.name}"),
             selection=selection_of(self._config)._replace(dirty=dirty),
             refs=found.refs,
         )
@@ -207,7 +207,7 @@ def _require_walls(name: str, config: Config, level: levels.Level) -> None:
     walls = {
         f"limit `{limit}` is not enforced": f"--limit {limit}=none"
         for limit, value in settings.below("capsule.limits").items()
-        if limit != "time" and value is not None and not level.has_limits
+        if limit != TIME_LIMIT.name and value is not None and not level.has_limits
     }
     mode = settings.value("capsule.network")
     if mode not in level.networks:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from atoll.drivers.layers import probes
+from atoll.engine.project import levels
 from atoll.engine.state.session import Session
 from atoll.host import cgroups, scopes
 from atoll.host.cgroups import LIMITED, CgroupParents, CreatedCgroup, Swept, can_enter
@@ -18,8 +19,7 @@ from atoll.host.forkserver import Confined
 from atoll.host.scopes import NoAnswerError, ScopeError, Scopes
 from atoll.keeper import rlimits
 from atoll.keeper.groups import Group
-from atoll.model import units
-from atoll.model.enclosure import LIMITS, Limits
+from atoll.model.enclosure import LIMITS, LIMITS_BY_FIELD, SETTABLE_LIMITS, Limits
 from atoll.model.errors import StateError
 from atoll.model.state import CapsuleRecord
 
@@ -118,14 +118,14 @@ def _held_by(session: Session, holder: Mapping[str, object]) -> Collection[str]:
 
 def uncounted(limit: str, how: str) -> tuple[str, ...]:
     """What a limit does not include where it is held like this."""
-    return _BY_FIELD[limit].uncounted if how == "watched" else ()
+    return LIMITS_BY_FIELD[limit].uncounted if how == "watched" else ()
 
 
 def holding(limit: str, parents: Collection[str]) -> str:
     """How a limit is held where groups for these uses can be made: `enforced` by the kernel,
     `watched` by the keeper, which ends a run that exceeds it, or `not enforced`.
     """
-    kind = _BY_FIELD[limit]
+    kind = LIMITS_BY_FIELD[limit]
     return "enforced" if kind.controller in parents else kind.fallback
 
 
@@ -272,10 +272,9 @@ def capacity(home: Path) -> dict[str, float]:
     """How much there is of what can be limited, by the names that settings use."""
     filesystem = os.statvfs(home)
     return {
-        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "cpus": float(os.cpu_count() or 1),
+        **levels.MACHINE,
         "pids": _pid_max(),
-        "files": files_in_force(units.FILES_LIMIT),
+        "files": files_in_force(SETTABLE_LIMITS["files"].highest),
         "disk": filesystem.f_blocks * filesystem.f_frsize,
     }
 
@@ -294,8 +293,11 @@ def files_in_force(limit: float, pid: int = 0) -> int:
 
 def describe_excess(limits: Mapping[str, float | None], available: Mapping[str, float]) -> str:
     """Names the limits that exceed what is available; empty if none does."""
+    from atoll.model.limits import render_limit  # noqa: PLC0415 - only for chosen limits
+
     found = [
-        f"`{name}={_render(name, value)}` (of {_render(name, available[name])})"
+        f"`{name}={render_limit(SETTABLE_LIMITS[name], value)}` "
+        f"(of {render_limit(SETTABLE_LIMITS[name], available[name])})"
         for name, value in limits.items()
         if value is not None and value > available.get(name, float("inf"))
     ]
@@ -304,14 +306,9 @@ def describe_excess(limits: Mapping[str, float | None], available: Mapping[str, 
     return f"limits above what this machine has, so the smaller number applies: {', '.join(found)}"
 
 
-def _render(name: str, value: float) -> str:
-    is_size = any(kind.unit == "size" for kind in LIMITS if kind.name == name)
-    return units.render_size(int(value)) if is_size else f"{value:g}"
-
-
 def _pid_max() -> int:
     try:
         with open(_PID_MAX, encoding="ascii") as file:
             return int(file.read(32))
     except (OSError, ValueError):
-        return units.PIDS_LIMIT
+        return int(SETTABLE_LIMITS["pids"].highest)

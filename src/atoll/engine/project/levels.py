@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.host import programs
+from atoll.model.enclosure import SETTABLE_LIMITS, LimitKind
 from atoll.model.errors import IsolationError, SpecError
 from atoll.model.state import Problem
 
@@ -20,19 +21,18 @@ LAYERS = "layers"
 """Stands for the first driver of `registry.LAYERED` that works on this host."""
 AUTO = "auto"
 """The setting that chooses this driver."""
-
-
-_LIMITS = {
-    "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4,
+MACHINE: dict[str, float] = {
+    "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     "cpus": float(os.cpu_count() or 1),
-    "pids": 4096,
-    "files": 65_536,
-    "disk": 50 << 30,
-    "output": 1 << 30,
-    "idle": 12 * 3600.0,
-    "time": 24 * 3600.0,
 }
-"""High enough for any build, low enough to stop a runaway process before the host suffers."""
+"""What the machine has of what is limited by a share of it."""
+
+
+def _default_limit(kind: LimitKind) -> float:
+    if kind.default is not None:
+        return kind.default
+    value = MACHINE[kind.name] * kind.share
+    return int(value) if kind.unit == "size" else value
 
 
 class Level(NamedTuple):
@@ -96,7 +96,7 @@ LEVELS = (
         cost="milliseconds",
         networks=("allow", "none", "open"),
         has_own_network=True,
-        limits=_LIMITS,
+        limits={kind.name: _default_limit(kind) for kind in SETTABLE_LIMITS.values()},
     ),
     Level(
         name="container",

@@ -7,16 +7,17 @@ heavy models, so those are imported only when there is a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atoll.drivers.registry import LAYERED
 from atoll.engine.project import levels
 from atoll.host import files
-from atoll.model import presets, units
+from atoll.model import presets
+from atoll.model.enclosure import SETTABLE_LIMITS
 from atoll.model.errors import Mistake, SpecError
+from atoll.model.limits import parse_limit
 from atoll.model.names import slug
 from atoll.model.presets import MODES
 from atoll.model.settings import Setting, Settings
@@ -44,17 +45,6 @@ _CHOICES = {
     "capsule.network": MODES,
     "capsule.workspace": WORKSPACES,
 }
-_PARSERS: dict[str, Callable[[str], float]] = {
-    "memory": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
-    "disk": partial(units.parse_size_bytes, minimum_bytes=units.LARGE_SIZE_BYTES),
-    "output": units.parse_size_bytes,
-    "time": units.parse_duration_s,
-    "idle": units.parse_duration_s,
-    "cpus": units.parse_cpus,
-    "pids": units.parse_count,
-    "files": partial(units.parse_count, lowest=16, highest=units.FILES_LIMIT),
-}
-LIMITS = tuple(_PARSERS)
 
 
 class ProjectFileText(NamedTuple):
@@ -228,9 +218,9 @@ def _parse_word(key: str, text: str) -> object:
         raise ValueError("must be one of " + ", ".join(f"`{name}`" for name in _CHOICES[key]))
     if key.startswith("capsule.limits."):
         name = key.removeprefix("capsule.limits.")
-        if name not in _PARSERS:
+        if name not in SETTABLE_LIMITS:
             raise ValueError("unknown limit")
-        return None if text == "none" else _PARSERS[name](text)
+        return None if text == "none" else parse_limit(SETTABLE_LIMITS[name], text)
     return text
 
 
@@ -246,8 +236,8 @@ def _close(key: str, text: str) -> str | None:
 
     if key in _CHOICES:
         found = difflib.get_close_matches(text, _CHOICES[key], n=1)
-    elif key.removeprefix("capsule.limits.") not in _PARSERS:
-        found = difflib.get_close_matches(key.removeprefix("capsule.limits."), LIMITS, n=1)
+    elif key.removeprefix("capsule.limits.") not in SETTABLE_LIMITS:
+        found = difflib.get_close_matches(key.removeprefix("capsule.limits."), SETTABLE_LIMITS, n=1)
     else:
         found = []
     return found[0] if found else None

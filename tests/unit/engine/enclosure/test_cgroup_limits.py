@@ -9,7 +9,6 @@ import pytest
 
 from atoll.engine import doctor
 from atoll.engine.enclosure import cgroup_limits
-from atoll.engine.project import settings
 from atoll.host import cgroups, scopes
 from atoll.host.cgroups import CgroupParents, CreatedCgroup
 from atoll.host.scopes import NoAnswerError, ScopeError, Scopes
@@ -299,5 +298,5 @@ def test_scopes_of_capsules_that_are_no_more_are_swept(managed, tmp_path, monkey
 def test_settings_and_project_file_know_the_declared_limits():
     names = {kind.name for kind in enclosure.LIMITS}
     fields = {kind.field for kind in enclosure.LIMITS}
-    assert {*settings.LIMITS} == names | {"time"}
+    assert {*enclosure.SETTABLE_LIMITS} == names | {"time"}
     assert {*LimitsSpec.model_fields} == fields | {"time_s"}

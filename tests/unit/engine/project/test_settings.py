@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.engine.project import levels
-from atoll.engine.project.settings import LIMITS, load_config, parse_limits, user_file_path
+from atoll.engine.project.settings import load_config, parse_limits, user_file_path
+from atoll.model.enclosure import SETTABLE_LIMITS
 from atoll.model.errors import SpecError, StateError
 
 
@@ -205,7 +206,7 @@ def test_limit_is_lifted_by_none(root, owner):
     assert config.settings.value("capsule.limits.memory", "not there") is None
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", SETTABLE_LIMITS)
 @pytest.mark.parametrize("text", ["", "-1", "0", "x", "nan", "inf", "1e99", "9" * 99, "\x1b[2J"])
 def test_bad_limits_are_refused(root, owner, name, text):
     with pytest.raises(SpecError):
