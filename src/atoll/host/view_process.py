@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import IO, Self
 
 from atoll.keeper import requests
-from atoll.keeper.bubblewrap import UNBUILT, find_cause
-from atoll.keeper.spawn import StartError, read_failure
+from atoll.keeper.launchers import Launcher, find_launcher
+from atoll.keeper.spawn import read_failure
+from atoll.keeper.start_error import NO_WALLS, StartError
 from atoll.keeper.wire import WireError
 from atoll.model.enclosure import Enclosure, KeeperSpec, encode
 from atoll.model.errors import DriverError, IsolationError, StateError, Unanswered
@@ -26,7 +27,9 @@ _TIMEOUT_S = 20.0
 class ViewProcess:
     """The part of `subprocess.Popen` that `host.process` needs."""
 
-    def __init__(self, sock: socket.socket, pid: int, failure: int, *, is_walled: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, pid: int, failure: int, launcher: Launcher | None
+    ) -> None:
         self.pid = pid
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[bytes] | None = None
@@ -35,7 +38,7 @@ class ViewProcess:
         self._sock = sock
         self._failure = failure
         self._failed: StartError | None = None
-        self._is_walled = is_walled
+        self._launcher = launcher
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +49,7 @@ class ViewProcess:
         try:
             # One that was killed early may not have reported anything.
             if self.wait() >= 0:
-                self._failed = read_failure(self._failure, by_bwrap=self._is_walled)
+                self._failed = read_failure(self._failure, self._launcher)
         finally:
             self._sock.close()
             os.close(self._failure)
@@ -71,7 +74,7 @@ class ViewProcess:
         self._send_signal(signal.SIGKILL)
 
     def require_executed(self, program: str, place: str | None, stderr: bytes) -> None:
-        """For a program that has ended, after `with`. `stderr` is what it, or bwrap, has written.
+        """For a program that has ended, after `with`; `stderr` is what it or its launcher wrote.
 
         Raises IsolationError when a wall could not be built; Unanswered when the program or its
         directory does not exist behind the walls, DriverError when it could not be executed in a
@@ -80,15 +83,15 @@ class ViewProcess:
         failed = self._failed
         if failed is None:
             return
-        if not self._is_walled:
+        if self._launcher is None:
             raise DriverError(
                 f"`{program}` cannot start in `{place}` of the capsule: {failed.message}"
             )
         code, message = failed.exit_code, failed.message
         if not message:
-            cause = find_cause(stderr)
+            cause = self._launcher.find_cause(stderr)
             code, message = cause.exit_code, cause.message
-        if code == UNBUILT:
+        if code == NO_WALLS:
             raise IsolationError(
                 f"cannot create the sandbox of `{program}`: {message}", hint="atoll doctor"
             )
@@ -140,9 +143,7 @@ def start(
     try:
         _open_streams(theirs, ours, has_stdin=has_stdin)
         reply, fds = requests.ask(sock, {"execute": encode(spec)}, tuple(theirs))
-        child = ViewProcess(
-            sock, int(str(reply["pid"])), fds[0], is_walled=within.walls is not None
-        )
+        child = ViewProcess(sock, int(str(reply["pid"])), fds[0], find_launcher(within.walls))
     except (EOFError, ConnectionError) as error:
         _close(sock, ours)
         raise _ended(within) from error

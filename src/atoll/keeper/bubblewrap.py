@@ -12,6 +12,7 @@ import os
 import stat
 
 from atoll.keeper import calls, write_restriction
+from atoll.keeper.start_error import NO_WALLS, NOT_EXECUTABLE, NOT_FOUND, StartError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 8900
 """bwrap takes 9000 in all, from its file and its command line."""
-
-
-UNBUILT = 6
-"""Instead of an exit code: a wall could not be built, and nothing was run."""
 
 _EXECUTED = b'"exit-code"'
 _NOT_EXECUTED = b"bwrap: execvp "
@@ -38,25 +35,13 @@ _FIRST_LINE_BYTES = 256
 _PATH_CHARACTERS = 200
 
 
-class WallError(Exception):
-    """The command cannot be started behind its walls; `exit_code` is what a shell would say, or
-    `UNBUILT`.
-    """
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.message = message
-
-
 class BubblewrapLauncher:
-    """Starts commands in a bwrap sandbox."""
+    """Starts commands in a bwrap sandbox (`atoll.keeper.launchers.Launcher`)."""
 
-    __slots__ = ("_walls", "program")
+    __slots__ = ("_walls",)
 
     def __init__(self, walls: Bwrap) -> None:
         self._walls = walls
-        self.program = walls.program
 
     def words(
         self,
@@ -79,7 +64,9 @@ class BubblewrapLauncher:
         for name, value in env.items():
             options += ["--setenv", name, value]
         if len(options) > _MOST_WORDS:
-            raise WallError(126, f"{len(env)} variables are more than a command can get")
+            raise StartError(
+                NOT_EXECUTABLE, f"{len(env)} variables are more than a command can get"
+            )
         content = b"\0".join(map(os.fsencode, options)) + b"\0"
         words_fd = _file("words", content)
         handles = [filter_fd, words_fd]
@@ -90,15 +77,15 @@ class BubblewrapLauncher:
             command = ["/bin/sh", f"/proc/self/fd/{handles[-1]}"]
         # A session of its own with the terminal: signals typed there must not reach bwrap.
         leader = ["setsid", "--ctty"] if tty else []
-        return [self.program, "--args", str(words_fd), "--", *leader, *command], handles
+        return [self._walls.program, "--args", str(words_fd), "--", *leader, *command], handles
 
     def narrow(self) -> None:
-        """Before `drop`: it needs the privileges. WallError when a pattern matches nothing."""
+        """Before `drop`: it needs the privileges. StartError when a pattern matches nothing."""
         if self._walls.write:
             try:
                 write_restriction.narrow(self._walls.root, self._walls.workspace, self._walls.write)
             except (OSError, write_restriction.NothingThere) as error:
-                raise WallError(126, str(error)) from error
+                raise StartError(NOT_EXECUTABLE, str(error)) from error
 
     def drop(self) -> None:
         """Become the user that the capsule's processes are to the kernel, never root."""
@@ -108,11 +95,13 @@ class BubblewrapLauncher:
             os.setresuid(self._walls.uid, self._walls.uid, self._walls.uid)
 
     def require(self, name: str, search_path: str, cwd: str) -> None:
-        """WallError when a command or its place is missing in the sandbox root."""
+        """StartError when a command or its place is missing in the sandbox root."""
         root = os.open(self._walls.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(_mode(root, cwd)):
-                raise WallError(126, f"cannot enter `{cwd}`: there is no such directory")
+                raise StartError(
+                    NOT_EXECUTABLE, f"cannot enter `{cwd}`: there is no such directory"
+                )
             if "/" in name:
                 self._judge(root, name, [os.path.join(cwd, name)], "no such file")
             else:
@@ -122,17 +111,41 @@ class BubblewrapLauncher:
             os.close(root)
 
     @staticmethod
+    def was_executed(record: bytes) -> bool:
+        """bwrap reports the end of a command to `news` only if that was executed."""
+        return _EXECUTED in record
+
+    @staticmethod
+    def find_cause(said: bytes) -> StartError:
+        """Why a command was not executed, from the error output, which is all bwrap's own."""
+        for mark in (_NOT_EXECUTED, _NOT_ENTERED):
+            _, is_it, cause = said[-_SAID_BYTES:].partition(mark)
+            name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")
+            if is_it and mark == _NOT_ENTERED:
+                return StartError(NOT_EXECUTABLE, f"cannot enter `{name}`: {reason}")
+            if is_it and reason in _ABSENCES:
+                # The file itself was found before: see `require`.
+                return StartError(NOT_FOUND, f"`{name}`: {reason}: {_UNSEEN}")
+            if is_it:
+                return StartError(NOT_EXECUTABLE, f"`{name}`: {reason}")
+        lines = said.decode("utf-8", "replace").split("\n")
+        last = next(
+            (line.strip() for line in reversed(lines) if line.strip()), "bwrap printed no message"
+        )
+        return StartError(NO_WALLS, last)
+
+    @staticmethod
     def _judge(root: int, name: str, places: list[str], absence: str) -> None:
         modes = {place: _mode(root, place) for place in places}
         if not any(modes.values()):
-            raise WallError(127, f"`{name}`: {absence}{_explain_absence(root, places)}")
+            raise StartError(NOT_FOUND, f"`{name}`: {absence}{_explain_absence(root, places)}")
         found = [p for p, mode in modes.items() if stat.S_ISREG(mode) and mode & 0o111]
         if not found:
-            raise WallError(126, f"`{name}`: Permission denied")
+            raise StartError(NOT_EXECUTABLE, f"`{name}`: Permission denied")
         interpreter = _find_interpreter(root, found[0])
         if interpreter and not _mode(root, interpreter):
             text = os.strerror(errno.ENOENT)
-            raise WallError(127, f"`{name}`: {text}: {_UNSEEN}: `{_printable(interpreter)}`")
+            raise StartError(NOT_FOUND, f"`{name}`: {text}: {_UNSEEN}: `{_printable(interpreter)}`")
 
 
 def _explain_absence(root: int, places: list[str]) -> str:
@@ -201,30 +214,6 @@ def _printable(path: str) -> str:
     """Paths from inside may hold anything: nothing that a terminal would act upon."""
     shown = "".join(c if c.isprintable() else "?" for c in path[:_PATH_CHARACTERS])
     return shown + ("…" if len(path) > _PATH_CHARACTERS else "")
-
-
-def was_executed(record: bytes) -> bool:
-    """By what bwrap wrote to `news`: it reports the end of a command only if that was executed."""
-    return _EXECUTED in record
-
-
-def find_cause(said: bytes) -> WallError:
-    """Why a command was not executed, from the error output, which is all bwrap's own."""
-    for mark in (_NOT_EXECUTED, _NOT_ENTERED):
-        _, is_it, cause = said[-_SAID_BYTES:].partition(mark)
-        name, _, reason = cause.decode("utf-8", "replace").strip().rpartition(": ")
-        if is_it and mark == _NOT_ENTERED:
-            return WallError(126, f"cannot enter `{name}`: {reason}")
-        if is_it and reason in _ABSENCES:
-            # The file itself was found before: see `require`.
-            return WallError(127, f"`{name}`: {reason}: {_UNSEEN}")
-        if is_it:
-            return WallError(126, f"`{name}`: {reason}")
-    lines = said.decode("utf-8", "replace").split("\n")
-    last = next(
-        (line.strip() for line in reversed(lines) if line.strip()), "bwrap printed no message"
-    )
-    return WallError(UNBUILT, last)
 
 
 def _mode(root: int, path: str) -> int:

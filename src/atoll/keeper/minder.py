@@ -13,13 +13,13 @@ import signal
 import time
 
 from atoll.keeper import process_tree, wire
-from atoll.keeper.bubblewrap import UNBUILT, WallError, find_cause
 from atoll.keeper.child_process import ServedDirectory
 from atoll.keeper.clients import Client, Clients, Starter
 from atoll.keeper.freezer import RunFreezer
 from atoll.keeper.log import LogWriter, read_log
 from atoll.keeper.reserved_ports import hold_ports
 from atoll.keeper.run import Command
+from atoll.keeper.start_error import NO_WALLS
 from atoll.keeper.status import RunStatus, reserve_status, write_status
 from atoll.keeper.termination import Ending, survivors_message
 from atoll.keeper.wire import ENDING, NOTHING, FreezeReply, MessageKind, WireError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from atoll.keeper.limits import RunLimits
     from atoll.keeper.loop import Loop
     from atoll.keeper.peer_check import Origin
-    from atoll.keeper.spawn import StartError
     from atoll.model.enclosure import KeeperSpec
 
 _OWN_ENDS = ("exited", "signalled", "not-started", "no-walls")
@@ -398,15 +397,16 @@ def _identity(pid: int) -> tuple[int, int] | None:
 def _judge(status: RunStatus, run: Command, limits: RunLimits | None, run_dir: str) -> None:
     """Write the outcome of the main process into the status."""
     wait_status = run.wait_status
-    failure: StartError | WallError | None = run.failure
-    if failure is not None and not failure.message:
+    failure, launcher = run.failure, run.launcher
+    if failure is not None and not failure.message and launcher is not None:
         # A command that was ended on purpose may not have reached its walls.
-        failure = _find_cause(run_dir) if status.reason == "exited" else None
+        was_ended = status.reason != "exited"
+        failure = None if was_ended else launcher.find_cause(_read_output(run_dir))
     if failure is not None:
         status.exit_code = failure.exit_code
         status.note(failure.message)
         if status.reason == "exited":
-            status.reason = "no-walls" if failure.exit_code == UNBUILT else "not-started"
+            status.reason = "no-walls" if failure.exit_code == NO_WALLS else "not-started"
     elif wait_status is not None and os.WIFSIGNALED(wait_status):
         status.signal = os.WTERMSIG(wait_status)
         if status.reason == "exited":
@@ -419,6 +419,6 @@ def _judge(status: RunStatus, run: Command, limits: RunLimits | None, run_dir: s
             status.note(kills)
 
 
-def _find_cause(run_dir: str) -> WallError:
-    """From the log: only bwrap has written to it."""
-    return find_cause(b"".join(entry.data for entry in read_log(run_dir)))
+def _read_output(run_dir: str) -> bytes:
+    """Of a command that was not executed: only the launcher's program has written to its log."""
+    return b"".join(entry.data for entry in read_log(run_dir))

@@ -9,7 +9,9 @@ import time
 from functools import partial
 
 from atoll.keeper import process_tree, spawn
+from atoll.keeper.launchers import find_launcher
 from atoll.keeper.loop import READ, WRITE, Loop
+from atoll.keeper.start_error import StartError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Command:
         emit: Callable[[str, bytes], None],
         limits: RunLimits | None = None,
     ) -> None:
+        self.launcher = find_launcher(spec.walls)
         self._limits = limits
         self._spec = spec
         self._loop = loop
@@ -50,7 +53,7 @@ class Command:
         self._input_at = 0.0
         self._size = (spec.rows, spec.cols)
         self.wait_status: int | None = None
-        self.failure: spawn.StartError | None = None
+        self.failure: StartError | None = None
         """Why the command was never started."""
 
     @property
@@ -73,7 +76,7 @@ class Command:
     def start(self) -> None:
         try:
             self._child = spawn.start_command(self._spec, self._size, self._limits)
-        except spawn.StartError as error:
+        except StartError as error:
             self.failure = error
             return
         self._stdin = self._child.stdin
@@ -85,8 +88,8 @@ class Command:
     def main_exited(self, wait_status: int) -> None:
         self.wait_status = wait_status
         if self._child is not None:
-            by_bwrap = self._spec.walls is not None and os.WIFEXITED(wait_status)
-            self.failure = spawn.read_failure(self._child.failure, by_bwrap=by_bwrap)
+            launcher = self.launcher if os.WIFEXITED(wait_status) else None
+            self.failure = spawn.read_failure(self._child.failure, launcher)
 
     def pause(self, *, is_paused: bool) -> None:
         """Leave the output where it is, so that the command has to wait."""

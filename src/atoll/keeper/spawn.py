@@ -11,30 +11,19 @@ import struct
 import termios
 
 from atoll.keeper import calls
-from atoll.keeper.bubblewrap import UNBUILT, WallError, was_executed
 from atoll.keeper.child_process import close_all_but
 from atoll.keeper.launchers import launcher_of
 from atoll.keeper.loop import HANDLED_SIGNALS
 from atoll.keeper.rlimits import restore_open_files
+from atoll.keeper.start_error import NO_WALLS, NOT_EXECUTABLE, NOT_FOUND, StartError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from atoll.keeper.launchers import Launcher
     from atoll.keeper.limits import RunLimits
     from atoll.model.enclosure import KeeperSpec, Walls
 
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
-
 _IUTF8 = 0o40000  # the termios module does not name it before Python 3.13
-
-
-class StartError(Exception):
-    """The command could not be started; `exit_code` is what a shell would say, or `UNBUILT`."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.message = message
 
 
 class Child:
@@ -125,11 +114,11 @@ def fork_command(
     return pid, failure_read
 
 
-def read_failure(fd: int, *, by_bwrap: bool) -> StartError | None:
+def read_failure(fd: int, launcher: Launcher | None) -> StartError | None:
     """Why the command was not started; None if it was, or if it was killed before it could be.
 
-    `by_bwrap`: bwrap has exited; an empty message then means that it has written the cause where
-    the command would have written.
+    `launcher` is that of walls whose process has exited. An empty message then means that it has
+    written the cause where the command would have written (`Launcher.find_cause`).
     """
     try:
         record = os.read(fd, 65536)
@@ -138,7 +127,8 @@ def read_failure(fd: int, *, by_bwrap: bool) -> StartError | None:
     if record.startswith(b"["):
         exit_code, message = json.loads(record)
         return StartError(exit_code, message)
-    return StartError(UNBUILT, "") if by_bwrap and not was_executed(record) else None
+    is_missing = launcher is not None and not launcher.was_executed(record)
+    return StartError(NO_WALLS, "") if is_missing else None
 
 
 def resize(fd: int, rows: int, cols: int) -> None:
@@ -213,12 +203,12 @@ def _become_command(spec: KeeperSpec, inherited: _Inherited, limits: RunLimits |
                 _execute(spec)
             else:
                 _execute_behind(spec.walls, spec, inherited.failure)
-        except (StartError, WallError) as error:
+        except StartError as error:
             exit_code = error.exit_code
             message = error.message
         except (OSError, ValueError) as error:
             if spec.walls is not None and isinstance(error, OSError):
-                exit_code = UNBUILT
+                exit_code = NO_WALLS
             message = f"`{spec.argv[0]}`: {error}"
         message = message.encode("utf-8", "backslashreplace").decode()[:2000]
         os.write(inherited.failure, json.dumps([exit_code, message]).encode("ascii"))
@@ -296,8 +286,8 @@ def _execute_behind(walls: Walls, spec: KeeperSpec, news: int) -> None:
     launcher = launcher_of(walls)
     launcher.require(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
     words, _ = launcher.words(spec.argv, spec.env, spec.cwd, news=news, tty=spec.tty)
-    os.set_inheritable(news, True)  # noqa: FBT003 - and bwrap keeps it from the command
-    os.execve(launcher.program, [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
+    os.set_inheritable(news, True)  # noqa: FBT003 - and the launcher keeps it from the command
+    os.execve(words[0], [os.fsencode(word) for word in words], {})  # noqa: S606  likewise
 
 
 def _candidates(name: bytes, search_path: bytes) -> list[bytes]:

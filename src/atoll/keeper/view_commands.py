@@ -12,8 +12,9 @@ import signal
 
 from atoll.keeper import requests
 from atoll.keeper.limits import RunLimits
-from atoll.keeper.spawn import StartError, fork_command
+from atoll.keeper.spawn import fork_command
 from atoll.keeper.spec import KeeperSpecError, parse_spec
+from atoll.keeper.start_error import StartError
 from atoll.keeper.wire import WireError
 
 TYPE_CHECKING = False

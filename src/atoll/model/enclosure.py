@@ -234,7 +234,8 @@ class Bwrap(NamedTuple):
 
 
 Walls = Bwrap
-"""The isolation of a command: a union with one member per kind of launcher."""
+"""The isolation of a command: a union with one member per kind of launcher. Every member has
+`uid` and `narrowed_to`; the rest is between its driver and its launcher."""
 
 
 class Enclosure(NamedTuple):

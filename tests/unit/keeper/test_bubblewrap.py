@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.keeper.bubblewrap import UNBUILT, find_cause, was_executed
+from atoll.keeper.bubblewrap import BubblewrapLauncher
+from atoll.keeper.start_error import NO_WALLS
 
 PLACES = b'{ "child-pid": 32463, "mnt-namespace": 4026532179 }\n'
 
@@ -19,7 +20,7 @@ PLACES = b'{ "child-pid": 32463, "mnt-namespace": 4026532179 }\n'
     ],
 )
 def test_was_executed(record, expected):
-    assert was_executed(record) is expected
+    assert BubblewrapLauncher.was_executed(record) is expected
 
 
 ABSENT = "No such file or directory"
@@ -34,12 +35,12 @@ LOST = ": its interpreter is not visible inside"
         (b"bwrap: execvp a: b: Permission denied\n", 126, "`a: b`: Permission denied"),
         (b"bwrap: execvp x: Argument list too long\n", 126, "`x`: Argument list too long"),
         (b"bwrap: Can't chdir to /x: Not a directory\n", 126, "cannot enter `/x`: Not a directory"),
-        (b"bwrap: no namespaces\n\n", UNBUILT, "bwrap: no namespaces"),
-        (b"one\r\ntwo\r\n", UNBUILT, "two"),
-        (b"", UNBUILT, "bwrap printed no message"),
-        (b"\xff\n", UNBUILT, "\ufffd"),
+        (b"bwrap: no namespaces\n\n", NO_WALLS, "bwrap: no namespaces"),
+        (b"one\r\ntwo\r\n", NO_WALLS, "two"),
+        (b"", NO_WALLS, "bwrap printed no message"),
+        (b"\xff\n", NO_WALLS, "\ufffd"),
     ],
 )  # fmt: skip
 def test_find_cause(said, code, message):
-    cause = find_cause(said)
+    cause = BubblewrapLauncher.find_cause(said)
     assert (cause.exit_code, cause.message) == (code, message)

@@ -24,7 +24,8 @@ from atoll.engine.capsules import Capsule
 from atoll.engine.projects import CapsuleSpec, Project, open_project
 from atoll.host.process import run
 from atoll.host.programs import find_program
-from atoll.keeper.launchers import launcher_of
+from atoll.keeper.bubblewrap import BubblewrapLauncher
+from atoll.model.enclosure import Bwrap
 from atoll.model.errors import DriverError
 
 _READER = (
@@ -96,10 +97,10 @@ def _true(capsule: Capsule) -> None:
 def _bare(capsule: Capsule) -> Callable[[], None]:
     """bwrap by itself, around the host's own root, with the flags and the filter of a run."""
     walls = capsule.enclosure().walls
-    if walls is None:
-        raise DriverError("this capsule is not sandboxed")
+    if not isinstance(walls, Bwrap):
+        raise DriverError("this capsule is not sandboxed by bwrap")
     options = tuple("/" if option == walls.root else option for option in walls.options)
-    bare = launcher_of(walls._replace(options=options))
+    bare = BubblewrapLauncher(walls._replace(options=options))
 
     def start() -> None:
         words, fds = bare.words(["true"], {}, "/")
