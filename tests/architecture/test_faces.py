@@ -127,3 +127,72 @@ def act():
         ("x.py", "atoll.engine.network"),
     }
     assert below(text) == {"session", "store"}
+
+
+OUTPUT = {"answer", "item", "table", "envelope"}
+"""The functions of `cli/output.py` whose second argument becomes JSON."""
+
+
+def _own_data(node: ast.AST) -> list[str]:
+    """Literals and internal tuples in an expression; what other functions return is theirs."""
+    if isinstance(node, ast.Dict | ast.DictComp):
+        return [ast.unparse(node)]
+    if isinstance(node, ast.Call):
+        is_tuple = isinstance(node.func, ast.Attribute) and node.func.attr == "_asdict"
+        return [ast.unparse(node)] if is_tuple else []
+    return [found for child in ast.iter_child_nodes(node) for found in _own_data(child)]
+
+
+def _values_of(name: str, within: ast.AST) -> list[ast.expr]:
+    """What is assigned to a variable, or appended to it."""
+    found = []
+    for node in ast.walk(within):
+        if isinstance(node, ast.Assign):
+            if any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+                found.append(node.value)
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            if isinstance(node.target, ast.Name) and node.target.id == name and node.value:
+                found.append(node.value)
+        elif isinstance(node, ast.Call):
+            methods = (f"{name}.append", f"{name}.extend", f"{name}.update")
+            found += node.args if ast.unparse(node.func) in methods else []
+    return found
+
+
+def shapes_in(text: str) -> list[str]:
+    """The JSON that a module makes up itself and gives to the output."""
+    tree = ast.parse(text)
+    found = set()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
+            if name in OUTPUT:
+                data = node.args[1]
+                values = _values_of(data.id, function) if isinstance(data, ast.Name) else [data]
+                found |= {item for value in values for item in _own_data(value)}
+    return sorted(found)
+
+
+def test_verbs_print_the_shapes_of_the_engine():
+    sources = {path.name: path.read_text() for path in CLI.glob("*.py")}
+    assert {name: shapes_in(text) for name, text in sources.items() if shapes_in(text)} == {}
+
+
+def test_shape_of_a_verb_is_reported():
+    text = """
+def act(frame, found):
+    rows, data = [], {"a": shapes.run(found)}
+    data = {"b": 1}
+    rows.append({"c": 2})
+    frame.output.answer("x", data, "")
+    frame.output.table("x", rows, (), ())
+    frame.output.item("x", [one._asdict() for one in found], "")
+    frame.output.answer("x", shapes.run(found), {"not": "data"})
+    report(envelope("x", {"d": 3}))
+"""
+    assert shapes_in(text) == ["one._asdict()", "{'b': 1}", "{'c': 2}", "{'d': 3}"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.cli.frame import Frame, complete_capsules, verb_with_own_project
+from atoll.engine import shapes
 
 if TYPE_CHECKING:
     from atoll.engine.network.rules import Allowed
@@ -65,7 +66,7 @@ def _change_project(frame: Frame, rules: tuple[str, ...], *, revoke: bool) -> No
 def _show(frame: Frame, allowed: list[Allowed]) -> None:
     frame.output.table(
         "rules",
-        [rule._asdict() for rule in allowed],
+        [shapes.rule(rule) for rule in allowed],
         ("rule", "from", "means"),
         ((rule.rule, rule.source, ", ".join(rule.means)) for rule in allowed),
     )

@@ -56,7 +56,6 @@ def command(frame: Frame, run: str) -> int:
 
 def _sink(frame: Frame) -> Sink:
     def print_entry(stream: str, data: bytes) -> None:
-        entry = {"time": time.time(), "stream": stream, "text": data.decode(errors="replace")}
-        frame.output.item("log", entry, "")
+        frame.output.item("log", shapes.log_output(time.time(), stream, data), "")
 
     return print_entry if frame.output.json else frame.output.raw

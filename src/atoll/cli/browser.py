@@ -25,7 +25,7 @@ def command(frame: Frame, act: str, name: str, tool: str) -> None:
     capsule = frame.capsule(name)
     if act == "settings":
         settings = capsule.browser.settings(tool)
-        data = {"tool": tool, "settings": settings}
+        data = shapes.browser_settings(tool, settings)
         frame.output.answer("browser-settings", data, json.dumps(settings, indent=2))
         return
     if act == "reset":

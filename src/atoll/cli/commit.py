@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("commit")
@@ -16,6 +17,5 @@ def command(frame: Frame, name: str, message: str, *, no_verify: bool) -> None:
     """Commit all changes in NAME, including untracked files, to the branch atoll/NAME."""
     capsule = frame.capsule(name)
     commit = capsule.commit(message, verify=not no_verify)
-    data = {"commit": commit, "branch": capsule.record.branch}
-    frame.output.answer("commit", data, commit)
+    frame.output.answer("commit", shapes.commit(commit, capsule.record.branch), commit)
     frame.output.note(f"hint: git log {capsule.record.branch}")

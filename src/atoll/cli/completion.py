@@ -6,6 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from atoll.cli.frame import Frame, verb
+from atoll.engine import shapes
 
 
 @click.command("completion")
@@ -21,4 +22,4 @@ def command(frame: Frame, shell: str) -> None:
         raise click.UsageError(f"no completion for `{shell}`")
     root = click.get_current_context().find_root().command
     script = kind(root, {}, "atoll", "_ATOLL_COMPLETE").source()
-    frame.output.answer("completion", {"shell": shell, "script": script}, script)
+    frame.output.answer("completion", shapes.completion(shell, script), script)

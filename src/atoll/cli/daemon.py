@@ -8,6 +8,7 @@ import click
 
 from atoll.cli import phrases
 from atoll.cli.frame import Frame, verb
+from atoll.engine import shapes
 from atoll.model.errors import StateError
 
 if TYPE_CHECKING:
@@ -26,15 +27,16 @@ def command(frame: Frame, act: str) -> int:
     home = frame.home()
     if act == "logs":
         for line in home.daemon_log():
-            frame.output.item("log", {"line": line}, f"{line}\n")
+            frame.output.item("log", shapes.daemon_log(line), f"{line}\n")
         return 0
     try:
         status = home.stop_daemon() if act == "stop" else home.daemon_status()
     except StateError as error:
-        frame.output.answer("daemon", {"running": False}, "not running")
+        frame.output.answer("daemon", shapes.no_daemon(), "not running")
         frame.output.note(f"{error}")
         return 0 if act == "stop" else 1
-    frame.output.answer("daemon", {"running": act != "stop", **status}, _render(act, status))
+    shape = shapes.daemon(status, is_running=act != "stop")
+    frame.output.answer("daemon", shape, _render(act, status))
     return 0
 
 

@@ -11,6 +11,7 @@ import click
 from atoll.cli.frame import Frame, verb
 from atoll.cli.output import Output
 from atoll.cli.tables import render_columns
+from atoll.engine import shapes
 from atoll.engine.home import Home
 
 
@@ -56,13 +57,7 @@ def _show(output: Output, place: Path) -> int:
             output.note(_indented(f"$ git log --oneline main..{branch}\n{log}"))
     demo.remove(capsules)
     output.note("6. removed the capsules; the branch stays, and the other work can be recovered")
-    data = {
-        "attempts": [
-            {"name": a.capsule.name, "passed": a.passed, "changed": a.changed} for a in found
-        ],
-        "checkout_untouched": untouched,
-        "branches": brought,
-    }
+    data = shapes.demo(found, brought, untouched=untouched)
     output.answer("demo", data, "\n".join(brought))
     return 0 if untouched and brought else 1
 

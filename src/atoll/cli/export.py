@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("export")
@@ -14,7 +15,6 @@ from atoll.cli.frame import Frame, name_argument, verb
 def command(frame: Frame, name: str, *, everything: bool) -> None:
     """Copy the commits of NAME to the branch atoll/NAME. Atoll also does this after every run."""
     found = frame.capsule(name).export(everything=everything)
-    data = {"branch": found.branch, "commit": found.commit, "moved": found.moved}
-    frame.output.answer("export", data, found.commit)
+    frame.output.answer("export", shapes.export(found), found.commit)
     state = "is at" if found.moved else "was already at"
     frame.output.note(f"`{found.branch}` {state} {found.commit[:10]}\nhint: git log {found.branch}")

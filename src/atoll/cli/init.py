@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.engine import shapes
 from atoll.model.names import printable
 
 
@@ -18,5 +19,5 @@ def command(frame: Frame, *, dry_run: bool) -> None:
     if not dry_run:
         project.init(text)
         frame.output.note(f"wrote and approved {printable(str(project.root))}/atoll.toml")
-    data = {"path": str(project.root / "atoll.toml"), "text": text, "written": not dry_run}
+    data = shapes.init(str(project.root / "atoll.toml"), text, is_written=not dry_run)
     frame.output.answer("init", data, text.rstrip("\n"))

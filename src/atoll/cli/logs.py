@@ -38,7 +38,7 @@ def command(frame: Frame, name: str, run: str | None, *, follow: bool, timestamp
             text, fresh = _stamped(text, stamp, fresh=fresh)
         frame.output.item("log", shapes.log_entry(entry), text)
     if not frame.output.json:
-        frame.output.item("log", {}, "".join(cleaner.flush() for cleaner in cleaners.values()))
+        frame.output.item("log", None, "".join(cleaner.flush() for cleaner in cleaners.values()))
     if follow and found.outcome is None and not frame.output.json:
         ended = capsule.wait(found)
         if ended.outcome is not None and stderr_is_terminal():

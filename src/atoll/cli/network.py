@@ -9,6 +9,7 @@ import click
 from atoll.cli import phrases
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.output import render_size
+from atoll.engine import shapes
 
 if TYPE_CHECKING:
     from atoll.engine.network.egress_log import EgressAttempt
@@ -29,7 +30,7 @@ def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool)
     for attempt in capsule.attempts(count=count or None, follow=follow):
         if attempt.allowed and refused:
             continue
-        frame.output.item("connection", attempt._asdict(), _line(attempt))
+        frame.output.item("connection", shapes.connection(attempt), _line(attempt))
         if attempt.ask:
             asked.pop(attempt.ask, None)
             asked[attempt.ask] = None

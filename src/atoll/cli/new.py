@@ -81,8 +81,5 @@ def command(
     excluded = question.answer()
     if line := render_excluded(excluded, dirty=dirty):
         frame.output.note(line)
-    shown = [
-        {**shapes.capsule(capsule.record), "left_out": shapes.excluded(excluded)}
-        for capsule in made
-    ]
-    frame.output.answer("capsules", shown, "\n".join(str(shape["name"]) for shape in shown))
+    shown = [shapes.new_capsule(capsule.record, excluded) for capsule in made]
+    frame.output.answer("capsules", shown, "\n".join(shape["name"] for shape in shown))

@@ -25,14 +25,14 @@ def command(
     browser = frame.capsule(name).browser
     url = browser.url(service, inside=headless)
     if print_only:
-        frame.output.answer("opened", {"url": url, "pid": None, "run": None}, url)
+        frame.output.answer("opened", shapes.opened(url), url)
         return
     if not headless:
         window = browser.open(service)
-        frame.output.answer("opened", {"url": url, "pid": window.pid, "run": None}, url)
+        frame.output.answer("opened", shapes.opened(url, pid=window.pid), url)
         return
     run = browser.open_inside(service)
-    data = {"url": url, "pid": None, "run": shapes.run(run)}
+    data = shapes.opened(url, inside=run)
     frame.output.answer("opened", data, str(browser.status().endpoint))
     frame.output.note(
         f"started a browser as {run.label}; only processes inside `{name}` can connect to it\n"

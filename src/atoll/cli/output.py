@@ -150,23 +150,14 @@ def envelope(kind: str, data: object) -> dict[str, object]:
 
 def print_error(error: AtollError, *, as_json: bool) -> int:
     """Prints the message and the hint, and returns the exit code."""
-    mistakes = [mistake.render() for mistake in getattr(error, "mistakes", ())]
-    whole = envelope(
-        "error",
-        {
-            "type": error.kind,
-            "message": error.message,
-            "hint": error.hint,
-            "exit_code": error.exit_code,
-            "mistakes": mistakes,
-        },
-    )
+    shape = error.shape()
+    whole = envelope("error", shape)
     status.report(whole)
     if as_json:
         _write(sys.stdout, json.dumps(whole, ensure_ascii=True, indent=2))
         return error.exit_code
     lines = [paint("error: ", "red", sys.stderr) + _safe(error.message)]
-    lines += [f"  {_safe(line)}" for line in mistakes]
+    lines += [f"  {_safe(line)}" for line in shape["mistakes"]]
     if error.hint:
         lines.append(paint("hint: ", "cyan", sys.stderr) + _safe(error.hint))
     _narrate("\n".join(lines))

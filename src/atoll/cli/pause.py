@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
 
 
 @click.command("pause")
@@ -14,5 +15,5 @@ def command(frame: Frame, name: str) -> None:
     """Freeze all processes of NAME until `atoll resume NAME`."""
     capsule = frame.capsule(name)
     count = capsule.pause()
-    frame.output.answer("capsule", {"name": capsule.name, "paused": True, "processes": count}, "")
+    frame.output.answer("capsule", shapes.paused(capsule.name, count, is_paused=True), "")
     frame.output.note(f"`{name}` is paused (processes: {count})\nhint: atoll resume {name}")

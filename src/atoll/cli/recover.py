@@ -46,7 +46,7 @@ def command(
         _drop(frame, found)
     elif to is not None:
         place = frame.home().write_checkout(found, to)
-        frame.output.answer("restored", {"path": place}, place)
+        frame.output.answer("restored", shapes.path(place), place)
         frame.output.note(f"restored `{found.id}`\nhint: git -C {to} status")
         _name_stashes(frame, found, f"git -C {to}")
     else:

@@ -31,8 +31,7 @@ def command(
     removed = []
     project = frame.project()
     for capsule, point in project.remove(capsules, force=force, keep_branch=keep_branch):
-        stored = None if point is None else shapes.recovery_point(point)
-        removed.append({"name": capsule.name, "recovery_point": stored})
+        removed.append(shapes.removed(capsule.name, point))
         if point is not None:
             frame.output.note(phrases.stored(point))
     frame.output.answer("removed", removed, "\n".join(capsule.name for capsule in capsules))
@@ -42,15 +41,7 @@ def _show_plan(frame: Frame, capsules: list[Capsule], *, keep_branch: bool) -> N
     lines, data = [], []
     for capsule in capsules:
         work, living = capsule.work(keep_branch=keep_branch), capsule.living()
-        data.append(
-            {
-                "name": capsule.name,
-                "workspace": capsule.record.workspace,
-                "branch": None if keep_branch else capsule.record.branch,
-                "running": [run.label for run in living],
-                "work": shapes.work(work),
-            }
-        )
+        data.append(shapes.removal(capsule.record, living, work, keep_branch=keep_branch))
         lines += [f"{capsule.name}: {act}" for act in _acts(capsule, keep_branch=keep_branch)]
         lines += [f"{capsule.name}: stop {run.label}, with --force" for run in living]
         lines += [f"{capsule.name}: store {line}, with --force" for line in work.render()]

@@ -20,8 +20,7 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stop: bool) -> Non
     if stop:
         capsule.stop()
     before = capsule.rollback(target)
-    data = {"to": shapes.snapshot(target), "before": shapes.snapshot(before)}
-    frame.output.answer("rollback", data, str(target.number))
+    frame.output.answer("rollback", shapes.rollback(target, before), str(target.number))
     frame.output.note(
         f"restored `{name}` to snapshot {target.number}\n"
         f"hint: atoll rollback {name} {before.number} undoes this"

@@ -111,9 +111,7 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
     report(envelope("run", shapes.run(ended)))
     refused = capsule.refusals(before)
     if frame.output.json:
-        network = {"refused": [attempt._asdict() for attempt in refused]}
-        data = {**shapes.run(ended), **shapes.captured(captured), "network": network}
-        frame.output.answer("run", data, "")
+        frame.output.answer("run", shapes.ended_run(ended, captured, refused), "")
         return 0
     _show_end(frame, run.label, outcome)
     if text := capsule.describe_refusals(refused):

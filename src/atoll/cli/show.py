@@ -38,27 +38,13 @@ def command(frame: Frame, name: str | None, *, config: bool, base: bool) -> None
     work, runs = capsule.work(), capsule.runs()
     used = capsule.disk()
     shared = frame.project().base_disk()
-    parts = capsule.report()
-    data = {
-        **shapes.capsule(capsule.record, runs=runs, used=used),
-        "base_disk_bytes": shared.bytes,
-        "work": shapes.work(work),
-        "network": capsule.network,
-        "visible": capsule.visible(),
-        "limits": {
-            key: {"value": value, "held": how, "uncounted": capsule.uncounted(key, how)}
-            for key, (value, how) in capsule.limits().items()
-        },
-        "paused": capsule.is_paused,
-        "workspace_driver": capsule.workspace_driver,
-        "parts": parts,
-    }
+    data = shapes.capsule_details(capsule, work, runs=runs, used=used, shared=shared)
     on = f", on a base of {phrases.disk(shared)} that all capsules share" if shared.bytes else ""
     shown = phrases.disk(used) + on
     lines = [f"{key:<10} {value}" for key, value in (*_facts(capsule), ("disk", shown))]
     lines += [
         f"{part:<10} {', '.join(f'{key} {value}' for key, value in facts.items())}"
-        for part, facts in parts.items()
+        for part, facts in data["parts"].items()
     ]
     lines += [f"{'work':<10} {line}" for line in work.render() or ["nothing that exists only here"]]
     lines += [
@@ -133,7 +119,7 @@ def _show_config(frame: Frame) -> None:
     settings = list(config.settings.values.values())
     frame.output.table(
         "config",
-        [{"key": s.key, "value": s.value, "source": s.source} for s in settings],
+        [shapes.setting(setting) for setting in settings],
         ("key", "value", "source"),
         ((s.key, _value(s), s.source) for s in settings),
     )

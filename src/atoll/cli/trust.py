@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.engine import shapes
 from atoll.model.names import printable
 
 
@@ -15,8 +16,6 @@ def command(frame: Frame) -> None:
     config = frame.project().trust()
     if config.file is None:
         return
-    claims = [{"key": claim.key, "text": claim.text} for claim in config.file.claims]
-    data = {"path": str(config.file.path), "digest": config.file.digest, "claims": claims}
     lines = [f"approved {config.file.path}"]
     lines += [f"  {claim.key} = {claim.text}" for claim in config.file.claims]
-    frame.output.answer("trust", data, "\n".join(map(printable, lines)))
+    frame.output.answer("trust", shapes.trust(config.file), "\n".join(map(printable, lines)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from atoll.cli.frame import Frame, verb
+from atoll.engine import shapes
 from atoll.model.names import printable
 
 
@@ -15,6 +16,5 @@ def command(frame: Frame) -> None:
     project = frame.project()
     was = project.untrust()
     text = "is not approved any more" if was else "was not approved"
-    frame.output.answer(
-        "untrust", {"was_trusted": was}, f"{printable(str(project.root))}/atoll.toml {text}"
-    )
+    shape = shapes.untrust(was_trusted=was)
+    frame.output.answer("untrust", shape, f"{printable(str(project.root))}/atoll.toml {text}")

@@ -19,35 +19,67 @@ from atoll.model.state import (
 if TYPE_CHECKING:
     from atoll.engine.browser.browsers import BrowserStatus
     from atoll.engine.capsule.disk_use import DiskUse
+    from atoll.engine.capsule.exports import Exported
     from atoll.engine.capsule.overview import Summary
     from atoll.engine.capsule.reaper import Collected
+    from atoll.engine.capsules import Capsule
+    from atoll.engine.demo import DemoAttempt
     from atoll.engine.history.layers import Checked, Layer, LayerSummary
     from atoll.engine.history.snapshots import TimelineEntry
+    from atoll.engine.network.egress_log import EgressAttempt
+    from atoll.engine.network.rules import Allowed
     from atoll.engine.project.excluded import Excluded
     from atoll.engine.project.levels import Level
+    from atoll.engine.project.settings import ProjectFileText
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
+    from atoll.model.settings import Setting
     from atoll.model.shapes import (
         BaseShape,
+        BrowserSettingsShape,
         BrowserShape,
+        CapsuleDetailsShape,
         CapsuleShape,
         CapturedShape,
         CheckedLayerShape,
         CollectedShape,
+        CommitShape,
+        CompletionShape,
+        ConnectionShape,
+        DaemonLogShape,
+        DaemonShape,
+        DaemonStatusShape,
+        DemoShape,
+        EndedRunShape,
         ExcludedShape,
+        ExportShape,
         FindingShape,
+        InitShape,
         LayerShape,
         LevelShape,
         LogEntryShape,
         MomentShape,
+        NewCapsuleShape,
+        OpenedShape,
         OutcomeShape,
         PatchShape,
+        PathShape,
+        PausedShape,
         ProcessShape,
         RecoveryPointShape,
+        RemovalShape,
+        RemovedShape,
+        RollbackShape,
+        RuleShape,
+        RunNetworkShape,
         RunShape,
+        SettingShape,
         SnapshotShape,
+        StoppedDaemonShape,
         SummaryShape,
+        TrustShape,
+        UntrustShape,
         WallFindingShape,
         WallReportShape,
         WorkShape,
@@ -87,6 +119,62 @@ def summary(record: Summary) -> SummaryShape:
         "ahead": record.ahead,
         "behind": record.behind,
     }
+
+
+def capsule_details(
+    found: Capsule, unexported: Work, *, runs: list[Run], used: DiskUse, shared: DiskUse
+) -> CapsuleDetailsShape:
+    """A capsule as `show` shows it; `shared` is used by all capsules of the project."""
+    return {
+        **capsule(found.record, runs=runs, used=used),
+        "base_disk_bytes": shared.bytes,
+        "work": work(unexported),
+        "network": found.network,
+        "visible": found.visible(),
+        "limits": {
+            key: {"value": value, "held": how, "uncounted": list(found.uncounted(key, how))}
+            for key, (value, how) in found.limits().items()
+        },
+        "paused": found.is_paused,
+        "workspace_driver": found.workspace_driver,
+        "parts": found.report(),
+    }
+
+
+def new_capsule(record: CapsuleRecord, left_out: Excluded) -> NewCapsuleShape:
+    return {**capsule(record), "left_out": excluded(left_out)}
+
+
+def paused(name: str, processes: int, *, is_paused: bool) -> PausedShape:
+    return {"name": name, "paused": is_paused, "processes": processes}
+
+
+def removal(
+    record: CapsuleRecord, running: list[Run], found: Work, *, keep_branch: bool
+) -> RemovalShape:
+    return {
+        "name": record.name,
+        "workspace": record.workspace,
+        "branch": None if keep_branch else record.branch,
+        "running": [item.label for item in running],
+        "work": work(found),
+    }
+
+
+def removed(name: str, point: RecoveryPoint | None) -> RemovedShape:
+    return {"name": name, "recovery_point": None if point is None else recovery_point(point)}
+
+
+def path(place: str) -> PathShape:
+    return {"path": place}
+
+
+def commit(commit_id: str, branch: str | None) -> CommitShape:
+    return {"commit": commit_id, "branch": branch}
+
+
+def export(record: Exported) -> ExportShape:
+    return {"branch": record.branch, "commit": record.commit, "moved": record.moved}
 
 
 def excluded(found: Excluded) -> ExcludedShape:
@@ -136,12 +224,36 @@ def captured(record: Captured) -> CapturedShape:
     }
 
 
-def log_entry(record: LogEntry) -> LogEntryShape:
+def connection(record: EgressAttempt) -> ConnectionShape:
     return {
-        "time": record.time,
-        "stream": record.stream,
-        "text": record.data.decode(errors="replace"),
+        "at": record.at,
+        "via": record.via,
+        "place": record.place,
+        "port": record.port,
+        "allowed": record.allowed,
+        "why": record.why,
+        "address": record.address,
+        "sent": record.sent,
+        "received": record.received,
+        "took_s": record.took_s,
+        "times": record.times,
+        "id": record.id,
+        "ask": record.ask,
     }
+
+
+def ended_run(record: Run, output: Captured, refused: list[EgressAttempt]) -> EndedRunShape:
+    network: RunNetworkShape = {"refused": [connection(attempt) for attempt in refused]}
+    return {**run(record), **captured(output), "network": network}
+
+
+def log_entry(record: LogEntry) -> LogEntryShape:
+    return log_output(record.time, record.stream, record.data)
+
+
+def log_output(time: float, stream: str, data: bytes) -> LogEntryShape:
+    """A piece of output as it arrives, or as the log has it."""
+    return {"time": time, "stream": stream, "text": data.decode(errors="replace")}
 
 
 def process(owner: Run, record: Process) -> ProcessShape:
@@ -215,6 +327,10 @@ def moment(record: TimelineEntry) -> MomentShape:
     }
 
 
+def rollback(to: Snapshot, before: Snapshot) -> RollbackShape:
+    return {"to": snapshot(to), "before": snapshot(before)}
+
+
 def layer(record: Layer) -> LayerShape:
     return {
         "id": record.id,
@@ -255,6 +371,65 @@ def browser(record: BrowserStatus) -> BrowserShape:
         "profile": record.profile,
         "inside": None if record.inside is None else run(record.inside),
         "endpoint": record.endpoint,
+    }
+
+
+def browser_settings(tool: str, settings: dict[str, object]) -> BrowserSettingsShape:
+    return {"tool": tool, "settings": settings}
+
+
+def opened(url: str, *, pid: int | None = None, inside: Run | None = None) -> OpenedShape:
+    return {"url": url, "pid": pid, "run": None if inside is None else run(inside)}
+
+
+def daemon(status: DaemonStatusShape, *, is_running: bool) -> DaemonShape:
+    return {"running": is_running, **status}
+
+
+def no_daemon() -> StoppedDaemonShape:
+    return {"running": False}
+
+
+def daemon_log(line: str) -> DaemonLogShape:
+    return {"line": line}
+
+
+def rule(record: Allowed) -> RuleShape:
+    return {"rule": record.rule, "source": record.source, "means": list(record.means)}
+
+
+def setting(record: Setting) -> SettingShape:
+    return {"key": record.key, "value": record.value, "source": record.source}
+
+
+def trust(file: ProjectFileText) -> TrustShape:
+    return {
+        "path": str(file.path),
+        "digest": file.digest,
+        "claims": [{"key": claim.key, "text": claim.text} for claim in file.claims],
+    }
+
+
+def untrust(*, was_trusted: bool) -> UntrustShape:
+    return {"was_trusted": was_trusted}
+
+
+def init(place: str, text: str, *, is_written: bool) -> InitShape:
+    return {"path": place, "text": text, "written": is_written}
+
+
+def completion(shell: str, script: str) -> CompletionShape:
+    return {"shell": shell, "script": script}
+
+
+def demo(attempts: list[DemoAttempt], branches: list[str], *, untouched: bool) -> DemoShape:
+    return {
+        "attempts": [
+            {"name": item.capsule.name, "passed": item.passed, "changed": item.changed}
+            for item in attempts
+        ],
+        "checkout_untouched": untouched,
+        "branches": branches,
     }
 
 

@@ -15,7 +15,10 @@ backticks, carry no final full stop, and `hint` is the exact next command where 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from atoll.model.shapes import ErrorShape
 
 
 class Mistake(NamedTuple):
@@ -46,6 +49,15 @@ class AtollError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def shape(self) -> ErrorShape:
+        return {
+            "type": self.kind,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+            "mistakes": [mistake.render() for mistake in getattr(self, "mistakes", ())],
+        }
 
 
 class SpecError(AtollError):

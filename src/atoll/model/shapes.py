@@ -6,7 +6,7 @@ one version. `atoll.engine.shapes` fills them in.
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class OutcomeShape(TypedDict):
@@ -49,6 +49,12 @@ class CapsuleShape(TypedDict):
     runs: NotRequired[list[RunShape]]
 
 
+class LimitShape(TypedDict):
+    value: float
+    held: str
+    uncounted: list[str]
+
+
 class SummaryShape(CapsuleShape):
     project: str
     paused: bool
@@ -70,6 +76,34 @@ class CapturedShape(TypedDict):
     stderr: str
     stdout_dropped_bytes: int
     stderr_dropped_bytes: int
+
+
+class ConnectionShape(TypedDict):
+    """An attempt to reach something from inside a capsule."""
+
+    at: float
+    via: str
+    place: str
+    port: int
+    allowed: bool
+    why: str
+    address: str | None
+    sent: int
+    received: int
+    took_s: float | None
+    times: int
+    id: int
+    ask: str
+
+
+class RunNetworkShape(TypedDict):
+    refused: list[ConnectionShape]
+
+
+class EndedRunShape(RunShape, CapturedShape):
+    """A run in the foreground, with its output."""
+
+    network: RunNetworkShape
 
 
 class LogEntryShape(TypedDict):
@@ -99,6 +133,53 @@ class WorkShape(TypedDict):
     ignored: int
 
 
+class CapsuleDetailsShape(CapsuleShape):
+    base_disk_bytes: int
+    work: WorkShape
+    network: str
+    visible: list[str] | None
+    limits: dict[str, LimitShape]
+    paused: bool
+    workspace_driver: str
+    parts: dict[str, dict[str, str]]
+    """Facts about each part that reports any, by the name of the part."""
+
+
+class NewCapsuleShape(CapsuleShape):
+    left_out: ExcludedShape
+
+
+class PausedShape(TypedDict):
+    name: str
+    paused: bool
+    processes: int
+
+
+class RemovalShape(TypedDict):
+    """What the removal of a capsule would do."""
+
+    name: str
+    workspace: str
+    branch: str | None
+    running: list[str]
+    work: WorkShape
+
+
+class PathShape(TypedDict):
+    path: str
+
+
+class CommitShape(TypedDict):
+    commit: str
+    branch: str | None
+
+
+class ExportShape(TypedDict):
+    branch: str
+    commit: str
+    moved: bool
+
+
 class PatchShape(TypedDict):
     diff: str
     concealed: list[str]
@@ -120,6 +201,11 @@ class RecoveryPointShape(TypedDict):
     standin: str | None
 
 
+class RemovedShape(TypedDict):
+    name: str
+    recovery_point: RecoveryPointShape | None
+
+
 class SnapshotShape(TypedDict):
     number: int
     message: str
@@ -134,6 +220,11 @@ class MomentShape(SnapshotShape):
     removed: int
     bytes: int
     paths: list[str]
+
+
+class RollbackShape(TypedDict):
+    to: SnapshotShape
+    before: SnapshotShape
 
 
 class LayerShape(TypedDict):
@@ -229,6 +320,87 @@ class BrowserShape(TypedDict):
     profile: str | None
     inside: RunShape | None
     endpoint: str | None
+
+
+class BrowserSettingsShape(TypedDict):
+    tool: str
+    settings: dict[str, object]
+
+
+class OpenedShape(TypedDict):
+    url: str
+    pid: int | None
+    run: RunShape | None
+
+
+class StoppedDaemonShape(TypedDict):
+    running: Literal[False]
+
+
+class DaemonShape(DaemonStatusShape):
+    running: bool
+
+
+class DaemonLogShape(TypedDict):
+    line: str
+
+
+class RuleShape(TypedDict):
+    rule: str
+    source: str
+    means: list[str]
+
+
+class SettingShape(TypedDict):
+    key: str
+    value: object
+    source: str
+
+
+class ClaimShape(TypedDict):
+    key: str
+    text: str
+
+
+class TrustShape(TypedDict):
+    path: str
+    digest: str
+    claims: list[ClaimShape]
+
+
+class UntrustShape(TypedDict):
+    was_trusted: bool
+
+
+class InitShape(TypedDict):
+    path: str
+    text: str
+    written: bool
+
+
+class CompletionShape(TypedDict):
+    shell: str
+    script: str
+
+
+class DemoAttemptShape(TypedDict):
+    name: str
+    passed: bool
+    changed: str
+
+
+class DemoShape(TypedDict):
+    attempts: list[DemoAttemptShape]
+    checkout_untouched: bool
+    branches: list[str]
+
+
+class ErrorShape(TypedDict):
+    type: str
+    message: str
+    hint: str | None
+    exit_code: int
+    mistakes: list[str]
 
 
 class FindingShape(TypedDict):
