@@ -195,7 +195,7 @@ class HolderNetwork:
         except NetworkGone:
             return
 
-    async def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], list[int]]:
+    async def _ask(self, request: requests.HolderRequest) -> tuple[dict[str, object], list[int]]:
         async with self._turn:
             if self._asking is None:
                 self._asking = self._connect()

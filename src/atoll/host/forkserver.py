@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.host import locks
 from atoll.host.process import Companion, launch, wait_until
@@ -17,6 +17,9 @@ from atoll.host.programs import own_environment, python_command
 from atoll.keeper import requests
 from atoll.model.enclosure import HoldRequest, encode
 from atoll.model.errors import DriverError
+
+if TYPE_CHECKING:
+    from atoll.keeper.requests import ForkServerRequest, HoldViewRequest
 
 _ENDED_S = 5.0
 
@@ -54,7 +57,7 @@ class ForkServer:
         `confine` is called with the process id while the view is built, and makes the group of the
         holder's runs; without it the group is the view's.
         """
-        hold: dict[str, object] = {"hold": encode(request)}
+        hold: HoldViewRequest = {"hold": encode(request)}
         if confine is None:
             news = await_ready(lambda ready: self._ask(hold, (lock, ready)), "the view")
             return int(str(news["pid"]))
@@ -107,7 +110,7 @@ class ForkServer:
         """Resumes stopped processes if this one dies first; `pids` replace earlier ones."""
         self._ask({"frozen": key, "pids": list(pids)}, ())
 
-    def _ask(self, request: dict[str, object], fds: tuple[int, ...]) -> None:
+    def _ask(self, request: ForkServerRequest, fds: tuple[int, ...]) -> None:
         with self._turn:
             try:
                 reply, _ = requests.ask(self._connection(), request, fds)

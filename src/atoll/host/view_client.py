@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atoll.keeper import requests
+
+if TYPE_CHECKING:
+    from atoll.keeper.requests import HolderRequest
 
 _PATIENCE_S = 20.0
 
 
 def ask(
-    directory: str, request: dict[str, object], fds: tuple[int, ...] = ()
+    directory: str, request: HolderRequest, fds: tuple[int, ...] = ()
 ) -> tuple[dict[str, object], list[int]] | None:
     """What the holder in `directory` answers; None when there is none (any more)."""
     try:

@@ -74,26 +74,21 @@ def _serve(
     match request:
         case {"frozen": str(key), "pids": list(pids)}:
             frozen[key] = pids
-            return
-
         case {"watch": str(path), "argv": list(argv), "env": dict(env)}:
             if os.fork() == 0:
                 try:
                     _watch(path, argv, env, fds)
                 finally:
                     os._exit(1)
-            return
-    hold = request.get("hold")
-    if len(fds) != 2 and not (hold and len(fds) == 3):
-        raise WireError("a lock and a pipe are needed")
-    lock_fd, ready_fd, *gates = fds
-    if hold is not None:
-        order = parse(HoldRequest, hold)
-        if order.monitor_dir:
-            _provide_idle_monitor(order.monitor_dir)
-        fork_holder(order, lock_fd, ready_fd, *gates)
-    else:
-        fork_guard(os.path.abspath(str(request["start"])), lock_fd, ready_fd, client)
+        case {"hold": hold} if len(fds) in (2, 3):
+            order = parse(HoldRequest, hold)
+            if order.monitor_dir:
+                _provide_idle_monitor(order.monitor_dir)
+            fork_holder(order, *fds)
+        case {"start": str(run_dir)} if len(fds) == 2:
+            fork_guard(os.path.abspath(run_dir), fds[0], fds[1], client)
+        case _:
+            raise WireError("no such request, or not with these descriptors")
 
 
 def _provide_idle_monitor(directory: str) -> None:

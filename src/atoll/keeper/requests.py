@@ -1,4 +1,7 @@
-"""Requests to a fork server or a holder: one message each, with descriptors, answered by one."""
+"""Requests to a fork server or a holder: one message each, with descriptors, answered by one.
+
+A holder that an earlier version started reads them, too: the keys stay.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,78 @@ from atoll.keeper.wire import WireError, parse_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import NotRequired, TypedDict
+
+    class StartRequest(TypedDict):
+        """Start the run in this directory; with the descriptors of its lock and of a pipe."""
+
+        start: str
+        owner: NotRequired[bool]
+        starter: NotRequired[int | None]
+
+    class PingRequest(TypedDict):
+        ping: bool
+
+    class PinRequest(TypedDict):
+        """Stay, also without runs."""
+
+        pin: bool
+
+    class GateRequest(TypedDict):
+        """Start no run until this connection is closed."""
+
+        hold: bool
+
+    class EndRequest(TypedDict):
+        """End, unless there are runs."""
+
+        end: bool
+
+    class SocketsRequest(TypedDict):
+        """New sockets in the capsule's network, each by family and type."""
+
+        sockets: list[list[int]]
+
+    class PortsRequest(TypedDict):
+        """The sockets of reserved ports."""
+
+        ports: bool
+
+    class ExecuteRequest(TypedDict):
+        """Run a command of Atoll's own: an encoded `KeeperSpec`, with its standard streams."""
+
+        execute: dict[str, object]
+
+    class SignalRequest(TypedDict):
+        """To that command."""
+
+        signal: int
+
+    HolderRequest = (
+        StartRequest | PingRequest | PinRequest | GateRequest | EndRequest
+        | SocketsRequest | PortsRequest | ExecuteRequest | SignalRequest
+    )  # fmt: skip
+
+    class HoldViewRequest(TypedDict):
+        """Start the holder of a view: an encoded `HoldRequest`."""
+
+        hold: dict[str, object]
+
+    class WatchRequest(TypedDict):
+        """Start a command once this lock is free."""
+
+        watch: str
+        argv: list[str]
+        env: dict[str, str]
+
+    class FrozenRequest(TypedDict):
+        """Continue these processes if the client dies."""
+
+        frozen: str
+        pids: list[int]
+
+    ForkServerRequest = StartRequest | HoldViewRequest | WatchRequest | FrozenRequest
 
 SOCKET = "keeper"
 WRITTEN = "written"
@@ -24,7 +98,7 @@ MAX_BYTES = 128 * 1024
 _MAX_FDS = 8
 
 
-def send(sock: socket.socket, value: dict[str, object], fds: tuple[int, ...] = ()) -> None:
+def send(sock: socket.socket, value: Mapping[str, object], fds: tuple[int, ...] = ()) -> None:
     payload = json.dumps(value).encode("ascii")
     if len(payload) > MAX_BYTES:
         raise WireError(f"a request of {len(payload)} bytes is too long")
@@ -68,7 +142,7 @@ def _checked(payload: bytes, flags: int) -> dict[str, object]:
 
 
 def ask(
-    sock: socket.socket, value: dict[str, object], fds: tuple[int, ...] = ()
+    sock: socket.socket, value: Mapping[str, object], fds: tuple[int, ...] = ()
 ) -> tuple[dict[str, object], list[int]]:
     send(sock, value, fds)
     return receive(sock)

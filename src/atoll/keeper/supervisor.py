@@ -111,8 +111,11 @@ class Supervisor:
         """
         spare, self._spare = self._spare or self._fork(), None
         with spare.socket:
-            request: dict[str, object] = {"start": run_dir, "owner": is_owners}
-            request["starter"] = starter
+            request: requests.StartRequest = {
+                "start": run_dir,
+                "owner": is_owners,
+                "starter": starter,
+            }
             requests.send(spare.socket, request, (lock_fd, ready_fd))
         self._minders[spare.pid] = _SupervisedRun(run_dir, os.dup(lock_fd))
 

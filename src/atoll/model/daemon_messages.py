@@ -6,8 +6,21 @@ A request is an object with its verb in `do`. Replies also carry the daemon's ve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    NotRequired,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
+from atoll.model.enclosure import EnclosureError, parse
 from atoll.model.errors import SpecError
 
 if TYPE_CHECKING:
@@ -120,18 +133,10 @@ DaemonReply: TypeAlias = (
     DoneReply | StatusReply | AttachReply | RouterReply | PortsReply | ChangesReply
 )
 R = TypeVar("R", DoneReply, StatusReply, AttachReply, RouterReply, PortsReply, ChangesReply)
-_FIELDS = {
-    "capsule": (int,),
-    "project": (str,),
-    "root": (str,),
-    "watch": (str,),
-    "position": (int,),
-    "ports": (list,),
-}
 
 
-_WHOLE = ("status", "report")
-"""Fields that hold the whole object."""
+_WHOLE = {"status": "DaemonStatusShape", "report": "ProjectPortsShape"}
+"""Fields that hold the whole object, and its shape."""
 
 
 def encode_request(request: DaemonRequest) -> dict[str, object]:
@@ -139,22 +144,16 @@ def encode_request(request: DaemonRequest) -> dict[str, object]:
 
 
 def parse_request(value: Mapping[str, object]) -> DaemonRequest:
-    """Raises SpecError for an unknown verb and for values of the wrong type."""
+    """Raises SpecError for an unknown verb, and for unknown, missing and wrong values."""
     verb = value.get("do")
     kind = _REQUESTS.get(verb) if isinstance(verb, str) else None
     if kind is None:
         raise SpecError(f"the daemon cannot `{verb}`")
-    given: dict[str, Any] = {key: value[key] for key in kind._fields if key in value}
-    optional = ("capsule",) if kind in (PortsRequest, CheckoutRequest) else ()
-    for key, item in given.items():
-        if type(item) not in _FIELDS[key] and not (item is None and key in optional):
-            raise SpecError(f"`{verb}`: `{key}` is a wrong value")
-    if "ports" in given:
-        given["ports"] = tuple(given["ports"])
+    given = {key: item for key, item in value.items() if key != "do"}
     try:
-        return kind(**given)
-    except TypeError as error:
-        raise SpecError(f"`{verb}`: a value is missing") from error
+        return parse(kind, given)
+    except EnclosureError as error:
+        raise SpecError(f"`{verb}`: {error}") from error
 
 
 def encode_reply(reply: DaemonReply) -> dict[str, object]:
@@ -168,15 +167,49 @@ def encode_reply(reply: DaemonReply) -> dict[str, object]:
     return reply._asdict()
 
 
-def parse_reply(kind: type[R], value: Mapping[str, Any]) -> R:
-    """Raises TypeError when a value is missing."""
-    whole = {key: item for key, item in value.items() if key != "revision"}
-    given: dict[str, Any] = {}
+def parse_reply(kind: type[R], value: Mapping[str, object]) -> R:
+    """Raises EnclosureError for a missing value and for values of the wrong type.
+
+    Other keys are ignored: a daemon of another version may send more.
+    """
     fields: tuple[str, ...] = kind._fields
-    for key in fields:
-        if key in _WHOLE:
-            given[key] = whole
-        elif key in value:
-            item = value[key]
-            given[key] = tuple(item) if isinstance(item, list) else item
-    return kind(**given)
+    if fields in (StatusReply._fields, PortsReply._fields):
+        whole = {key: item for key, item in value.items() if key != "revision"}
+        _require_whole(fields[0], whole)
+        return kind._make([whole])
+    return parse(kind, {key: value[key] for key in fields if key in value})
+
+
+def _require_whole(field: str, value: dict[str, object]) -> None:
+    """For a reply whose only field holds the whole object."""
+    from atoll.model import shapes  # noqa: PLC0415 - few verbs ask for these
+
+    _require(getattr(shapes, _WHOLE[field]), value, field)
+
+
+def _require(kind: Any, value: object, key: str) -> None:
+    """Raises EnclosureError unless `value` is of one of the types that shapes consist of."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_typeddict(kind):
+        _require_shape(kind, value, key)
+    elif origin is UnionType:
+        if value is not None:
+            _require(inner[0], value, key)  # shapes have `X | None` only
+    elif origin in (list, dict):
+        if not isinstance(value, list | dict) or type(value) is not origin:
+            raise EnclosureError(f"`{key}` is not a {origin.__name__}")
+        for item in value.values() if isinstance(value, dict) else value:
+            _require(inner[-1], item, key)
+    elif type(value) not in ((int, float) if kind is float else (kind,)):
+        raise EnclosureError(f"`{key}` is not of type {kind.__name__}")
+
+
+def _require_shape(kind: Any, value: object, key: str) -> None:
+    if not isinstance(value, dict):
+        raise EnclosureError(f"`{key}` is not an object")
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        is_optional = get_origin(hint) is NotRequired
+        if name in value:
+            _require(get_args(hint)[0] if is_optional else hint, value[name], name)
+        elif not is_optional:
+            raise EnclosureError(f"missing keys {[name]}")

@@ -481,8 +481,9 @@ def parse(kind: type[T], raw: object) -> T:
     missing = sorted(set(kind._fields) - kind._field_defaults.keys() - raw.keys())
     if unknown or missing:
         raise EnclosureError(f"unknown keys {unknown}, missing keys {missing}")
-    kinds = kind.__annotations__
-    given = {key: _parsed(kinds[key], value, key) for key, value in raw.items()}
+    # `typing.NamedTuple`, which other modules may use, wraps annotations.
+    kinds = {key: getattr(k, "__forward_arg__", k) for key, k in kind.__annotations__.items()}
+    given = {key: _parsed(str(kinds[key]), value, key) for key, value in raw.items()}
     return kind._make({**kind._field_defaults, **given}[name] for name in kind._fields)
 
 

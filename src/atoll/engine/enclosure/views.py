@@ -189,7 +189,7 @@ def host_path(session: Session, capsule: CapsuleRecord, *, pin: bool = True) -> 
     if place is not None:
         return place
     open_view(session, capsule)
-    answer = view_client.ask(capsule.directory, {"pin" if pin else "ping": True})
+    answer = view_client.ask(capsule.directory, {"pin": True} if pin else {"ping": True})
     if answer is None:
         raise StateError(f"the view of `{capsule.name}` has just ended", hint="try again")
     return Path(f"/proc/{answer[0]['pid']}/root{capsule.workspace}")

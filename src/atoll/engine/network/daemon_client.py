@@ -30,6 +30,7 @@ from atoll.model.daemon_messages import (
     encode_request,
     parse_reply,
 )
+from atoll.model.enclosure import EnclosureError
 from atoll.model.errors import (
     AtollError,
     DriverError,
@@ -75,7 +76,8 @@ def ask(session: Session, request: DaemonRequest, kind: type[R], *, start: bool 
     """The daemon's reply. A daemon of another version, or one that dies, is replaced and asked
     again.
 
-    Raises StateError when there is none and none is to be started, and what the daemon raises.
+    Raises StateError when there is none and none is to be started, DriverError when its reply is
+    not valid, and what the daemon raises.
     """
     found: list[dict[str, object]] = []
 
@@ -102,7 +104,12 @@ def ask(session: Session, request: DaemonRequest, kind: type[R], *, start: bool 
 
     if not wait_until(is_answered, timeout_s=_STARTED_S):
         raise DriverError("the daemon does not answer", hint=_cure(_find_watcher(session.home)))
-    return parse_reply(kind, _checked(found[0]))
+    try:
+        return parse_reply(kind, _checked(found[0]))
+    except EnclosureError as error:
+        raise DriverError(
+            f"the daemon's reply is not valid: {error}", hint="atoll daemon logs"
+        ) from error
 
 
 def status(session: Session) -> DaemonStatusShape:
@@ -202,7 +209,10 @@ def find_answer(home: Path, request: DaemonRequest, kind: type[R], *, timeout_s:
         reply = _find_reply(sock, request)
     if reply is None or not _is_current(reply) or "error" in reply:
         return None
-    return parse_reply(kind, reply)
+    try:
+        return parse_reply(kind, reply)
+    except EnclosureError:
+        return None
 
 
 def begin(session: Session) -> None:

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.engine.enclosure.views import open_view
 from atoll.engine.network import daemon_client
@@ -37,6 +37,9 @@ from atoll.model.state import (
     Run,
     RunState,
 )
+
+if TYPE_CHECKING:
+    from atoll.keeper.requests import StartRequest
 
 LOG_LIMIT_BYTES = 64 << 20
 GRACE_S = 5.0
@@ -186,7 +189,7 @@ def _launch(
         def is_asked() -> bool:
             # Its ways out are open before it begins.
             is_held = not inside.has_egress or daemon_client.attach(session, capsule)
-            request: dict[str, object] = {"start": run.directory, "owner": not inside.has_walls}
+            request: StartRequest = {"start": run.directory, "owner": not inside.has_walls}
             answer = view_client.ask(inside.holder, request, (lock.fd, ready)) if is_held else None
             if answer is not None:
                 # While a snapshot is taken nothing new starts.
