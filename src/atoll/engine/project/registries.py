@@ -22,13 +22,17 @@ from atoll.model.presets import FOUND
 _CACHE = "registries.json"
 _URL = re.compile(r"https?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _CARGO_DEFAULT = re.compile(r"(?:registry is|packages in) ([a-z0-9-]+(?:\.[a-z0-9-]+)+)")
-"""In the help of `cargo search`: the default is in no configuration that cargo can print."""
+"""In the help of `cargo search`. Configuration files name replacements only, and `cargo config get`
+is not in released versions: the help is the only place where cargo states its default."""
 _PIP_INDEX = re.compile(r"^[^=\s]*\.index-url=", re.MULTILINE)
 _PIP_DEFAULT = """
 from pip._internal.models.index import PyPI
 print(PyPI.url, "https://" + PyPI.file_storage_domain)
 """
-"""No command of pip prints the host of the files of its default index."""
+"""Pip's default index, and the host of its files. This is a private module of pip, for want of
+anything better: no command or option prints that host, and without it nothing can be installed from
+the default index. A pip that no longer has the module adds no host; a configured index is used
+without it. Host names of registries are not kept here, so that a mirror is never bypassed."""
 _MAX_BYTES = 1 << 20
 _TIMEOUT_S = 20.0
 _ENVIRONMENT = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX",
@@ -96,8 +100,25 @@ def _ask_python(owner: Mapping[str, str]) -> Iterator[str]:
 
 
 def _ask_node(owner: Mapping[str, str]) -> Iterator[str]:
-    if npm := _find("npm", owner):
-        yield from _hosts(_output([npm, "config", "get", "registry"], owner))
+    """The registry, and those of single scopes (`@scope:registry`)."""
+    npm = _find("npm", owner)
+    if npm is None:
+        return
+    settings = _parse_object(_output([npm, "config", "list", "--json"], owner))
+    named = [value for key, value in settings.items() if key.endswith(":registry")]
+    default = settings.get("registry")
+    if default is None:
+        default = _output([npm, "config", "get", "registry"], owner)
+    yield from _hosts("\n".join(str(url) for url in (default, *named)))
+
+
+def _parse_object(text: str) -> dict[str, object]:
+    """Empty if the text is not a JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _ask_rust(owner: Mapping[str, str]) -> Iterator[str]:
@@ -182,10 +203,10 @@ def _find(tool: str, owner: Mapping[str, str]) -> str | None:
 
 def _output(argv: list[str], owner: Mapping[str, str]) -> str:
     # Many of these tools are scripts, whose interpreters are on the owner's PATH, too.
-    path = programs.trusted_path(owner.get("PATH", ""))
+    env = {"PATH": programs.trusted_path(owner.get("PATH", ""))}
+    if home := owner.get("HOME"):
+        env["HOME"] = home  # where their settings are
     try:
-        return run(
-            argv, cwd="/", env={"PATH": path}, limit_bytes=_MAX_BYTES, timeout_s=_TIMEOUT_S
-        ).text
+        return run(argv, cwd="/", env=env, limit_bytes=_MAX_BYTES, timeout_s=_TIMEOUT_S).text
     except AtollError:
         return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from atoll.engine.project import registries
@@ -45,6 +47,27 @@ def test_tools_are_asked(session, tmp_path):
         "packages.example.org",
         "x.example.org",
     ]
+
+
+def test_scoped_registries_of_npm(session, tmp_path):
+    settings = {
+        "registry": "https://one.example.org/",
+        "@acme:registry": "https://user:secret@two.example.org/npm/",
+        "//two.example.org/:_authToken": "secret",
+        "proxy": "http://proxy.example.org",
+    }
+    tool(tmp_path, "npm", json.dumps(settings))
+    registries.refresh(session, ["node"])
+    assert registries.found(session)["node"] == ("one.example.org", "two.example.org")
+    assert "secret" not in (session.home / "registries.json").read_text()
+
+
+def test_tools_read_the_settings_of_the_owner(session, tmp_path):
+    npm = tool(tmp_path, "npm")
+    npm.write_text('#!/bin/sh\nread -r line < "$HOME/.npmrc" && echo "${line#registry=}"\n')
+    (tmp_path / "owner" / ".npmrc").write_text("registry=https://own.example.org/\n")
+    registries.refresh(session, ["node"])
+    assert registries.found(session)["node"] == ("own.example.org",)
 
 
 def test_default_registry_of_cargo(session, tmp_path):
