@@ -22,6 +22,7 @@ from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.resource_errors import TRANSIENT_ERRORS, TransientErrorLog
 from atoll.drivers.contracts import CapsuleNetwork, NetworkGone, NetworkSilent
 from atoll.engine.network import rules
+from atoll.engine.project import levels
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
 from atoll.model.daemon_messages import AttachReply
@@ -64,7 +65,7 @@ class ServedCapsule:
         """Opens what the policy asks for now and is not open yet, and closes what it does not."""
         plan = isolation_plan(self._session, self.capsule)
         wanted: dict[str, Callable[[], Awaitable[asyncio.Task[None]]]] = {}
-        if rules.has_own(plan):
+        if rules.has_egress(self.capsule.level, plan):
             wanted["egress"] = self._open_egress
             for port in self._policy().host_ports():
                 wanted[f"{_GRANT}{port}"] = partial(self._open_host_port, port)
@@ -275,9 +276,9 @@ class ServedCapsules:
                 raise
 
     async def _begin(self, capsule: CapsuleRecord) -> ServedCapsule | None:
-        plan = isolation_plan(self._session, capsule)
-        if not plan.has_own_network:
+        if not levels.has_own_network(capsule.level):
             return None
+        isolation_plan(self._session, capsule)  # raises if it was removed meanwhile
         network = self._network_of(capsule)
         await network.connect()
         attached = ServedCapsule(self._session, capsule, network, self._host_network)

@@ -318,6 +318,9 @@ class BrowserDriver(Protocol):
         below `avoid`, the project.
         """
 
+    def is_own(self, program: str) -> bool:
+        """Whether a program, by name or path, is a browser of this family. Pure."""
+
     def check(self) -> list[Problem]:
         """What keeps this user from opening a window. Changes nothing."""
 

@@ -94,11 +94,6 @@ class IsolationPlan(NamedTuple):
         """Whether its processes are sandboxed."""
         return bool(self.home)
 
-    @property
-    def has_own_network(self) -> bool:
-        """Whether it may listen on any port, and leaves its network through the daemon only."""
-        return self.has_walls
-
 
 Plan = WorkspacePlan | IsolationPlan
 

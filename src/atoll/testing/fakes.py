@@ -188,6 +188,9 @@ class FakeBrowser:
                 return str(place)
         return None
 
+    def is_own(self, program: str) -> bool:
+        return Path(program).name == self._PROGRAM
+
     def check(self) -> list[Problem]:
         return []
 

@@ -60,6 +60,9 @@ class ChromiumBrowser:
     def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
         return find_any([chosen] if chosen else _NAMES, path=path, avoid=avoid)
 
+    def is_own(self, program: str) -> bool:
+        return os.path.basename(program) in _NAMES
+
     def check(self) -> list[Problem]:
         if os.geteuid() == 0:
             return [Problem(what="Chromium does not open a window as root")]

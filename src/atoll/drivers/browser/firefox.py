@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from atoll.drivers.contracts import BrowserRequest
 from atoll.host.programs import find_any
 from atoll.model.state import Problem
@@ -15,6 +17,9 @@ class FirefoxBrowser:
 
     def find_program(self, path: str, *, avoid: str, chosen: str = "") -> str | None:
         return find_any([chosen] if chosen else _NAMES, path=path, avoid=avoid)
+
+    def is_own(self, program: str) -> bool:
+        return "firefox" in os.path.basename(program)
 
     def check(self) -> list[Problem]:
         return []

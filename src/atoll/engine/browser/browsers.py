@@ -9,6 +9,7 @@ from typing import NamedTuple
 from atoll.engine.browser import headless, profiles, windows
 from atoll.engine.browser.windows import Window
 from atoll.engine.network import service_urls
+from atoll.engine.project import levels
 from atoll.engine.run import runs
 from atoll.engine.run.internal_runs import ask
 from atoll.engine.state.leases import isolation_plan, workspace_plan
@@ -71,9 +72,7 @@ class Browser:
             window=windows.find_window(capsule),
             profile=profiles.BrowserProfile().report(session, capsule).get("profile"),
             inside=headless.find_inside(session, capsule),
-            endpoint=headless.ENDPOINT
-            if isolation_plan(session, capsule).has_own_network
-            else None,
+            endpoint=headless.ENDPOINT if levels.has_own_network(capsule.level) else None,
         )
 
     def settings(self, tool: str) -> browsertools.Settings:

@@ -16,6 +16,7 @@ from atoll.drivers import registry
 from atoll.drivers.contracts import BrowserRequest
 from atoll.engine.browser import windows
 from atoll.engine.network import service_urls
+from atoll.engine.project import levels
 from atoll.engine.run import freezer, runs
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
@@ -116,14 +117,13 @@ def turn(session: Session, capsule: CapsuleRecord) -> locks.Lock:
 
 
 def require_network(session: Session, capsule: CapsuleRecord) -> IsolationPlan:
-    plan = isolation_plan(session, capsule)
-    if not plan.has_own_network:
+    if not levels.has_own_network(capsule.level):
         raise IsolationError(
             f"level `{capsule.level}` has the host's own network: every program on this machine "
             "could control a browser in it",
             hint="atoll new NAME --level sandbox",
         )
-    return plan
+    return isolation_plan(session, capsule)
 
 
 def _require_program(session: Session, plan: IsolationPlan) -> str:

@@ -58,7 +58,9 @@ def find_browser(
     """
     chosen, path = session.owner.get(CHOICE, ""), session.owner.get("PATH", os.defpath)
     kinds = names or registry.BROWSERS
-    kind = "firefox" if "firefox" in os.path.basename(chosen) else "chromium"
+    own = (name for name in registry.BROWSERS if registry.browser_driver(name).is_own(chosen))
+    # Most browsers that no driver knows are based on that of the first one.
+    kind = next(own, registry.BROWSERS[0])
     if chosen and kind in kinds:
         kinds = (kind,)
     else:

@@ -50,7 +50,7 @@ def make_capsules(
             session.reach("new.planned", plan.name)
             held[plan.name] = stack.enter_context(_locked(session, project, plan.name))
         require_free(session, project, plans)
-        if rules.has_own(plans[0].isolation):
+        if rules.has_egress(plans[0].level, plans[0].isolation):
             registries.refresh(session, plans[0].isolation.allow)
         with bases.with_base(
             session, project, plans, on_progress=on_progress, point=point

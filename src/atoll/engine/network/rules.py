@@ -27,9 +27,10 @@ class Allowed(NamedTuple):
     means: tuple[str, ...]
 
 
-def has_own(plan: IsolationPlan) -> bool:
+def has_egress(level: str, plan: IsolationPlan) -> bool:
     """Whether there is anything to decide: a network of its own that is let out."""
-    return plan.has_own_network and widest(plan.network, plan.setup_network) != "none"
+    is_let_out = widest(plan.network, plan.setup_network) != "none"
+    return is_let_out and levels.has_own_network(level)
 
 
 def require_mode(session: Session, capsule: CapsuleRecord, mode: str) -> None:
@@ -39,7 +40,7 @@ def require_mode(session: Session, capsule: CapsuleRecord, mode: str) -> None:
         raise SpecError(f"unknown network mode `{mode}`", hint=f"one of {', '.join(MODES)}")
     if mode == "none":
         return
-    if not has_own(plan):
+    if not has_egress(capsule.level, plan):
         raise IsolationError(
             f"`{capsule.name}` was created without network access",
             hint=f"atoll new NAME --network {mode}",
@@ -56,8 +57,9 @@ def grant(session: Session, capsule: CapsuleRecord, text: str) -> None:
     """Allows a capsule one more destination, from the next connection on."""
     rule = _parse(text)
     plan = isolation_plan(session, capsule)
-    if not has_own(plan):
-        has = "the host's own network" if not plan.has_own_network else "no network access"
+    if not has_egress(capsule.level, plan):
+        is_own = levels.has_own_network(capsule.level)
+        has = "no network access" if is_own else "the host's own network"
         raise IsolationError(
             f"`{capsule.name}` has {has}: rules have no effect",
             hint="atoll new NAME --network allow",

@@ -45,7 +45,8 @@ class Level(NamedTuple):
     networks: tuple[str, ...] = ("open",)
     """The supported network modes; the first one is the default."""
     has_own_network: bool = False
-    """Whether every capsule can listen on any port; else ports are leased and set as variables."""
+    """Whether every capsule can listen on any port, and leaves its network only through the daemon;
+    else it has the host's network, and ports are leased and set as variables."""
     limits: dict[str, float] = {}  # noqa: RUF012 - a tuple's default, never changed
     """The default limits; empty for a level without limits."""
 
@@ -124,6 +125,7 @@ def find_level(name: str) -> Level | None:
 
 
 def has_own_network(name: str) -> bool:
+    """Of capsules at the level `name`: the one place that decides it."""
     level = find_level(name)
     return level is not None and level.has_own_network
 

@@ -23,6 +23,7 @@ from atoll.engine.state.store import Store
 from atoll.host import disk_space, files, locks
 from atoll.host.disk_space import is_read_only
 from atoll.model.errors import AtollError, StateError
+from atoll.model.plan import Lease, WorkspacePlan
 from atoll.model.state import CapsuleRecord, CapsuleState
 
 __all__ = ["Restored", "adopt", "is_read_only", "lost", "refresh", "repair"]
@@ -204,16 +205,15 @@ def _adopt(session: Session, directory: Path, rows: descriptions.Rows) -> bool:
 def _is_whole(rows: descriptions.Rows) -> bool:
     """Whether all layers of the workspace exist; otherwise only its own files can be stored."""
     try:
-        [payload] = [
-            json.loads(row["payload"])
+        [plan] = [
+            Lease.parse("workspace", json.loads(row["payload"])).plan
             for row in rows["parts"]
             if (row["snapshot"], row["part"]) == (0, "workspace")
         ]
-        if not payload.get("pool"):
+        if not isinstance(plan, WorkspacePlan) or not plan.is_layered:
             return True
-        pool = Pool(payload["pool"])
-        needed = [*payload["layers"], payload["upper"]]
-        return all(os.path.isdir(pool.layers / name) for name in needed)
+        pool = Pool(plan.pool)
+        return all(os.path.isdir(pool.layers / name) for name in (*plan.layers, plan.upper))
     except (ValueError, KeyError, TypeError, StateError):
         return False
 

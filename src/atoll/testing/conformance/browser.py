@@ -45,6 +45,12 @@ class BrowserSuite:
         own = str(project / self.program)
         assert driver.find_program("", avoid=str(project), chosen=own) is None
 
+    def test_own_programs_are_recognised(self) -> None:
+        assert self.driver().is_own(self.program)
+        assert self.driver().is_own(f"/opt/bin/{self.program}")
+        assert not self.driver().is_own("/opt/bin/other")
+        assert not self.driver().is_own("")
+
     def test_unknown_entries_of_a_profile_last(self) -> None:
         assert self.driver().is_lasting("what nobody knows")
 
