@@ -55,7 +55,7 @@ def answer(client):
         while True:
             request, _ = requests.receive(client)
             match request:
-                case {"sockets": wanted}:
+                case {"sockets": list(wanted)}:
                     made = networks.make_sockets(wanted)
                     requests.send(client, {}, tuple(sock.fileno() for sock in made))
                     for sock in made:
@@ -119,7 +119,7 @@ async def publish(home, places):
     publisher = Publisher(session)
     background = [asyncio.create_task(work.serve()) for work in (publisher, Router(publisher))]
     capsules = {capsule.name: capsule for capsule in session.store.capsules()}
-    held = {}
+    held: dict[str, Held] = {}
     os.write(1, b"up\n")
     while not any(task.done() for task in background):
         for name, directory in places.items():
@@ -163,6 +163,7 @@ class Stage:
             env={**os.environ, "ATOLL_ROUTER_PORT": str(self.router)},
         )
         self.processes.append(process)
+        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n", words
         return process
 
@@ -175,6 +176,7 @@ class Stage:
         self.daemon = self._start("publish", self.home, *places)
 
     def kill_daemon(self):
+        assert self.daemon is not None
         self.daemon.kill()
         self.daemon.wait()
 
@@ -189,6 +191,7 @@ class Stage:
 
     def lease(self, name, service="web"):
         found = self.world.session.store.find_capsule(self.project.id, name)
+        assert found is not None
         return found.ports.get(service)
 
     def close(self):
@@ -253,7 +256,8 @@ def canonical_ports_move_under_load(stage):
         stage.serve(name, name)
     stage.checkout("one")
     until(lambda: ask(stage.port) == "one")
-    answers, stop = Counter(), threading.Event()
+    answers: Counter[object] = Counter()
+    stop = threading.Event()
 
     def load():
         while not stop.is_set():

@@ -22,6 +22,7 @@ import pytest
 
 from atoll.engine.network import egress_log
 from atoll.keeper.networks import PROXY_PORT
+from present import present
 from stage import sockets
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Stage:
             text=True,
         ) as exits:
             try:
-                assert exits.stdout.readline(), "the daemon's part did not start again"
+                assert present(exits.stdout).readline(), "the daemon's part did not start again"
                 yield
             finally:
                 exits.kill()
@@ -185,14 +186,14 @@ def played(place: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Sta
         text=True,
     )  # fmt: skip
     try:
-        line = director.stdout.readline()
+        line = present(director.stdout).readline()
         if not line:
             pytest.fail(f"the stage was not set:\n{Path(said.name).read_text()}")
         yield Stage(place, json.loads(line))
     finally:
-        director.stdin.close()
+        present(director.stdin).close()
         director.wait(timeout=20)
-        director.stdout.close()
+        present(director.stdout).close()
         said.close()
     # Whatever the daemon's part says there is a mistake of ours.
     assert "Traceback" not in (place / "stderr.log").read_text(), said.name

@@ -70,7 +70,7 @@ class World:
 
     def free_ports(self, count):
         """So many different ones, none of which is leased."""
-        found = set()
+        found: set[int] = set()
         while len(found) < count:
             found |= {free_port()} - self.session.store.leased_ports()
         return sorted(found)

@@ -66,8 +66,8 @@ class Trial:
         found = check(self.owner, verb, done)
         if self.verbose:
             said = done.output[-200:].decode(errors="replace") if done.code else ""
-            words = " ".join(words)[:60].replace("\n", " ")
-            say(f"  {done.took_s:5.1f}s {done.code} {words}: {len(found)} {said!a}")
+            line = " ".join(words)[:60].replace("\n", " ")
+            say(f"  {done.took_s:5.1f}s {done.code} {line}: {len(found)} {said!a}")
         self.problems += found
         if verb in ("fork", "snapshot", "rollback", "rm-force", "bystander"):
             self.problems += [Problem("canary", verb, leak) for leak in self.owner.leaks()]
@@ -77,6 +77,7 @@ class Trial:
 
     def _prepare(self) -> None:
         owner = self.owner
+        code: int | None
         # Unwatched: the first command of a home also tries what this machine can do.
         owner.unwatched("new", "bystander")
         if self.case.background:
@@ -92,9 +93,9 @@ class Trial:
         if self.case.inside:
             self._atoll("inside", "run", "x", "--", "bash", "-c", owner.script())
         for name in self.case.background:
-            code = ingredients.RACER if name == "racer" else ingredients.DAEMON
+            program = ingredients.RACER if name == "racer" else ingredients.DAEMON
             owner.unwatched(
-                "run", "-d", "x", "--", "/usr/bin/python3", "-c", code, str(owner.home),
+                "run", "-d", "x", "--", "/usr/bin/python3", "-c", program, str(owner.home),
                 str(self.case.racer_bytes),
             )  # fmt: skip
 

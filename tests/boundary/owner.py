@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from boundary import ingredients, watch
 from boundary.cases import Case
@@ -162,8 +163,8 @@ class Owner:
             "relative": str(self.home / ".local").lstrip("/"),
         }  # fmt: skip
         for name in self.case.checkout:
-            for path, text in ingredients.CHECKOUT[name].items():
-                place_file(self.project / path.format(**known), text.format(**known))  # type: ignore[attr-defined]
+            for where, text in ingredients.CHECKOUT[name].items():
+                place_file(self.project / where.format(**known), text.format(**known))
         for root in (self.project, self.sibling):
             for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
                 subprocess.run(["git", *words], cwd=root, env=self.env, check=True)
@@ -235,7 +236,7 @@ class Owner:
             held = [name for name in names if self._holds_canary(read_small(name, handle))]
             found += [f"{Path(place, n).relative_to(self.place)} holds a canary" for n in held]
         words = ["git", "cat-file", "--batch-all-objects", "--buffer"]
-        asked = {"cwd": self.project, "env": self.env, "capture_output": True}
+        asked: dict[str, Any] = {"cwd": self.project, "env": self.env, "capture_output": True}
         listed = subprocess.run([*words, "--batch-check"], check=False, **asked).stdout.splitlines()
         small = [line.split()[0] for line in listed if int(line.split()[-1]) < MAX_SEARCHED_BYTES]
         words = ["git", "cat-file", "--batch", "--buffer"]

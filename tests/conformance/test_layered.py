@@ -19,6 +19,7 @@ from atoll.testing.conformance.layered import LayeredSuite
 from atoll.testing.conformance.layered_contract import LayeredContractSuite
 from atoll.testing.fake_layers import FakeLayered
 from atoll.testing.fakes import read_content
+from present import present
 
 USERS = ("root", "user")
 WORKS = {
@@ -70,7 +71,7 @@ class TestChecks(BenchSuite):
     """A driver says of itself where it cannot work, after trying."""
 
     def test_drivers_know_where_they_work(self):
-        home = self.root / "home"
+        home = present(self.root) / "home"
         home.mkdir()
         problems = {name: layered_driver(name).check(home) for name in LAYERED}
         content = {name for name, found in problems.items() if not found}

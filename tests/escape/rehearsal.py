@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from atoll.engine.projects import Project, open_project
@@ -90,7 +91,7 @@ def attempt_everywhere(project: Project) -> dict[str, dict[str, list[str]]]:
         for stage in stages:
             found[stage] = {}
             for wall in attack.WALLS:
-                found[stage] |= told(attack.attack(wall, given, lambda t, s=stage: run_on(s, t)))
+                found[stage] |= told(attack.attack(wall, given, partial(run_on, stage)))
     names = [capsule.name for capsule in project.capsules()]
     assert sorted(names) == ["plain", "walled"], names
     for capsule in (walled, plain):

@@ -237,7 +237,7 @@ def test_store_goes_with_its_last_layer(project, repo, git, pool):
 
 def test_warm_project_starts_no_further_git(project, monkeypatch):
     project.warm()
-    started = []
+    started: list[str] = []
     monkeypatch.setattr(process, "on_command", started.append)
     project.new("x")
     assert not [

@@ -17,6 +17,7 @@ from atoll.engine.run.runs import RunSpec
 from atoll.host import view_client as holders
 from atoll.model.state import Reason
 from atoll.testing.remains import find_remains, keepers_of, views_of
+from present import present
 
 DAEMON = """
 import os, signal, sys, time
@@ -57,6 +58,13 @@ def marked():
     return find
 
 
+def holder_of(capsule):
+    reply, _ = present(holders.ask(capsule.record.directory, {"ping": True}))
+    pid = reply["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
 def start_daemons(capsule, name, wait_for, marked, *, linger_s=1000.0):
     argv = (PYTHON, "-c", DAEMON, name, str(linger_s))
     run = capsule.start(runs.RunSpec(argv=argv, background=True))
@@ -86,11 +94,11 @@ def test_a_killed_keeper_takes_all_with_it(project, capsule, repo, wait_for, mar
     """P30."""
     name = f"orphans-{os.getpid()}"
     run = start_daemons(capsule, name, wait_for, marked)
-    holder = int(holders.ask(capsule.record.directory, {"ping": True})[0]["pid"])
+    holder = holder_of(capsule)
     if victim == "holder":
         pid = holder
     elif victim == "minder":
-        pid = runs._status(run).keeper[0]
+        pid = present(present(runs._status(run)).keeper)[0]
     else:
         pid = min(p for p in marked("bwrap") + marked("/usr/bin/bwrap") if is_below(p, holder))
     os.kill(pid, signal.SIGKILL)
@@ -180,7 +188,7 @@ def test_many_rounds_leave_nothing(project, repo, git, wait_for):
     for number in range(100):
         if number % 10 == 9:
             run = capsule.start(runs.RunSpec(argv=("sleep", "1000"), background=True))
-            os.kill(int(holders.ask(capsule.record.directory, {"ping": True})[0]["pid"]), 9)
+            os.kill(holder_of(capsule), 9)
             capsule.wait(run, timeout_s=10)
         elif number % 10 == 4:
             assert capsule.run(["true"]).exit_code == 0

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from present import present
+
 SOURCE = Path(__file__).parents[1] / "integration" / "test_git_attacks.py"
-spec = importlib.util.spec_from_file_location("plants_of_git", SOURCE)
+spec = present(importlib.util.spec_from_file_location("plants_of_git", SOURCE))
 plants = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(plants)
+present(spec.loader).exec_module(plants)
 
 canary = plants.canary
 # Inside, the canary lies at the same path: there it may run.

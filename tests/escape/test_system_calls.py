@@ -18,7 +18,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -445,7 +445,7 @@ def run(who, command, *, program=None, privileged=False, timeout_s=100):
     if privileged and "--unshare-user" in options:
         options += PRIVILEGED
     command = ["bwrap", *options, *WALLS, *command]
-    given = {}
+    given: dict[str, Any] = {}
     if os.geteuid() == 0:
         given = {"user": uid, "group": uid, "extra_groups": []}
     with open(os.memfd_create("filter"), "wb+") as file:

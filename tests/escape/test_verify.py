@@ -126,8 +126,8 @@ def test_what_a_killed_one_leaves_goes_with_the_next(
     words = [sys.executable, "-m", "atoll", "verify", "x"]
     # Its canaries are then nobody's: they go with the test.
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(words, cwd=repo, env=env, **quiet) as child:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, cwd=repo, env=env, stdout=quiet, stderr=quiet) as child:
         wait_for(lambda: len(capsule.runs()) > 2, timeout_s=60, what="the second attack")
         child.kill()
     # One that was killed before it spoke to its run is waited for.

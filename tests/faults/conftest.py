@@ -143,7 +143,9 @@ class Clones:
         return found
 
     def wait_for(self, predicate: Callable[[], object], *, what: str) -> None:
-        assert wait_until(predicate, timeout_s=WAIT_S), f"{what}: not within {WAIT_S} s"
+        assert wait_until(lambda: bool(predicate()), timeout_s=WAIT_S), (
+            f"{what}: not within {WAIT_S} s"
+        )
 
     def portrait(self, name: str = "x") -> Portrait:
         return portrait(self.capsule(name))

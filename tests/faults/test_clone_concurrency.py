@@ -179,7 +179,7 @@ def test_collection_while_others_come_and_go(clones: Clones) -> None:
         return run
 
     def watch(_: Project) -> None:
-        for _ in lives:
+        for _life in lives:
             done.acquire()
         stop.set()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import persons
+from present import present
 
 
 def hear_interrupts():
@@ -41,7 +42,7 @@ def start_cli(atoll_home):
     for process in started:
         process.kill()
         process.wait(timeout=20)
-        process.stdout.close()
+        present(process.stdout).close()
 
 
 @pytest.fixture

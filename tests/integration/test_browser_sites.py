@@ -45,7 +45,7 @@ class App:
     def __init__(self):
         self.seen = {}
         self.sites = {}
-        self.domains = ()
+        self.domains: tuple[tuple[str, str], ...] = ()
 
     async def answer(self, reader, writer):
         try:

@@ -92,9 +92,9 @@ def ordinary_user():
                 os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as stream:
-            said = stream.read()
+            heard = stream.read()
         os.waitpid(pid, 0)
-        assert said == "ok"
+        assert heard == "ok"
 
     return run
 
@@ -704,7 +704,7 @@ def test_difference_to_another_commit(repo, git, head):
 
 def content_of(root):
     """Every file and link below, with what it holds."""
-    found = {}
+    found: dict[str, Path | bytes] = {}
     for directory, directories, files in os.walk(root):
         directories[:] = [name for name in directories if name != ".git"]
         for name in {*files, *directories} - {".git"}:

@@ -20,6 +20,7 @@ from atoll.keeper import process_tree
 from atoll.keeper.status import load_status
 from atoll.model.state import Reason
 from atoll.testing.conformance.bench import survey
+from present import present
 
 MAKEFILE = """\
 build/app: src/one.txt src/two.txt
@@ -200,7 +201,7 @@ def test_many_snapshots_are_flattened(repo, opened, wait_for, kind):
 
     def is_flat():
         upkeep.work(capsule.session)
-        own = upkeep.find_layered_plan(capsule.session, capsule.record).own_layers
+        own = present(upkeep.find_layered_plan(capsule.session, capsule.record)).own_layers
         return len(own) <= upkeep.DEEP
 
     wait_for(is_flat, what="few layers")
@@ -238,16 +239,18 @@ BOMB = "while true; do (sleep 600 & sleep 600) & sleep 0.01; done"
 def test_a_minder_waits_for_the_next_run_and_goes_with_the_view(repo, opened, wait_for):
     capsule = opened(repo).new("x")
     capsule.run(["true"])
-    holder = int(ask(capsule.record.directory, {"ping": True})[0]["pid"])
+    reply, _ = present(ask(capsule.record.directory, {"ping": True}))
+    holder = reply["pid"]
+    assert isinstance(holder, int)
 
     def waiting():
         # As the holder knows it: a minder whose run is over lives on for a moment.
-        reply, _ = ask(capsule.record.directory, {"ping": True})
+        reply, _ = present(ask(capsule.record.directory, {"ping": True}))
         return reply["waiting"] if reply["runs"] == 0 else None
 
     first = wait_for(waiting, what="a minder without a run")
     served = capsule.run(["true"])
-    assert load_status(served.run.directory).keeper[0] == first
+    assert present(present(load_status(served.run.directory)).keeper)[0] == first
     second = wait_for(lambda: first != (found := waiting()) and found, what="another one")
     os.kill(second, signal.SIGKILL)
     wait_for(lambda: not process_tree.descendants(holder), what="its burial")

@@ -11,6 +11,7 @@ import pytest
 
 import atoll
 from atoll.testing.conformance.bench import survey
+from present import present
 
 SECRET = "hunter2"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 1\n"
@@ -208,7 +209,7 @@ def test_partial_clone_is_refused(repo, tmp_path, git):
     project = atoll.open_project(partial)
     with pytest.raises(atoll.StateError, match="partial clone") as refusal:
         project.new("x")
-    assert "git fetch" in refusal.value.hint
+    assert "git fetch" in present(refusal.value.hint)
     assert project.capsules() == []
     project.session.forkserver.close()
 

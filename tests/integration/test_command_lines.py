@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from persons import as_user
+from present import present
 
 COMMAND = "echo ${#TOKEN}; exec sleep 600"
 
@@ -55,7 +56,7 @@ def test_no_variable_of_a_capsule_is_in_a_command_line(person, secret, wait_for)
         [sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE
     ) as child:
         wait_for(lambda: holding(secret), what="a plain process")
-        child.stdin.close()
+        present(child.stdin).close()
         child.kill()
     person.atoll("stop", "x")
 

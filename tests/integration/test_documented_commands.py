@@ -223,7 +223,8 @@ def render(page: str) -> tuple[str, list[tuple[str, int | None]]]:
         counts[key] = number + 1
         command = shown.command
         for pattern, stand_in in STAND_INS:
-            command = re.sub(pattern, lambda _, text=stand_in: text, command)
+            # The text as it is: backslashes in it mean nothing.
+            command = re.sub(pattern, stand_in.replace("\\", r"\\"), command)
         lines += [
             BETWEEN.get((page, key, number), ""),
             f"printf '%s\\n' {shlex.quote('$ ' + command)}",

@@ -8,6 +8,7 @@ import atoll
 from atoll.engine.enclosure import views
 from atoll.engine.history import upkeep
 from atoll.host import locks
+from present import present
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def sh(capsule, script):
 
 
 def depth(capsule) -> int:
-    return len(upkeep.find_layered_plan(capsule.session, capsule.record).own_layers)
+    return len(present(upkeep.find_layered_plan(capsule.session, capsule.record)).own_layers)
 
 
 def fork_chain(project, count):
@@ -69,7 +70,7 @@ def test_flattening_under_a_held_view(project, monkeypatch):
         views.end_view(capsule.session, capsule.record)
         capsule.snapshot(str(number))
     sh(capsule, "true")
-    before = upkeep.find_layered_plan(capsule.session, capsule.record)
+    before = present(upkeep.find_layered_plan(capsule.session, capsule.record))
     monkeypatch.setattr(upkeep, "DEEP", 2)
     assert locks.is_locked(capsule.session.view_lock(capsule.record).path)
     assert upkeep.flatten(capsule.session, capsule.record)

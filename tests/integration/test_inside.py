@@ -176,7 +176,7 @@ def test_what_a_narrowed_run_prepared_cannot_write_the_repository(capsule, other
 
 
 def test_a_commit_that_the_capsule_cannot_take_is_made_and_reported(capsule, repo, git):
-    said = []
+    said: list[str] = []
     capsule.session.warn = said.append
     ask(capsule, "touch", "new", ".git/index.lock")
     made = capsule.commit("new")

@@ -79,7 +79,7 @@ def test_an_interrupt_while_work_is_stored_takes_the_removal_back(
     signalled, repo, atoll_home, monkeypatch
 ):
     monkeypatch.setenv("ATOLL_LEVEL", "clone")
-    said = []
+    said: list[str] = []
     project = open_project(repo, background=False, warn=said.append)
     capsule = project.new("x")
     capsule.run(["sh", "-c", "echo precious > work.txt; git init -q inner; touch inner/one"])

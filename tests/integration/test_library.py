@@ -55,7 +55,7 @@ def test_snippet_of_the_documentation(repo, atoll_home, git):
 
 def test_face_is_what_it_says():
     assert len(atoll.__all__) == len(set(atoll.__all__))
-    scope = {}
+    scope: dict[str, object] = {}
     exec("from atoll import *", scope)
     assert set(atoll.__all__) <= scope.keys()
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", atoll.__version__)

@@ -28,6 +28,7 @@ from atoll.keeper.groups import Group
 from atoll.keeper.rlimits import rlimits
 from atoll.model.enclosure import Limits
 from cgroup_counters import counters
+from present import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,7 +234,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.wait(30)
-        process.stdout.close()
+        present(process.stdout).close()
 
 
 def test_a_child_is_born_in_a_group_of_version_2_and_enters_the_others(token, need, start):

@@ -31,6 +31,7 @@ from atoll.host import process, programs
 from atoll.host.intake.commit_import import Imported, import_objects
 from atoll.host.intake.transfer import ImportSize, TransferLimits
 from atoll.model.errors import DriverError, StateError
+from atoll.model.untrusted import ObjectId
 from readers import DirectoryReader
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Pair:
         return import_objects(
             self.reader,
             str(self.owner / ".git"),
-            tips,
+            tuple(map(ObjectId, tips)),
             known=(self.base,) if known is None else known,
             **options,
         )

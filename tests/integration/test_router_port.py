@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from atoll.host.listening_sockets import family_of
 from persons import as_user, require
+from present import present
 from worlds import free_port
 
 NOBODY = 65_534
@@ -43,13 +45,14 @@ def person(person):
 def squatted(person, address="127.0.0.1"):
     """Another user listens on the router's port, or the same user if there is no other."""
     port, program = person.env["ATOLL_ROUTER_PORT"], require("/usr/bin/python3")
+    stranger: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     with subprocess.Popen(
         [program, "-I", "-c", SQUATTER, address, port],
         cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        **({"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}),
+        **(stranger if os.geteuid() == 0 else {}),
     ) as process:  # fmt: skip
         try:
-            assert process.stdout.readline() == b"up\n"
+            assert present(process.stdout).readline() == b"up\n"
             yield
         finally:
             process.communicate(b"")

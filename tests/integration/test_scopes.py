@@ -24,6 +24,7 @@ from atoll.host import cgroups, scopes
 from atoll.keeper import calls
 from atoll.keeper.groups import Group
 from persons import MS_PRIVATE, MS_REC, living, ordinary_user, require, still_running
+from present import present
 
 SYSTEMD = next(
     (path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if os.path.exists(path)),
@@ -88,7 +89,7 @@ def manager_of(person, runtime: str, directories):
         os.setuid(user.pw_uid)
 
     child = subprocess.Popen(
-        [SYSTEMD, "--user", "--unit=-.slice", "--log-target=null"],
+        [present(SYSTEMD), "--user", "--unit=-.slice", "--log-target=null"],
         env={"XDG_RUNTIME_DIR": runtime, "HOME": runtime, "PATH": person.env["PATH"]},
         cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         preexec_fn=prepare,  # noqa: PLW1509 - no threads here

@@ -77,7 +77,7 @@ def test_a_git_that_is_killed_once_costs_nothing(verb, make, project, kill):
     capsule = make()
     assert capsule.run(["sh", "-c", WORK]).exit_code == 0
     before = look(capsule)
-    killed = kill(lambda _, argv: verb in argv and not killed)
+    killed: list[tuple[str, ...]] = kill(lambda _, argv: verb in argv and not killed)
     point = capsule.remove(force=True)
     assert len(killed) == 1
     assert point is not None
@@ -103,7 +103,9 @@ def test_files_are_kept_and_restored_when_git_cannot_store_them(make, project, k
     assert capsule.run(["sh", "-c", WORK]).exit_code == 0
     before = look(capsule)
     # In every attempt to store them; the last resort needs one as well.
-    killed = kill(lambda _, argv: "cat-file" in argv and len(killed) < ATTEMPTS)
+    killed: list[tuple[str, ...]] = kill(
+        lambda _, argv: "cat-file" in argv and len(killed) < ATTEMPTS
+    )
     point = capsule.remove(force=True)
     assert point is not None
     assert point.files is not None

@@ -298,7 +298,7 @@ def test_killed_later(project: Project, point: str) -> None:
     recover(project)
     found = {capsule.name: (value(capsule), values(capsule)) for capsule in project.capsules()}
     before = (2, [1])
-    allowed = {
+    allowed: dict[str, list[dict[str, tuple[int, list[int]]]]] = {
         "snapshot": [{"x": before}, {"x": (2, [1, 2])}],
         "rollback": [{"x": before}, {"x": (1, [1, 2])}],
         "rm": [{}],

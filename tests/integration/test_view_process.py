@@ -14,8 +14,8 @@ from atoll.drivers.layers.build_view import holding
 from atoll.host import process
 from atoll.host.forkserver import ForkServer
 from atoll.host.process import run, wait_until
-from atoll.model.enclosure import Bind, Enclosure, View
-from atoll.model.errors import DriverError, StateError
+from atoll.model.enclosure import Bind, Bwrap, Enclosure, View
+from atoll.model.errors import DriverError, IsolationError, StateError
 
 CLIENT = """
 import os, sys
@@ -107,6 +107,6 @@ def test_program_ends_with_its_client(inside, tmp_path):
 
 
 def test_walls_without_a_view_are_refused(tmp_path):
-    walls = {"program": "/usr/bin/bwrap", "room": "/", "options": [], "filter": "", "uid": None}
-    with pytest.raises(Exception, match="view"):
+    walls = Bwrap("/usr/bin/bwrap", "/", (), b"", None, str(tmp_path))
+    with pytest.raises(IsolationError):
         run(("true",), within=Enclosure(env={}, cwd=str(tmp_path), walls=walls))

@@ -19,6 +19,7 @@ from atoll.host import git
 from atoll.host.tree import manifests
 from atoll.host.tree.tree_watch import TreeWatch, WatchLost, require_local
 from atoll.model.plan import FileSelection
+from present import present
 
 SELECTION = FileSelection(carry=None, never=())
 WALK = "walk"
@@ -44,7 +45,7 @@ class Checkout:
 
     def refresh(self):
         """As `new` does it: without a walk if that is possible. Returns how it was done."""
-        known = load_carried(self.pool)
+        known = present(load_carried(self.pool))
         try:
             found = self.watch.changes(known.position)
         except WatchLost:
@@ -87,7 +88,7 @@ def checkout(tmp_path, make_repo):
 
 def shown(pool, layers):
     """What a stack of layers shows, as overlayfs would."""
-    found = {}
+    found: dict[str, object] = {}
     for layer in layers:
         tree = pool.tree(layer) / WORKSPACE
         for path, status in sorted(manifests.walk(tree)):
@@ -135,7 +136,7 @@ def require_equal(checkout, made):
         entries = manifests.scan(
             checkout.root, below=[part.name] if part.name != "/" else made.rest
         )
-        known = find_manifest(checkout.pool, part.layers)
+        known = present(find_manifest(checkout.pool, part.layers))
         assert manifests.difference(known, entries.entries, strict=True) == ([], [])
 
 
@@ -161,7 +162,7 @@ def test_nothing_changed(checkout):
     ids=["edited", "new", "removed", "mode", "renamed", "link", "rest"],
 )
 def test_change_of_a_file_needs_no_walk(checkout, act):
-    layers = load_carried(checkout.pool).layers
+    layers = present(load_carried(checkout.pool)).layers
     act(checkout.root)
     how, made = checkout.refresh()
     assert how == "list"
@@ -171,7 +172,7 @@ def test_change_of_a_file_needs_no_walk(checkout, act):
 
 
 def test_change_of_a_tracked_file_changes_nothing(checkout):
-    before = load_carried(checkout.pool)
+    before = present(load_carried(checkout.pool))
     (checkout.root / "src/main.js").write_text("edited\n")
     (checkout.root / "src/untracked.js").write_text("untracked\n")
     how, made = checkout.refresh()
@@ -219,7 +220,7 @@ def test_file_with_another_name_in_the_tree_is_walked(checkout):
 
 
 def test_deltas_are_made_one_before_they_are_many(checkout):
-    lowest = load_carried(checkout.pool).parts[0].layers[0]
+    lowest = present(load_carried(checkout.pool)).parts[0].layers[0]
     for number in range(DEEPEST + 4):
         (checkout.root / f"node_modules/a/lib/f{number % 4}.js").write_text(f"change {number}\n")
         _, made = checkout.refresh()
@@ -334,7 +335,7 @@ def test_collapse_takes_what_a_dropped_delta_holds(checkout, monkeypatch):
 
 
 def test_check_reports_a_change_of_the_same_size_and_mtime(checkout):
-    made = load_carried(checkout.pool)
+    made = present(load_carried(checkout.pool))
     frozen = base_check.FrozenFiles(checkout.pool, (), made, None)
 
     def outdated():

@@ -38,8 +38,9 @@ class Actor:
         self.pid = self.process.pid
 
     def ready(self) -> None:
+        assert self.process.stdout is not None
         if not self.process.stdout.readline():
-            raise SystemExit(f"{self.process.args} did not start")
+            raise SystemExit(f"{self.process.args!r} did not start")
 
 
 def build_internet() -> Actor:

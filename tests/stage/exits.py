@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 from sockets import DATAGRAM, STREAM, V4, V6, made_in
 
@@ -51,7 +52,7 @@ async def main() -> None:
         for place in map(Path, sys.argv[1:]):
             journal = Journal(place)
             policy = functools.partial(read_policy, place)
-            parts = {
+            parts: dict[str, Any] = {
                 "capsule": place.name,
                 "policy": policy,
                 "journal": journal,

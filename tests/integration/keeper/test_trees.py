@@ -15,6 +15,7 @@ import pytest
 from atoll.keeper import process_tree, termination, tracer
 from atoll.keeper.wire import MessageKind
 from busy import FORKS, LEAVING, Counter
+from present import present
 
 # Double fork, own session, no descriptors, no environment, deaf to everything that can be ignored.
 DAEMON = """
@@ -225,7 +226,7 @@ def test_names_with_spaces_and_parentheses_are_read(keep, tmp_path):
     keeper = keep(str(odd), "1000")
     pid = keeper.wait_started()
     keeper.until(lambda: process_tree.descendants(keeper.minder) == [pid], "the command")
-    found = process_tree.find_process(pid)
+    found = present(process_tree.find_process(pid))
     assert found.ppid == keeper.minder
     assert keeper.stop().reason == "stopped"
 
@@ -233,7 +234,7 @@ def test_names_with_spaces_and_parentheses_are_read(keep, tmp_path):
 def test_signals_go_only_to_the_process_that_was_seen(keep):
     keeper = keep("sleep", "1000")
     pid = keeper.wait_started()
-    seen = process_tree.find_process(pid)
+    seen = present(process_tree.find_process(pid))
     namesake = copy.copy(seen)
     namesake.start -= 1
     assert process_tree.send_signal(namesake, signal.SIGKILL) is False
@@ -243,7 +244,7 @@ def test_signals_go_only_to_the_process_that_was_seen(keep):
 
 def test_a_group_whose_number_was_given_to_a_stranger_is_left_alone():
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
-        seen = process_tree.find_process(stranger.pid)
+        seen = present(process_tree.find_process(stranger.pid))
         gone = copy.copy(seen)
         gone.session -= 1
         process_tree.kill_groups([gone])

@@ -12,6 +12,7 @@ import pytest
 
 from atoll.cli.app import run
 from atoll.engine.network import daemon_client
+from present import present
 
 SOURCE = str(Path(__file__).parents[3] / "src")
 LISTEN = """
@@ -33,10 +34,10 @@ def listener(atoll_home):
     directory = daemon_client.directory_of(Path(atoll_home))
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
     program = LISTEN.format(source=SOURCE, directory=str(directory))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-I", "-c", program], **pipes) as process:
+    argv = [sys.executable, "-I", "-c", program]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            process.stdout.readline()
+            present(process.stdout).readline()
             yield process
         finally:
             process.kill()

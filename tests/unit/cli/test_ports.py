@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from atoll.engine.network import daemon_client
 from atoll.model.daemon_messages import CheckoutRequest, PortsRequest, RouterReply
 from atoll.model.errors import StateError
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "router": {"port": 7080, "trouble": None},
     "label": "shop",
     "note": None,

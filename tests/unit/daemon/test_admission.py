@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,8 @@ from atoll.daemon.ports.targets import HOST, LOOPBACK, Target
 from atoll.engine.network import router
 from atoll.model.errors import SpecError
 from persons import require
-from worlds import Played, free_port, until
+from present import present
+from worlds import Played, World, free_port, until
 
 NOBODY = 65_534
 CLIENT = r"""
@@ -130,8 +130,8 @@ def test_another_user_cannot_write_and_leave(published, stranger):
         assert await visit(places[0], "owner") == "HTTP/1.1 200 OK"
         assert b"/owner" in backend.heard
         assert b"/first" not in backend.heard, "it came before, and was not let in"
-        sharing_session = SimpleNamespace(home=world.home, owner={router.SHARE_VARIABLE: "on"})
-        router.remember_choice(sharing_session)
+        world.session.owner = {router.SHARE_VARIABLE: "on"}
+        router.remember_choice(world.session)
         ADMISSION.configure(world.home)
         intrude("second")
         await until(lambda: b"/second" in backend.heard)
@@ -154,7 +154,7 @@ def test_port_on_which_another_user_listens_is_not_led_to(stranger):
         cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, **stranger,
     ) as process:  # fmt: skip
         try:
-            port = int(process.stdout.readline())
+            port = int(present(process.stdout).readline())
             with socket.create_connection(("127.0.0.1", port)) as control:
                 assert control.getpeername()[1] == port
             with pytest.raises(PermissionError, match="another user listens there"):
@@ -166,11 +166,12 @@ def test_port_on_which_another_user_listens_is_not_led_to(stranger):
 
 
 def test_choice_is_kept(tmp_path):
-    session = SimpleNamespace(home=tmp_path, owner={})
+    session = World(tmp_path).session
     for word, shared in [("", False), ("on", True), ("", True), ("OFF", False), ("", False)]:
         session.owner = {router.SHARE_VARIABLE: word}
         router.remember_choice(session)
         assert router.is_shared(tmp_path) is shared
     session.owner = {router.SHARE_VARIABLE: "maybe"}
-    with pytest.raises(SpecError, match="neither `on` nor `off`"):
+    with pytest.raises(SpecError):
         router.remember_choice(session)
+    session.store.close()

@@ -14,9 +14,10 @@ from atoll.daemon.ports import checkout_ports
 from atoll.daemon.ports.checkout_ports import MAX_CANONICAL, UNDECLARED, parse_named
 from atoll.daemon.ports.publisher import Publisher
 from atoll.engine.network.ports import FIRST, LAST
-from atoll.model.daemon_messages import parse_request
+from atoll.model.daemon_messages import CheckoutRequest, parse_request
 from atoll.model.errors import SpecError, StateError
 from atoll.model.state import CheckoutRecord
+from present import present
 from worlds import Played, ask, free_port
 
 pytestmark = pytest.mark.usefixtures("well_known_ports")
@@ -215,13 +216,19 @@ def test_message_about_a_flood_is_bounded(play):
     play(story)
 
 
+def read_ports(request):
+    parsed = parse_request(request)
+    assert isinstance(parsed, CheckoutRequest)
+    return parse_named([*parsed.ports])
+
+
 @pytest.mark.parametrize(
     "value", [None, "80", [0], [65_536], ["80"], [True], [8.0], list(range(1, 99))]
 )
 def test_bad_ports_of_a_request(value):
     request = {"do": "checkout", "project": "p", "capsule": 1, "ports": value}
     with pytest.raises(SpecError):
-        parse_named([*parse_request(request).ports])
+        read_ports(request)
 
 
 def test_ports_of_a_request():
@@ -249,16 +256,16 @@ def test_port_of_another_home_is_given_back_there(play, tmp_path, program):
         with pytest.raises(StateError) as caught:
             await publisher.checkout(fix.project_id, fix.id)
         hint = caught.value.hint
-        assert (f"ATOLL_HOME='{home}' atoll checkout --none" in hint) == is_daemon
-        assert (f"kill {process.pid}" in hint) != is_daemon
+        assert (f"ATOLL_HOME='{home}' atoll checkout --none" in present(hint)) == is_daemon
+        assert (f"kill {process.pid}" in present(hint)) != is_daemon
 
     argv = [sys.executable, "-I", "-c", program, home, "9"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        port = int(process.stdout.readline())
+        port = int(present(process.stdout).readline())
         try:
             play(story)
         finally:
-            process.stdin.close()
+            present(process.stdin).close()
 
 
 def test_hint_names_no_port_that_this_user_may_not_bind(play):

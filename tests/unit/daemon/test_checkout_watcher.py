@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import os
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from atoll.daemon import background_freeze, checkout_watcher
+from atoll.engine.state.session import Session
+from atoll.engine.state.store import Store
 from atoll.host import procfs
 from atoll.host.tree.tree_watch import WatchLost, require_local
 from atoll.model.daemon_messages import ChangesReply, ChangesRequest
@@ -50,12 +51,21 @@ def test_no_freeze_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch, free, in
 
 
 @pytest.fixture
-def sleeper(tmp_path, monkeypatch):
+def session(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    made = Session(home=home, store=Store(home), owner={})
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def sleeper(tmp_path, session, monkeypatch):
     """A daemon whose freeze in the background takes for ever, and how to find that process."""
     label = f"{tmp_path}/sleeper"
     argv = ["sh", "-c", "sleep 1000 & wait", label]
     monkeypatch.setattr(checkout_watcher, "python_command", lambda *_: argv)
-    return checkout_watcher.CheckoutWatcher(SimpleNamespace(home=tmp_path)), label
+    return checkout_watcher.CheckoutWatcher(session), label
 
 
 def is_gone(group):
@@ -91,22 +101,22 @@ def test_freeze_in_the_background_ends_with_the_daemon(sleeper, wait_for):
     wait_for(lambda: is_gone(group), what="the end of its programs")
 
 
-def test_freeze_that_fails_is_not_repeated_before_the_next_change(tmp_path, monkeypatch):
+def test_freeze_that_fails_is_not_repeated_before_the_next_change(session, monkeypatch):
     monkeypatch.setattr(checkout_watcher, "python_command", lambda *_: ["false"])
     one = checkout_watcher._Checkout("p", "/p")
     assert checkout_watcher._is_due(one)
-    asyncio.run(checkout_watcher.CheckoutWatcher(SimpleNamespace(home=tmp_path))._freeze(one))
+    asyncio.run(checkout_watcher.CheckoutWatcher(session)._freeze(one))
     assert not one.is_stale
 
 
-def test_watch_that_a_moved_directory_ends_is_followed_by_another_at_once(tmp_path):
+def test_watch_that_a_moved_directory_ends_is_followed_by_another_at_once(session, tmp_path):
     root = tmp_path / "checkout"
     (root / "a").mkdir(parents=True)
     try:
         require_local(str(root))
     except WatchLost as reason:
         pytest.skip(f"the directory for tests cannot be watched: {reason}")
-    daemon = checkout_watcher.CheckoutWatcher(SimpleNamespace(home=tmp_path / "home"))
+    daemon = checkout_watcher.CheckoutWatcher(session)
     one = daemon._checkouts["p"] = checkout_watcher._Checkout("p", str(root))
 
     def ask(before):

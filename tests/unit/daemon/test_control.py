@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll.keeper import requests, wire
+from present import present
 
 PROGRAM = """
 import asyncio, os, resource, socket, sys
@@ -55,7 +56,7 @@ def serve(tmp_path):
         process = subprocess.Popen([sys.executable, "-I", "-c", program],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # fmt: skip
         started.append(process)
-        error = int(process.stdout.readline())
+        error = int(present(process.stdout).readline())
 
         def ask():
             seqpacket = socket.SOCK_SEQPACKET
@@ -68,7 +69,7 @@ def serve(tmp_path):
     for process in started:
         process.kill()
         process.wait()
-        process.stdout.close()
+        present(process.stdout).close()
 
 
 def test_answers_without_any_descriptor_left(serve):

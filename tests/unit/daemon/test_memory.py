@@ -59,9 +59,9 @@ def test_idle_connection_keeps_nothing_of_what_it_carried():
         tracemalloc.start()
         for outer, inner in zip(ends[::2], ends[1::2], strict=True):
             await loop.sock_sendall(outer, bytes(CHUNK_BYTES // 2))
-            left = CHUNK_BYTES // 2
-            while left:
-                left -= len(await loop.sock_recv(inner, CHUNK_BYTES))
+            remaining = CHUNK_BYTES // 2
+            while remaining:
+                remaining -= len(await loop.sock_recv(inner, CHUNK_BYTES))
         now, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         for end in ends:

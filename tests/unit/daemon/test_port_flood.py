@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import sqlite3
 import sys
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +18,7 @@ from atoll.daemon.fair_loop import LoopShare
 from atoll.daemon.ports import port_leases, port_report
 from atoll.daemon.ports.port_leases import MAX_PORTS, plan_change
 from atoll.daemon.ports.published_capsule import read_store
-from atoll.daemon.served_capsules import ServedCapsules
+from atoll.daemon.served_capsules import ServedCapsule, ServedCapsules
 from atoll.engine.network import ports
 from atoll.host.listening_sockets import Listening, Listing
 from atoll.testing.fake_network import FakeNetwork
@@ -32,7 +34,7 @@ def places(numbers):
 @contextlib.contextmanager
 def statements(world):
     """All SQL that the store executes meanwhile."""
-    said = []
+    said: list[str] = []
     world.session.store._db.set_trace_callback(said.append)
     try:
         yield said
@@ -337,6 +339,7 @@ class Looked(Played):
         self.network, self.granted = self, ()
         self.share, self.problems = LoopShare(), {}
         self.open, self.asked = asyncio.Event(), 0
+        self.look: Callable[[], Any] = self.found
 
     def may_have_changed(self):
         return True
@@ -344,7 +347,12 @@ class Looked(Played):
     async def listening(self):
         self.asked += 1
         await self.open.wait()
-        return Listing(frozenset(self.found()))
+        return Listing(frozenset(self.look()))
+
+
+def attached(*capsules):
+    """In place of served ones: of those only the ports are looked at here."""
+    return {one.capsule.id: cast("ServedCapsule", one) for one in capsules}
 
 
 def test_capsule_that_does_not_answer_delays_no_other(play):
@@ -356,7 +364,7 @@ def test_capsule_that_does_not_answer_delays_no_other(play):
         quick.doors[3000] = await world.serve("quick")
         quick.open.set()
         capsules = ServedCapsules(world.session, publisher, FakeNetwork)
-        capsules._attached = {one.capsule.id: one for one in (stuck, quick)}
+        capsules._attached = attached(stuck, quick)
         serving = asyncio.create_task(capsules.serve())
         await until(lambda: quick.asked >= 3)
         assert await ask(quick.capsule.ports["web"]) == "quick"
@@ -378,13 +386,13 @@ def test_error_over_one_capsule_is_reported_and_stops_no_other(play):
         broken, quick = (
             Looked(world.capsule(project, name, web=3000)) for name in ("broken", "quick")
         )
-        broken.found = quick.open.set
+        broken.look = quick.open.set
         quick.doors[3000] = await world.serve("quick")
         broken.open.set()
         logged = []
         asyncio.get_running_loop().set_exception_handler(lambda _, told: logged.append(told))
         capsules = ServedCapsules(world.session, publisher, FakeNetwork)
-        capsules._attached = {one.capsule.id: one for one in (broken, quick)}
+        capsules._attached = attached(broken, quick)
         serving = asyncio.create_task(capsules.serve())
         await until(lambda: quick.asked >= 3 and broken.asked >= 3)
         assert await ask(quick.capsule.ports["web"]) == "quick"
@@ -392,7 +400,7 @@ def test_error_over_one_capsule_is_reported_and_stops_no_other(play):
         assert quick.problems == {}
         # Once, though it fails at every look.
         assert [type(told["exception"]) for told in logged] == [TypeError]
-        broken.found = list
+        broken.look = list
         await until(lambda: broken.problems == {})
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):

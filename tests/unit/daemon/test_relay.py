@@ -10,6 +10,7 @@ import pytest
 
 from atoll.daemon import relay as relay_module
 from atoll.daemon.relay import CHUNK_BYTES, Counts, Tap, relay, relay_one_way
+from present import present
 
 
 def pair():
@@ -180,7 +181,6 @@ def test_slow_reader_holds_the_sender_back_without_work(stretch):
 async def turns_of(task, period_s):
     """How often the ways of a carried connection were called within a period."""
     called = 0
-    real = relay_module._Direction._go_on, relay_module._Direction._turn
 
     def counted(function):
         def call(way):
@@ -190,11 +190,11 @@ async def turns_of(task, period_s):
 
         return call
 
-    relay_module._Direction._go_on, relay_module._Direction._turn = map(counted, real)
-    try:
+    way = relay_module._Direction
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way, "_go_on", counted(way._go_on))
+        patch.setattr(way, "_turn", counted(way._turn))
         await asyncio.sleep(period_s)
-    finally:
-        relay_module._Direction._go_on, relay_module._Direction._turn = real
     assert not task.done()
     return called
 
@@ -259,7 +259,7 @@ def test_cancelling_closes_everything(stretch, descriptors):
 
 
 def test_pour_lets_another_process_listen(stretch):
-    heard = []
+    heard: list[bytes] = []
     glance = Tap()
     glance.on_data = heard.append
 
@@ -277,7 +277,7 @@ def test_pour_lets_another_process_listen(stretch):
 def test_pipes_are_few_and_come_back(descriptors):
     before = descriptors()
     pipes = relay_module.Pipes(most=2)
-    lent = [pipes.find(), pipes.find()]
+    lent = [present(pipes.find()), present(pipes.find())]
     assert pipes.find() is None
     for pipe in lent:
         pipes.take_back(pipe, is_empty=True)

@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from atoll.keeper import requests
 from atoll.model.daemon_messages import AttachReply, StopRequest
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.testing.fake_network import FakeNetwork
+from present import present
 from worlds import Played, ask, free_port, until
 
 
@@ -106,9 +108,10 @@ def test_capsules_are_found_when_the_store_can_be_read_again(play, logged, monke
         world.session.store._db.execute("ALTER TABLE capsules RENAME TO elsewhere")
         async with ServedCapsules(world.session, publisher, FakeNetwork) as capsules:
             await capsules.find_living()
-            assert not capsules._finding.done()
+            finding = present(capsules._finding)
+            assert not finding.done()
             world.session.store._db.execute("ALTER TABLE elsewhere RENAME TO capsules")
-            await until(capsules._finding.done)
+            await until(finding.done)
         assert len(logged) == 1
 
     play(story)
@@ -186,7 +189,8 @@ def test_request_that_fails_ends_only_itself(logged, tmp_path, error):
 
 def test_listener_that_cannot_be_watched_is_closed_or_tried_again(monkeypatch, descriptors):
     async def story():
-        loop, received = asyncio.get_running_loop(), []
+        loop = asyncio.get_running_loop()
+        received: list[Any] = []
         real, is_full = loop.add_reader, True
 
         def add_reader(*arguments):

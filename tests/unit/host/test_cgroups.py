@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 import pytest
 
@@ -15,16 +14,12 @@ from atoll.host.cgroups import (
     plan_settings,
     sweep,
 )
-from atoll.model.spec import LimitsSpec as SpecLimits
+from atoll.model.enclosure import Limits
+from atoll.model.spec import LimitsSpec
+from present import present
 
 V1_MEMORY = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control"]
 V2_MEMORY = ["memory.max", "memory.swap.max", "memory.oom.group", "memory.events"]
-
-
-class Limits(NamedTuple):
-    memory_bytes: int | None = None
-    cpus: float | None = None
-    pids: int | None = None
 
 
 def unified(own="/v2"):
@@ -167,13 +162,13 @@ def test_limit_taken_away():
 
 
 def test_missing_file_is_a_reason_and_is_not_made(tmp_path):
-    assert "no limit for `pids`" in cgroups.set_limit(str(tmp_path), "pids", 5)
+    assert "no limit for `pids`" in present(cgroups.set_limit(str(tmp_path), "pids", 5))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_limit_that_does_not_show_afterwards_does_not_hold(tmp_path):
     (tmp_path / "pids.max").symlink_to(os.devnull)
-    assert "did not accept `5`" in cgroups.set_limit(str(tmp_path), "pids", 5)
+    assert "did not accept `5`" in present(cgroups.set_limit(str(tmp_path), "pids", 5))
     (tmp_path / "pids.max").unlink()
     (tmp_path / "pids.max").touch()
     assert cgroups.set_limit(str(tmp_path), "pids", 5) is None
@@ -208,8 +203,10 @@ def test_limits_without_a_place_are_unmet_with_their_reasons():
 
 
 def test_limits_of_the_project_file_fit():
-    places = CgroupParents({}, {"pids": "closed"})
-    assert make_group(places, "h-c", SpecLimits(pids=5)).unmet == {"pids": "closed"}
+    places = CgroupParents({}, {"pids": "closed", "memory": "closed, too"})
+    given = LimitsSpec.model_validate({"pids": 5, "memory": "1G"}).model_dump(by_alias=True)
+    made = make_group(places, "h-c", Limits.of(given))
+    assert made.unmet == {"pids": "closed", "memory": "closed, too"}
 
 
 def test_place_that_went_away_is_a_reason(tmp_path):

@@ -15,6 +15,7 @@ from atoll.host import files
 from atoll.host.files import read_regular, remove_tree, write_atomic, write_new
 from atoll.host.locks import Lock, is_locked
 from atoll.model.errors import PrerequisiteError, StateError
+from present import present
 
 DEEP = 3_000
 
@@ -320,7 +321,7 @@ time.sleep(60)
 def test_lock_dies_with_its_holder(home):
     command = [sys.executable, "-c", HOLD, home / "lock"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
+        assert present(holder.stdout).readline() == "held\n"
         assert is_locked(home / "lock")
         assert not Lock(home / "lock").acquire()
         holder.send_signal(signal.SIGKILL)

@@ -9,6 +9,7 @@ import pytest
 
 from atoll.host import listening_sockets
 from atoll.host.listening_sockets import Listening
+from present import present
 
 TABLE = b"""\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -42,7 +43,7 @@ def test_listeners_of_a_process_are_seen_and_clients_are_not():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
-            found = listening_sockets.find_listening(os.getpid()).places
+            found = present(listening_sockets.find_listening(os.getpid())).places
         assert Listening("127.0.0.1", port) in found
         assert [place.port for place in found].count(port) == 1
     assert Listening("127.0.0.1", port) not in listening_sockets.own_listeners()
@@ -73,14 +74,14 @@ def test_listing_of_a_process_is_cut_at_its_limit(monkeypatch):
             Listening(*servers.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname())
             for _ in range(50)
         }
-        assert ours <= listening_sockets.find_listening(os.getpid()).places
+        assert ours <= present(listening_sockets.find_listening(os.getpid())).places
         monkeypatch.setattr(listening_sockets, "MAX_LISTENERS", 40)
-        found = listening_sockets.find_listening(os.getpid())
+        found = present(listening_sockets.find_listening(os.getpid()))
         assert not found.is_complete
         assert len(found.places) <= 40
         monkeypatch.setattr(listening_sockets, "MAX_LISTENERS", 100_000)
         monkeypatch.setattr(listening_sockets, "MAX_TABLE_BYTES", 200)
-        assert not listening_sockets.find_listening(os.getpid()).is_complete
+        assert not present(listening_sockets.find_listening(os.getpid())).is_complete
 
 
 def test_kernel_tells_the_same_without_a_walk_over_all_connections():
@@ -125,7 +126,7 @@ def test_occupant_is_named():
         port = server.getsockname()[1]
         (occupant,) = listening_sockets.find_occupants(port)
         assert occupant.pid == os.getpid()
-        assert "python" in occupant.command
+        assert "python" in present(occupant.command)
         assert f"process {os.getpid()}" in occupant.render()
     assert listening_sockets.find_occupants(port) == []
 

@@ -156,7 +156,7 @@ def test_enclosure_decides_environment_and_place(tmp_path, monkeypatch):
 
 
 def test_every_command_can_be_heard(monkeypatch, tmp_path):
-    heard = []
+    heard: list[str] = []
     monkeypatch.setattr(process, "on_command", heard.append)
     run(("echo", "a b", "'"), cwd=str(tmp_path))
     assert heard == [f"cd {tmp_path} && echo 'a b' ''\"'\"''"]
@@ -188,7 +188,7 @@ def test_waiting_ends_with_the_condition_or_the_time():
 
 def streamed(*argv, limit_bytes=1 << 20, timeout_s=20, **given):
     """What was taken, and how it ended."""
-    taken = []
+    taken: list[bytes] = []
     done = stream(
         Program(argv, **given), taken.append, limit_bytes=limit_bytes, timeout_s=timeout_s
     )
@@ -217,7 +217,7 @@ def test_stream_carries_much():
 
 
 def test_stream_honours_environment_descriptors_and_narration(tmp_path, monkeypatch):
-    heard = []
+    heard: list[str] = []
     monkeypatch.setattr(process, "on_command", heard.append)
     reader, writer = os.pipe()
     said, _ = streamed(

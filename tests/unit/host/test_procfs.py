@@ -12,6 +12,7 @@ from atoll.host import procfs
 from atoll.host.procfs import MARKER, end_marked, family, marked, processes
 from atoll.keeper import process_tree
 from atoll.model.state import Process
+from present import present
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def process_of(pid, ppid):
 @pytest.mark.parametrize("name", [b"sh", b"a b", b") R 1 (", b"((", b"))) Z 0 0", b""])
 def test_command_name_cannot_forge_fields(name):
     line = b"42 (" + name + b") S 7 42 43" + b" 0" * 48 + b"\n"
-    found = process_tree.parse_stat(42, line)
+    found = present(process_tree.parse_stat(42, line))
     assert (found.state, found.ppid, found.group, found.session) == ("S", 7, 42, 43)
 
 

@@ -64,7 +64,7 @@ def test_usual_place_without_a_variable(runtime, monkeypatch, place):
         monkeypatch.delenv("XDG_RUNTIME_DIR")
     else:
         monkeypatch.setenv("XDG_RUNTIME_DIR", place)
-    asked = []
+    asked: list[str] = []
     monkeypatch.setattr(os, "lstat", asked.append)
     with pytest.raises(AttributeError):
         scopes.find_manager()

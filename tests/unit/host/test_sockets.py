@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from atoll.host.sockets import find_hold
+from present import present
 
 FAMILIES = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1")]
 
@@ -76,22 +77,23 @@ def test_listener_on_any_address_has_the_port(port, family, address):
 def test_no_process_can_take_a_held_port(port, family, address, options):
     if family is socket.AF_INET6 and not has_ipv6():
         pytest.skip("this host has no IPv6")
-    holder = find_hold(port)
+    holder = present(find_hold(port))
     with pytest.raises(OSError, match="in use"):
         listen(family, address, port, *options)
     holder.close()
 
 
 def test_no_process_can_connect_to_a_held_port(port):
-    holder = find_hold(port)
+    holder = present(find_hold(port))
     with socket.socket() as sock, pytest.raises(ConnectionRefusedError):
         sock.connect(("127.0.0.1", port))
     holder.close()
 
 
 def test_held_port_can_be_listened_on_at_once_after(port):
-    find_hold(port).close()
-    listen(socket.AF_INET, "127.0.0.1", port).close()
+    present(find_hold(port)).close()
+    with listen(socket.AF_INET, "127.0.0.1", port) as server:
+        socket.create_connection(server.getsockname()).close()
 
 
 def test_port_that_is_not_for_us_is_not_ours(ordinary_user):

@@ -82,9 +82,9 @@ def test_closed_peer_is_not_taken_for_roots(ordinary_user):
 
 def test_closed_peer_on_a_kernel_that_shows_root(peers, monkeypatch):
     with connection() as (client, accepted):
-        place = (*client.getsockname(), *client.getpeername())
+        (address, port), (peer, peer_port) = client.getsockname(), client.getpeername()
         for inode, uid in ((7, 0), (0, None)):
-            shown = tcp_diag.TcpSocket(4, *place, uid=0, inode=inode)
+            shown = tcp_diag.TcpSocket(4, address, port, peer, peer_port, 0, inode)
             monkeypatch.setattr(peers, "_find", lambda *_, shown=shown: shown)
             assert peers.uid_of_peer(accepted) == uid
 

@@ -22,6 +22,7 @@ from atoll.keeper.loop import Loop
 from atoll.keeper.run_processes import Members, find_own_proc, numbers
 from atoll.keeper.watchdog import Activity, Watchdog
 from atoll.model.enclosure import Limits
+from present import present
 
 OBEYS = """
 import os, sys, time
@@ -57,11 +58,11 @@ class Inside:
              "--proc", "/proc", "--die-with-parent", "--", sys.executable, "-c", OBEYS],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self.shell.stdout.readline() == "ready\n"
+        assert present(self.shell.stdout).readline() == "ready\n"
 
     def tell(self, word):
         print(word, file=self.shell.stdin, flush=True)
-        assert self.shell.stdout.readline() == f"{word}\n"
+        assert present(self.shell.stdout).readline() == f"{word}\n"
 
     def end(self):
         self.shell.kill()
@@ -89,7 +90,7 @@ def proc(inside):
 
 def activity(proc):
     place = f"/proc/self/fd/{proc}"
-    return Activity([process_tree.find_process(pid, place) for pid in numbers(proc)])
+    return Activity([present(process_tree.find_process(pid, place)) for pid in numbers(proc)])
 
 
 def marks(seen, *, pages=FAR):
@@ -136,9 +137,12 @@ def test_a_listing_from_another_place_is_checked(proc, monkeypatch):
 def test_a_look_reads_nothing_of_other_processes(inside, proc, monkeypatch):
     opened = []
     real = os.open
-    monkeypatch.setattr(
-        os, "open", lambda path, *a, **k: opened.append(path) or real(path, *a, **k)
-    )
+
+    def counted(path, *args, **options):
+        opened.append(path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", counted)
     listing = Members(inside.shell.pid)
     listing.proc = proc
     pids, place = listing.list()
@@ -215,10 +219,15 @@ def test_a_filesystem_is_asked_once_for_all_runs(tmp_path, proc, disk, monkeypat
     raw = {**marks(activity(proc)), "free_bytes": 0, "free_entries": 0, "ticks": FAR}
     asked = []
     real = os.statvfs
+
+    def counted(place):
+        asked.append(place)
+        return real(place)
+
     with wire.listen(tmp_path, idle_monitor.SOCKET, socket.SOCK_SEQPACKET) as listener:
         made = IdleMonitor(str(tmp_path), listener)
         made._watched = {number: IdleRun(proc, raw, disk) for number in range(50)}
-        monkeypatch.setattr(os, "statvfs", lambda place: asked.append(place) or real(place))
+        monkeypatch.setattr(os, "statvfs", counted)
         made._check()
         assert len(asked) == 1
         assert len(made._watched) == 50
@@ -229,7 +238,7 @@ def test_a_filesystem_is_asked_once_for_all_runs(tmp_path, proc, disk, monkeypat
 
 
 def test_many_processes_are_never_idle():
-    processes = [process_tree.find_process(os.getpid()) for _ in range(65)]
+    processes = [present(process_tree.find_process(os.getpid())) for _ in range(65)]
     for number, process in enumerate(processes):
         process.pid = number + 1
     assert Activity(processes[:64]).is_idle_since(Activity(processes[:64]))

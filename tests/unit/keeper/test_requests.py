@@ -28,7 +28,7 @@ def send_beside_others():
     near, far = pair()
     try:
         socket.send_fds(near, [b"x"], [handle])
-        control = 0
+        control: int | None = 0
     except OSError as error:
         control = error.errno
     requests.send(near, {"ping": True}, (handle,))

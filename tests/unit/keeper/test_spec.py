@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from atoll.model.enclosure import Bwrap, Limits
 
 WALLS = Bwrap("/usr/bin/bwrap", "/mnt", ("--proc", "/proc"), b"f", None, "/w")
 IMPOSED = RunDefaults(WALLS, Limits(pids=5))
-EARLIER = {
+EARLIER: dict[str, Any] = {
     "run": "0" * 16, "argv": ["true"], "env": {}, "cwd": "/w", "tty": False, "rows": 24,
     "cols": 80, "foreground": False, "stdin": "null", "timeout_s": None, "grace_s": 5.0,
     "log_limit_bytes": 1024, "hold_ports": [], "limits": {"pids": 9, "upper": "/u"},

@@ -18,6 +18,7 @@ from atoll.keeper.watchdog import (
     _resident_bytes,
 )
 from atoll.model.enclosure import Limits
+from present import present
 
 MEGABYTE = 1 << 20
 HOLDS = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -64,7 +65,7 @@ def start():
             text=True,
         )
         started.append(process)
-        return process.pid, process.stdout.readline().split()
+        return process.pid, present(process.stdout).readline().split()
 
     yield begin
     for process in started:
@@ -402,7 +403,7 @@ def start_unlinked(tmp_path):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)
-        assert process.stdout.readline() == "ready\n"
+        assert present(process.stdout).readline() == "ready\n"
         return process.pid
 
     yield begin
@@ -493,7 +494,7 @@ def test_process_whose_first_thread_has_ended_is_no_hiding_place(start):
     pid, _ = start(HEADLESS)
     # The control: of the process itself nothing is to be seen.
     assert _resident_bytes(pid) == 0
-    assert process_tree.find_process(pid).is_dead
+    assert present(process_tree.find_process(pid)).is_dead
     watch = Watchdog(Limits(memory_bytes=200 * MEGABYTE))
     assert watch.check([pid]) is None
     assert watch.memory_bytes > 120 * MEGABYTE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 
@@ -17,7 +17,7 @@ from atoll.model.egress import (
     parse_destination,
 )
 
-NOBODY = frozenset()
+NOBODY: frozenset[IPv4Address | IPv6Address] = frozenset()
 PUBLIC = ip_address("93.184.216.34")
 
 

@@ -37,9 +37,9 @@ texts = st.text(st.characters(exclude_categories=[]))
 
 def test_plans_are_frozen():
     with pytest.raises(AttributeError):
-        PLAN.name = "y"
+        PLAN.name = "y"  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        WORKSPACE.path = "/"
+        WORKSPACE.path = "/"  # type: ignore[misc]
 
 
 @given(texts, texts, st.one_of(st.none(), texts))

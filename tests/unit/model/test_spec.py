@@ -114,7 +114,7 @@ def test_an_empty_file_is_valid_and_asks_for_nothing() -> None:
 
 def test_the_model_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        parse("").project.name = "other"
+        parse("").project.name = "other"  # type: ignore[misc]
 
 
 def test_given_values_are_dumped_under_the_files_own_keys() -> None:

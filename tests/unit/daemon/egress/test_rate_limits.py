@@ -86,7 +86,7 @@ def test_connections_of_a_capsule_are_counted_through_all_of_its_listeners():
         share = EgressShare(most=3)
         refused = []
         receptions = [EgressAcceptor(share, when_full=lambda: refused.append(1)) for _ in range(2)]
-        served = asyncio.Queue()
+        served: asyncio.Queue[object] = asyncio.Queue()
 
         async def hold(client):
             served.put_nowait(client)

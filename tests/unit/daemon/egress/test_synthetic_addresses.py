@@ -8,11 +8,12 @@ from ipaddress import ip_address
 import pytest
 
 from atoll.daemon.egress.synthetic_addresses import FILE, FIRST, RANGE, START, SyntheticAddresses
+from present import present
 
 
 def test_name_keeps_its_address(tmp_path):
     table = SyntheticAddresses(tmp_path)
-    first = table.address_of("a.example")
+    first = present(table.address_of("a.example"))
     assert first in RANGE
     assert first != ip_address("198.18.0.1")
     assert table.address_of("b.example") != first
@@ -23,7 +24,7 @@ def test_name_keeps_its_address(tmp_path):
 
 
 def test_restart_keeps_the_meaning_of_addresses(tmp_path):
-    first = SyntheticAddresses(tmp_path).address_of("a.example")
+    first = present(SyntheticAddresses(tmp_path).address_of("a.example"))
     table = SyntheticAddresses(tmp_path)
     assert table.address_of("b.example") != first
     assert table.find_name(first) == "a.example"
@@ -43,7 +44,7 @@ def test_addresses_of_a_version_without_a_file_are_not_assigned(tmp_path):
 
 def test_longest_unused_name_goes_first_and_its_address_means_nothing(tmp_path):
     table = SyntheticAddresses(tmp_path, most=3)
-    a, b, c = (table.address_of(name) for name in "abc")
+    a, b, c = (present(table.address_of(name)) for name in "abc")
     table.address_of("a")
     d = table.address_of("d")
     assert d not in (a, b, c)
@@ -67,7 +68,7 @@ def test_address_is_used_again_only_after_all_others(tmp_path, restarts):
 
 def test_no_address_changes_hands_while_a_connection_lives(tmp_path):
     table = SyntheticAddresses(tmp_path, most=2)
-    a, b = table.address_of("a"), table.address_of("b")
+    a, b = present(table.address_of("a")), table.address_of("b")
     with table.held("a"), table.held("a"):
         with table.held("b"):
             assert table.address_of("c") is None
@@ -80,7 +81,7 @@ def test_no_address_changes_hands_while_a_connection_lives(tmp_path):
 
 def test_connection_that_lives_keeps_its_address_around_the_ring(tmp_path):
     table = SyntheticAddresses(tmp_path, most=3, last=START + 7)
-    a = table.address_of("a")
+    a = present(table.address_of("a"))
     with table.held("a"):
         given = {table.address_of(f"n{number}") for number in range(2 * (START + 8 - FIRST))}
     assert a not in given
@@ -109,11 +110,11 @@ def test_address_that_cannot_be_saved_is_not_handed_out(tmp_path):
 
 
 def test_line_that_was_cut_short_is_dropped(tmp_path):
-    first = SyntheticAddresses(tmp_path).address_of("a.example")
+    first = present(SyntheticAddresses(tmp_path).address_of("a.example"))
     with (tmp_path / FILE).open("ab") as file:
         file.write(b"43")
     table = SyntheticAddresses(tmp_path)
-    second = table.address_of("b.example")
+    second = present(table.address_of("b.example"))
     again = SyntheticAddresses(tmp_path)
     assert (again.find_name(first), again.find_name(second)) == ("a.example", "b.example")
 

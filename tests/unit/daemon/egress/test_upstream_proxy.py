@@ -8,6 +8,7 @@ import pytest
 
 from atoll.daemon.egress.upstream_proxy import find_upstream
 from atoll.model.egress import Destination
+from present import present
 
 
 def test_none():
@@ -16,21 +17,21 @@ def test_none():
 
 
 def test_credentials_are_in_no_text():
-    found = find_upstream({"https_proxy": "http://us%40er:p%3Aw@proxy.example:3128"})
+    found = present(find_upstream({"https_proxy": "http://us%40er:p%3Aw@proxy.example:3128"}))
     assert (found.host, found.port) == ("proxy.example", 3128)
     assert found.fields == [(b"Proxy-Authorization", b"Basic dXNAZXI6cDp3")]
     assert "dXNA" not in repr(found) + str(found) + f"{found}"
 
 
 def test_order_and_short_forms():
-    found = find_upstream({"ALL_PROXY": "http://all:1", "HTTPS_PROXY": "https-one:2"})
+    found = present(find_upstream({"ALL_PROXY": "http://all:1", "HTTPS_PROXY": "https-one:2"}))
     assert (found.host, found.port, found.fields) == ("https-one", 2, [])
-    assert find_upstream({"all_proxy": "http://[::1]:3128"}).host == "::1"
+    assert present(find_upstream({"all_proxy": "http://[::1]:3128"})).host == "::1"
 
 
 @pytest.mark.parametrize("url", ["socks5://a:1", "https://a", "http://", "http://a:x", "http://["])
 def test_what_cannot_be_used_is_there_all_the_same(url):
-    assert not find_upstream({"HTTPS_PROXY": url}).usable
+    assert not present(find_upstream({"HTTPS_PROXY": url})).usable
 
 
 @pytest.mark.parametrize(
@@ -62,4 +63,4 @@ def test_exceptions(entry, place, port, is_exempt):
         wanted = Destination(ip_address(place), port)
     except ValueError:
         wanted = Destination(place, port)
-    assert found.serves(wanted) is not is_exempt
+    assert present(found).serves(wanted) is not is_exempt

@@ -66,9 +66,13 @@ def test_each_capsule_has_a_reserve(play):
         del world, publisher
         guests = PortConnections(160)
         forever = asyncio.Event()
+
+        async def stay():
+            await forever.wait()
+
         for capsule_id in (1, 2, 3):
             while guests.has_room(capsule_id):
-                guests.serve(forever.wait(), capsule_id)
+                guests.serve(stay(), capsule_id)
         assert len(guests) == 60
         assert guests.has_room(4)
         assert not guests.has_room(1)

@@ -14,6 +14,7 @@ from atoll.keeper.networks import OWN_PORTS
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Removal
 from atoll.model.state import CheckoutRecord
+from present import present
 from worlds import Played, World, ask, free_port, until
 
 
@@ -241,7 +242,7 @@ def test_stranger_on_a_canonical_port_is_named(play):
             "python3", "-c", program, stdout=asyncio.subprocess.PIPE
         )
         try:
-            await stranger.stdout.readline()
+            await present(stranger.stdout).readline()
             with pytest.raises(StateError) as caught:
                 await publisher.checkout(project.id, one.id)
         finally:
@@ -363,7 +364,8 @@ def test_thousand_connections_at_once(play):
             writer.close()
             return int(said)
 
-        arrived, everybody = [], asyncio.Event()
+        arrived: list[object] = []
+        everybody = asyncio.Event()
         tasks = [asyncio.create_task(talk(number)) for number in range(1000)]
         await until(lambda: len(arrived) == 1000, timeout_s=50)
         everybody.set()

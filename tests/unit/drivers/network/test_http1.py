@@ -15,6 +15,7 @@ from atoll.drivers.network.http1 import (
     render,
 )
 from atoll.model.egress import Destination
+from present import present
 
 
 def request(first: str, *fields: str) -> bytes:
@@ -33,7 +34,7 @@ def test_absolute_form():
 
 def test_origin_and_authority_form():
     found = parse_proxy_request(request("GET /a HTTP/1.1", "Host: [2001:db8::1]:81"))
-    assert (found.authority, found.host.text) == (None, "[2001:db8::1]:81")
+    assert (found.authority, present(found.host).text) == (None, "[2001:db8::1]:81")
     found = parse_proxy_request(request("CONNECT a.org:443 HTTP/1.1", "Host: a.org:443"))
     assert (found.authority, found.is_connect) == (Destination("a.org", 443), True)
     assert parse_proxy_request(request("OPTIONS * HTTP/1.1", "Host: a")).path == "*"

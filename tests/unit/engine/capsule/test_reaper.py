@@ -19,7 +19,8 @@ from atoll.testing.fake_layers import FakeLayered
 @pytest.fixture
 def hopeless(repo, atoll_home, monkeypatch):
     """A capsule that cannot be removed; returns its session, its record and what was tried."""
-    said, tried = [], []
+    said: list[str] = []
+    tried = []
     project = open_project(repo, background=False, warn=said.append)
     capsule = project.new("x")
     removal.announce(project.session, capsule.record)

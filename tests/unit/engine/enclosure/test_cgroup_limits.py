@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
 from atoll.engine import doctor
 from atoll.engine.enclosure import cgroup_limits
+from atoll.engine.state.session import Session
+from atoll.engine.state.store import Store
 from atoll.host import cgroups, scopes
 from atoll.host.cgroups import CgroupParents, CreatedCgroup
 from atoll.host.scopes import NoAnswerError, ScopeError, Scopes
@@ -17,6 +18,8 @@ from atoll.model import enclosure
 from atoll.model.enclosure import Limits
 from atoll.model.errors import StateError
 from atoll.model.spec import LimitsSpec
+from atoll.model.state import CapsuleRecord, CapsuleState
+from present import present
 
 LIMITS = Limits(
     memory_bytes=1 << 30, cpus=2.0, pids=100, disk_bytes=1 << 30, files=100,
@@ -45,11 +48,28 @@ def no_manager(monkeypatch):
     monkeypatch.setattr(scopes, "find_manager", lambda: None)
 
 
+def record(number, name="x"):
+    return CapsuleRecord(
+        id=number, project_id="p", name=name, level="sandbox", state=CapsuleState.READY,
+        base_commit="c" * 40, base_ref="main", branch=None, workspace="/w", directory="/h",
+        created_at=0.0, time_limit_s=None, ports={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def session(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    made = Session(home=home, store=Store(home), owner={})
+    yield made
+    made.store.close()
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_each_limit_is_reported_as_enforced_or_not(tmp_path, monkeypatch, way):
+def test_each_limit_is_reported_as_enforced_or_not(session, monkeypatch, way):
     parents, expected = WAYS[way]
     monkeypatch.setattr(cgroup_limits, "find_cgroup_parents", lambda _: CgroupParents(parents, {}))
-    told = cgroup_limits.describe(SimpleNamespace(home=tmp_path), LIMITS)
+    told = cgroup_limits.describe(session, LIMITS)
     assert {name: value for name, (value, _) in told.items()} == LIMITS.by_field()
     assert {name: how for name, (_, how) in told.items()} == {**ALWAYS, **expected}
 
@@ -72,18 +92,19 @@ def test_doctor_says_the_same(monkeypatch, way):
 @pytest.mark.parametrize(
     ("limit", "use"), [("memory", "memory"), ("cpus", "cpu"), ("pids", "pids")]
 )
-def test_limit_that_the_kernel_refuses_is_left_to_the_keeper(tmp_path, monkeypatch, limit, use):
+def test_limit_that_the_kernel_refuses_is_left_to_the_keeper(
+    session, tmp_path, monkeypatch, limit, use
+):
     """It watches what its group does not serve."""
     made = CreatedCgroup(dict.fromkeys(V2, str(tmp_path)), {limit: "Invalid argument"})
     monkeypatch.setattr(cgroup_limits, "find_cgroup_parents", lambda _: CgroupParents(V2, {}))
     monkeypatch.setattr(cgroups, "make_group", lambda *_: made)
-    capsule = SimpleNamespace(id=1)
-    group = cgroup_limits.open_group(SimpleNamespace(home=tmp_path), capsule, LIMITS)
+    group = cgroup_limits.open_group(session, record(1), LIMITS)
     assert set(group) == set(V2) - {use}
 
 
 @pytest.fixture
-def stuck(tmp_path, monkeypatch):
+def stuck(session, tmp_path, monkeypatch):
     """A capsule with a process that does not end, which cannot be had on demand: nothing is sent
     to it here, and a directory plays its group.
     """
@@ -93,10 +114,9 @@ def stuck(tmp_path, monkeypatch):
         lambda _: CgroupParents({"unified": str(tmp_path)}, {}),
     )
     monkeypatch.setattr(Group, "kill", lambda _: False)
-    said = []
-    store = SimpleNamespace(capsules=list)
-    session = SimpleNamespace(home=tmp_path / "home", store=store, warn=said.append)
-    capsule = SimpleNamespace(id=7, name="x")
+    said: list[str] = []
+    session.warn = said.append
+    capsule = record(7)
     group = tmp_path / cgroup_limits._name(session, capsule)
     group.mkdir()
     (group / "cgroup.procs").write_text("4194300\n")
@@ -122,10 +142,9 @@ def test_processes_of_a_removed_capsule_are_reported(stuck):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_chosen_limits_that_are_not_held(tmp_path, monkeypatch, way):
+def test_chosen_limits_that_are_not_held(session, monkeypatch, way):
     parents, expected = WAYS[way]
     monkeypatch.setattr(cgroup_limits, "find_cgroup_parents", lambda _: CgroupParents(parents, {}))
-    session = SimpleNamespace(home=tmp_path)
     unheld = ["cpus"] if expected["cpus"] == "not enforced" else []
     assert cgroup_limits.find_unheld(session, ["memory", "cpus", "disk"]) == unheld
     assert cgroup_limits.find_unheld(session, ["memory", "disk"]) == []
@@ -168,7 +187,7 @@ def test_reasons_of_both_are_reported():
 
 
 @pytest.fixture
-def managed(tmp_path, monkeypatch):
+def managed(session, monkeypatch):
     """`managed(SCOPES or an error)`: a home whose user has a manager that says this."""
     monkeypatch.setattr(scopes, "find_manager", lambda: "/run/manager")
     monkeypatch.setattr(cgroup_limits, "find_cgroup_parents", lambda _: NO_PLACES)
@@ -182,7 +201,7 @@ def managed(tmp_path, monkeypatch):
             return answer
 
         monkeypatch.setattr(scopes, "try_scopes", try_scopes)
-        return SimpleNamespace(home=tmp_path), asked
+        return session, asked
 
     return prepare
 
@@ -199,8 +218,8 @@ def test_scopes_are_tried_once_per_boot(managed):
 
 def test_scopes_that_cannot_be_used_are_tried_once_per_boot(managed):
     session, asked = managed(ScopeError("refused"))
-    assert cgroup_limits.find_scopes(session.home).missing["memory"] == "refused"
-    assert cgroup_limits.find_scopes(session.home).uses == []
+    assert present(cgroup_limits.find_scopes(session.home)).missing["memory"] == "refused"
+    assert present(cgroup_limits.find_scopes(session.home)).uses == []
     assert len(asked) == 1
     assert cgroup_limits.describe(session, LIMITS)["memory_bytes"][1] == "watched"
 
@@ -218,7 +237,7 @@ def test_what_is_remembered_does_not_count_without_a_manager(managed, monkeypatc
     monkeypatch.setattr(scopes, "find_manager", lambda: None)
     assert cgroup_limits.find_scopes(session.home) is None
     assert cgroup_limits.describe(session, LIMITS)["memory_bytes"][1] == "watched"
-    assert cgroup_limits.plan_scope(session, SimpleNamespace(id=7), LIMITS) is None
+    assert cgroup_limits.plan_scope(session, record(7), LIMITS) is None
 
 
 def test_living_holder_knows_better_than_what_is_remembered(managed):
@@ -238,20 +257,20 @@ def test_living_holder_knows_better_than_what_is_remembered(managed):
 
 def test_no_scope_without_limits(managed):
     session, asked = managed(ALL)
-    assert cgroup_limits.plan_scope(session, SimpleNamespace(id=7), Limits()) is None
+    assert cgroup_limits.plan_scope(session, record(7), Limits()) is None
     assert asked == []
 
 
 def test_holder_without_a_scope_after_all(managed, monkeypatch):
     session, _ = managed(ALL)
-    said = []
+    said: list[str] = []
     session.warn = said.append
 
     def refuse(*_):
         raise ScopeError("refused")
 
     monkeypatch.setattr(scopes, "start", refuse)
-    confine = cgroup_limits.plan_scope(session, SimpleNamespace(id=7, name="x"), LIMITS)
+    confine = present(cgroup_limits.plan_scope(session, record(7), LIMITS))
     assert confine(1) == ({},)
     assert said == ["the limits of `x` are not enforced: refused"]
 
@@ -270,9 +289,11 @@ def test_doctor_says_that_it_is_by_a_scope(monkeypatch, scoped):
 
 def test_scopes_of_capsules_that_are_no_more_are_swept(managed, tmp_path, monkeypatch):
     session, _ = managed(ALL._replace(directory=str(tmp_path / "app.slice")))
-    living, gone, stuck = (SimpleNamespace(id=number, name=f"c{number}") for number in (1, 2, 3))
-    said, ended = [], []
-    session.store, session.warn = SimpleNamespace(capsules=lambda: [living]), said.append
+    living, gone, stuck = (record(number, f"c{number}") for number in (1, 2, 3))
+    said: list[str] = []
+    ended: list[str] = []
+    session.warn = said.append
+    monkeypatch.setattr(session.store, "capsules", lambda: [living])
     units = {
         capsule.id: scopes.unit_name(cgroup_limits._name(session, capsule))
         for capsule in (living, gone, stuck)

@@ -11,6 +11,7 @@ from atoll.engine.project import levels
 from atoll.engine.project.settings import load_config, parse_limits, user_file_path
 from atoll.model.enclosure import SETTABLE_LIMITS
 from atoll.model.errors import SpecError, StateError
+from present import present
 
 
 @pytest.fixture
@@ -231,20 +232,20 @@ def test_services_and_secrets_are_known(root, owner):
         '[services.web]\ncommand = "serve"\nport = 3000\n[services.job]\ncommand = "work"\n'
         '[secrets.KEY]\nfrom = { env = "KEY" }\n'
     )
-    file = load_config(root, owner).file
+    file = present(load_config(root, owner).file)
     assert (file.services, file.secrets) == ({"web": 3000}, ("KEY",))
 
 
 def test_digest_is_of_place_and_content(root, owner, tmp_path):
     (root / "atoll.toml").write_text("")
-    first = load_config(root, owner).file.digest
-    assert load_config(root, owner).file.digest == first
+    first = present(load_config(root, owner).file).digest
+    assert present(load_config(root, owner).file).digest == first
     other = tmp_path / "other"
     other.mkdir()
     (other / "atoll.toml").write_text("")
-    assert load_config(other, owner).file.digest != first
+    assert present(load_config(other, owner).file).digest != first
     (root / "atoll.toml").write_text("\n")
-    assert load_config(root, owner).file.digest != first
+    assert present(load_config(root, owner).file).digest != first
 
 
 @pytest.mark.parametrize("kind", ["link", "directory", "large"])

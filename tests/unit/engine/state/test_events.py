@@ -124,7 +124,7 @@ def test_cursor_that_is_too_old_or_of_another_database(store):
 
 
 def test_followed_from_another_connection(store, tmp_path):
-    found = []
+    found: list[object] = []
 
     def follow():
         reader = Store(tmp_path)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.host.intake.index import parse_index
+from present import present
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -99,7 +100,7 @@ def staged(repo, git):
 def test_flags_and_version_3(staged):
     content = staged.read_bytes()
     assert content[4:8] == b"\0\0\0\3"
-    entries = {entry.path.raw: entry for entry in parse_index(content, id_bytes=20)}
+    entries = {entry.path.raw: entry for entry in present(parse_index(content, id_bytes=20))}
     assert [p for p, e in entries.items() if e.intent_to_add] == [b"later.txt"]
     assert [p for p, e in entries.items() if e.skip_worktree] == [b"app.py"]
     assert set(entries) == {
@@ -137,7 +138,7 @@ def index_of(*entries: bytes, count=None, version=2, rest=b"") -> bytes:
 
 def test_what_the_hostile_cases_are_made_of_is_accepted():
     content = index_of(entry(b"a"), entry(b"b/c"), rest=b"TREE\0\0\0\2xx")
-    assert [e.path.raw for e in parse_index(content, id_bytes=20)] == [b"a", b"b/c"]
+    assert [e.path.raw for e in present(parse_index(content, id_bytes=20))] == [b"a", b"b/c"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def cut_entry(cut: bytes, rest: bytes) -> bytes:
 @pytest.mark.parametrize("cut", [b"\x02", b"\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80" * 99])
 def test_version_4_that_cuts_off_more_than_there_is(cut):
     good = index_of(cut_entry(b"\0", b"a"), cut_entry(b"\1", b"b"), version=4)
-    assert [e.path.raw for e in parse_index(good, id_bytes=20)] == [b"a", b"b"]
+    assert [e.path.raw for e in present(parse_index(good, id_bytes=20))] == [b"a", b"b"]
     assert parse_index(
         index_of(cut_entry(b"\0", b"a"), cut_entry(cut, b"b"), version=4), id_bytes=20
     ) is None  # fmt: skip
@@ -192,7 +193,7 @@ def test_version_4_that_unfolds_to_much_more():
         bytes([a, b, c]) for a in range(1, 40) for b in range(1, 40) for c in range(1, 9)
     )
     many = [cut_entry(b"\0", b"x" * 4000 + names[0]), *(cut_entry(b"\3", n) for n in names[1:])]
-    assert len(parse_index(index_of(*many[:1000], version=4), id_bytes=20)) == 1000
+    assert len(present(parse_index(index_of(*many[:1000], version=4), id_bytes=20))) == 1000
     assert parse_index(index_of(*many, version=4), id_bytes=20) is None
 
 

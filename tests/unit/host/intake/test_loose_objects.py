@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from atoll.host.intake.loose_objects import LooseObjects, PackWriter
 from atoll.host.intake.refs import GIT_DIRECTORY
 from atoll.host.intake.transfer import Transfer, TransferLimits
+from atoll.model.untrusted import ObjectId
+from present import present
 from readers import DirectoryReader
 
 
-def put(root: Path, data: bytes, *, packed: bytes | None = None) -> str:
-    name = hashlib.sha1(data).hexdigest()
+def put(root: Path, data: bytes, *, packed: bytes | None = None) -> ObjectId:
+    name = ObjectId(hashlib.sha1(data).hexdigest())
     path = root / ".git" / "objects" / name[:2] / name[2:]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(zlib.compress(data) if packed is None else packed)
@@ -46,7 +48,7 @@ def test_links_are_those_that_git_follows(repo, git, transfer):
         name = ahead.pop()
         if name not in seen:
             seen.add(name)
-            ahead += loose.load(name).links
+            ahead += present(loose.load(name)).links
     listed = git("rev-list", "--objects", "--no-object-names", "v1", cwd=repo).split()
     assert seen == {*listed, git("rev-parse", "v1", cwd=repo).strip()}
     assert seen <= set(loose.names())
@@ -59,7 +61,7 @@ def test_pack_of_loose_objects_is_read_by_git(repo, git, tmp_path, transfer):
         pack = PackWriter(file, transfer, algorithm="sha1")
         for name in names:
             assert loose.copy(name, pack) is not None
-        assert loose.copy("1" * 40, pack) is None
+        assert loose.copy(ObjectId("1" * 40), pack) is None
         pack.finish()
         assert file.tell() == pack.size_bytes == os.path.getsize(file.name)
     git("init", "--quiet", "--bare", tmp_path / "other", cwd=tmp_path)
@@ -80,13 +82,13 @@ def test_submodules_are_not_followed(tmp_path, transfer):
     blob = bytes.fromhex("11" * 20)
     body = b"160000 sub\0" + bytes.fromhex("22" * 20) + b"100644 z\0" + blob
     name = put(tmp_path, b"tree %d\0" % len(body) + body)
-    assert loose_in(tmp_path, transfer).load(name).links == ["11" * 20]
+    assert present(loose_in(tmp_path, transfer).load(name)).links == ["11" * 20]
 
 
 def test_message_that_looks_like_links(tmp_path, transfer):
     body = b"tree %s\nauthor x\n\nparent %s\n" % (b"1" * 40, b"2" * 40)
     name = put(tmp_path, b"commit %d\0" % len(body) + body)
-    assert loose_in(tmp_path, transfer).load(name).links == ["1" * 40]
+    assert present(loose_in(tmp_path, transfer).load(name)).links == ["1" * 40]
 
 
 def test_broken_object_leaves_the_pack_as_it_was(tmp_path, transfer):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.host.intake.refs import AgentRefs, RefBudget, _parse_target, load_refs
+from present import present
 from readers import DirectoryReader
 
 ONE, TWO, THREE = "1" * 40, "2" * 40, "3" * 40
@@ -79,14 +80,19 @@ def test_sha256(tmp_path, git):
     git("commit", "--quiet", "--allow-empty", "--message", "x", cwd=tmp_path / "new")
     found = load(tmp_path / "new" / ".git")
     assert found.head == git("rev-parse", "HEAD", cwd=tmp_path / "new").strip()
-    assert len(found.head) == 64
+    assert len(present(found.head)) == 64
+
+
+def replace_by_a_file(place):
+    shutil.rmtree(place)
+    place.write_text("gitdir: elsewhere\n")
 
 
 @pytest.mark.parametrize(
     "change",
     [
         shutil.rmtree,
-        lambda place: (shutil.rmtree(place), place.write_text("gitdir: elsewhere\n")),
+        replace_by_a_file,
         lambda place: (place.rename(place.with_name("real")), place.symlink_to("real")),
         lambda place: write(place, "commondir", "../..\n"),
         lambda place: shutil.rmtree(place / "refs"),
@@ -200,9 +206,9 @@ def test_what_is_looked_at_is_bounded(bare, kind):
             return super().kind(path)
 
     reader = Counted(bare.parent)
-    assert load_refs(reader).refused == ()
+    assert present(load_refs(reader)).refused == ()
     looks.clear()
-    part = load_refs(reader, budget=RefBudget(50))
+    part = present(load_refs(reader, budget=RefBudget(50)))
     assert part.refused == ("the remaining refs were not read",)
     assert part.head == ONE
     assert len(looks) < 150

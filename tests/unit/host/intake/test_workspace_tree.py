@@ -21,7 +21,8 @@ from atoll.host.intake.workspace_tree import (  # fmt: skip
     write_tree,
 )
 from atoll.model.errors import StateError
-from atoll.model.untrusted import InsidePath, Untrusted
+from atoll.model.untrusted import InsidePath, ObjectId, Untrusted
+from present import present
 from readers import DirectoryReader
 
 WHO = ("A U Thor", "a@example.org")
@@ -103,7 +104,7 @@ def test_tree_that_unfolds(repo, git, opened, monkeypatch):
         argv = ["git", "mktree"]
         done = subprocess.run(argv, input=lines.encode(), cwd=repo, capture_output=True, check=True)
         name, kind, mode = done.stdout.decode().strip(), "tree", "040000"
-    limited = {**tree_objects.listing.__kwdefaults__, "limit_bytes": 1 << 20}
+    limited = {**present(tree_objects.listing.__kwdefaults__), "limit_bytes": 1 << 20}
     for walk in (tree_objects.listing, tree_objects.compared):
         monkeypatch.setattr(walk, "__kwdefaults__", limited)
     with pytest.raises(StateError, match="expands to too many files"):
@@ -214,8 +215,8 @@ def test_planted_attributes_do_not_decide_about_other_files(make_repo, git, open
     store = opened(repo)
     own = own_ids(repo, store, base)
     tree = tracked(store, write_all(repo, store, base))
-    for name in (b"a", b"sub/a", b"z", b"sub/z"):
-        assert own[name] == tree[InsidePath(name)].object_id == unix[b"a"], name
+    for path in (b"a", b"sub/a", b"z", b"sub/z"):
+        assert own[path] == tree[InsidePath(path)].object_id == unix[b"a"], path
     # Control: git itself believes them.
     assert git_ids(git, repo)[b"a"] != unix[b"a"]
 
@@ -291,7 +292,7 @@ def test_tree_of_changes(repo, git, opened):
             InsidePath(b"unknown-link"): 0o120000,
         },
         inside("README.md", "src/calc.py", "never/was"),
-        {InsidePath(b"module"): "1" * 40},
+        {InsidePath(b"module"): ObjectId("1" * 40)},
         links={InsidePath(b"link"): Untrusted(b"../../etc/passwd")},
         missed=missed,
     )

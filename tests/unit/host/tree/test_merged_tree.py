@@ -347,7 +347,8 @@ class Churn:
 
 def dump(root):
     """What is shown at a path of the host, in the form of `view`."""
-    found, waiting = {}, [""]
+    found: dict[bytes, str | bytes] = {}
+    waiting = [""]
     while waiting:
         directory = waiting.pop()
         for name in os.listdir(os.path.join(root, directory)):
@@ -463,7 +464,8 @@ def test_nothing_outside_is_read_through_exchanged_directories(
     outside = lay(tmp_path / "outside", "file")
     lay(top, "w/p/file")
     os.symlink(outside, top / "w/q")
-    seen, plain = set(), set()
+    seen: set[object] = set()
+    plain: set[object] = set()
     with exchanging(top / "w/p", top / "w/q"), merged(bottom, top) as tree:
         entry = tree.changes().entries.get(inside("p/file"))
         # The control: a plain path does lead outside, sooner or later.

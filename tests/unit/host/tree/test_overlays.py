@@ -12,6 +12,7 @@ import subprocess
 import traceback
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,9 @@ def is_opaque(path):
 
 def dump(root):
     """Everything that counts, special files excepted; a name without a file is a ghost."""
-    found, linked, waiting = {}, {}, [""]
+    found: dict[str, Any] = {}
+    linked: dict[int, set[str]] = {}
+    waiting = [""]
     while waiting:
         directory = waiting.pop()
         for name in os.listdir(os.path.join(root, directory)):

@@ -28,7 +28,8 @@ def attributes(place):
 
 def dump(root):
     """Everything that a copy has to keep."""
-    found, first = {}, {}
+    found: dict[str, object] = {}
+    first: dict[int, str] = {}
     for directory, directories, files in os.walk(root):
         for name in (*directories, *files):
             place = os.path.join(directory, name)
@@ -213,7 +214,9 @@ def test_exchanged_directories_lead_nowhere(tmp_path):
         (source / "p" / f"b{number}").write_bytes(b"mine")
         (outside / f"b{number}").write_bytes(b"secret")
     os.symlink(outside, source / "q")
-    seen, control, vanished = set(), set(), 0
+    seen: set[bytes] = set()
+    control: set[bytes] = set()
+    vanished = 0
     with exchanging(source / "p", source / "q"):
         while b"secret" not in control or not vanished or not seen:
             shutil.rmtree(tmp_path / "target", ignore_errors=True)
