@@ -148,6 +148,8 @@ class TestFake(LayeredContractSuite):
 def test_suite_needs_no_pytest_to_be_imported():
     program = (
         "import sys; sys.modules['pytest'] = None; import atoll.testing.conformance.layered, "
-        "atoll.testing.conformance.layered_contract, atoll.testing.fake_layers"
+        "atoll.testing.conformance.layered_contract, atoll.testing.fake_layers; "
+        "print(sys.modules['pytest'])"
     )
-    run((sys.executable, "-c", program), env={"PATH": os.environ["PATH"]})
+    done = run((sys.executable, "-c", program), env={"PATH": os.environ["PATH"]})
+    assert done.text == "None\n"

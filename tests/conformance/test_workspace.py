@@ -131,6 +131,8 @@ def test_suites_need_no_pytest_to_be_imported():
     program = (
         "import sys; sys.modules['pytest'] = None; "
         "import atoll.testing.conformance.workspace, atoll.testing.conformance.repository, "
-        "atoll.testing.conformance.isolation, atoll.testing.fakes"
+        "atoll.testing.conformance.isolation, atoll.testing.fakes; "
+        "print(sys.modules['pytest'])"
     )
-    run((sys.executable, "-c", program), env={"PATH": os.environ["PATH"]})
+    done = run((sys.executable, "-c", program), env={"PATH": os.environ["PATH"]})
+    assert done.text == "None\n"

@@ -56,8 +56,18 @@ def test_control_directories_beside_can_be_moved(person):
     """The same moves work on a directory of the same home in which no workspace lies."""
     shop(person, "owner", "code")
     person.atoll("new", "x")
-    for name in ("renamed", "renamed by the system call", "removed", "replaced by another"):
-        person.sh("x", f"cd ~; mkdir free; set -- ~/free; {MOVES[name]}; rm -rf ~/free*")
+    for name, left in {
+        "renamed": ["free-elsewhere"],
+        "renamed by the system call": ["free-elsewhere"],
+        "removed": [],
+        "replaced by another": ["free", "free/shop", "free/shop/deep"],
+    }.items():
+        said = person.sh(
+            "x",
+            f"cd ~; mkdir free; set -- ~/free; {MOVES[name]}; find free* 2> /dev/null | sort\n"
+            "rm -rf ~/free*",
+        )
+        assert said.splitlines() == left, name
 
 
 @as_both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 
@@ -82,16 +83,23 @@ def test_headless_listens_only_on_the_given_port():
 
 
 @contextlib.contextmanager
-def listening(*answers):
-    """Somebody who gives these answers, one per connection, and then hangs up."""
+def listening(*answers, heard=None):
+    """Somebody who gives these answers, one per connection, and then says no more; all that was
+    sent on each is added to `heard`.
+    """
 
     def serve():
         for answer in answers:
             with contextlib.suppress(OSError):
                 sock, _ = listener.accept()
                 with sock:
-                    sock.recv(1 << 16)
+                    said = sock.recv(1 << 16)
                     sock.sendall(answer)
+                    sock.shutdown(socket.SHUT_WR)
+                    while more := sock.recv(1 << 16):
+                        said += more
+                if heard is not None:
+                    heard.append(said)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve)
@@ -163,8 +171,15 @@ def test_close_needs_an_upgrade():
 @pytest.mark.parametrize("rest", [b"", b"\x81\x02{}"])
 def test_close_is_heard_whatever_comes_after(rest):
     upgrade = b"HTTP/1.1 101 WebSocket Protocol Handshake\r\n\r\n" + rest
-    with listening(told(GOOD), upgrade) as dial:
+    heard: list[bytes] = []
+    with listening(told(GOOD), upgrade, heard=heard) as dial:
         devtools.close(dial)
+    head, _, frame = heard[1].partition(b"\r\n\r\n")
+    assert head.startswith(b"GET /devtools/browser/ab-12 ")
+    kind, size, mask, payload = frame[0], frame[1], frame[2:6], frame[6:]
+    assert (kind, size) == (0x81, 0x80 | len(payload)), "one masked message of text"
+    text = bytes(byte ^ mask[number % 4] for number, byte in enumerate(payload))
+    assert json.loads(text)["method"] == "Browser.close"
 
 
 # Tools.

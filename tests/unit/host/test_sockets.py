@@ -92,8 +92,9 @@ def test_no_process_can_connect_to_a_held_port(port):
 
 def test_held_port_can_be_listened_on_at_once_after(port):
     present(find_hold(port)).close()
-    with listen(socket.AF_INET, "127.0.0.1", port) as server:
-        socket.create_connection(server.getsockname()).close()
+    with listen(socket.AF_INET, "127.0.0.1", port):
+        socket.create_connection(("127.0.0.1", port)).close()
+        assert find_hold(port) is None, "it is the listener's"
 
 
 def test_port_that_is_not_for_us_is_not_ours(ordinary_user):

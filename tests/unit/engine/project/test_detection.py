@@ -415,7 +415,7 @@ TEXTS = st.text(max_size=30)
     )
 )
 def test_whatever_was_found_the_draft_is_valid(findings: Findings) -> None:
-    drafted(findings)
+    assert drafted(findings).checks.keys() == dict(findings.checks).keys()
 
 
 FILES = st.dictionaries(
@@ -449,4 +449,5 @@ FILES = st.dictionaries(
 def test_whatever_the_files_hold_the_draft_is_valid(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         content = {name: text.encode("utf-8", "surrogatepass") for name, text in files.items()}
-        found_in(Path(directory), content)
+        findings = found_in(Path(directory), content)
+        assert drafted(findings).checks.keys() == dict(findings.checks).keys()

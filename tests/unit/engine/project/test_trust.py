@@ -34,6 +34,14 @@ def load(root, tmp_path):
     return from_text
 
 
+def needs_approval(session, config):
+    try:
+        trust.require_trust(session, config)
+    except StateError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -45,11 +53,13 @@ def load(root, tmp_path):
     ],
 )
 def test_what_new_does_not_act_on_needs_no_approval(session, load, text):
-    trust.require_trust(session, load(text))
+    assert not needs_approval(session, load(text))
+    assert needs_approval(session, load(text + SETUP)), "control"
 
 
 def test_no_file_needs_no_approval(session, load):
-    trust.require_trust(session, load())
+    assert not needs_approval(session, load())
+    assert needs_approval(session, load(SETUP)), "control"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +81,7 @@ def test_what_new_acts_on_needs_approval(session, load, text, shown):
     assert shown in caught.value.message
     assert caught.value.hint == "read it, then: atoll trust"
     trust.trust(session, config.file)
-    trust.require_trust(session, config)
+    assert not needs_approval(session, config)
 
 
 def test_changed_file_asks_again(session, load):
@@ -83,7 +93,7 @@ def test_changed_file_asks_again(session, load):
     with pytest.raises(StateError, match="has changed since it was approved"):
         trust.require_trust(session, changed)
     # The former content is what was approved.
-    trust.require_trust(session, load(SETUP))
+    assert not needs_approval(session, load(SETUP))
 
 
 def test_approval_is_of_one_place(session, load, root, tmp_path):
@@ -108,7 +118,7 @@ def test_approval_outlives_the_process(session, load, atoll_home):
     config = load(SETUP)
     trust.trust(session, config.file)
     again = open_session(home=atoll_home)
-    trust.require_trust(again, config)
+    assert not needs_approval(again, config)
     again.store.close()
 
 
@@ -127,7 +137,8 @@ RAISED = {
 
 
 def test_limits_may_be_lowered_without_approval(session, load):
-    trust.require_trust(session, load(LOWER))
+    assert not needs_approval(session, load(LOWER))
+    assert needs_approval(session, load(LOWER + SETUP)), "control"
 
 
 @pytest.mark.parametrize("name", RAISED)
@@ -136,18 +147,18 @@ def test_a_raised_limit_needs_approval(session, load, name):
     with pytest.raises(StateError, match=f"capsule.limits.{name}"):
         trust.require_trust(session, config)
     trust.trust(session, config.file)
-    trust.require_trust(session, config)
+    assert not needs_approval(session, config)
 
 
 def test_limits_of_the_owner_are_what_counts_as_raised(session, load, root, tmp_path):
     settings = tmp_path / "config" / "atoll" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("[capsule.limits]\npids = 20\n")
-    trust.require_trust(session, load("[capsule.limits]\npids = 20\n"))
+    assert not needs_approval(session, load("[capsule.limits]\npids = 20\n"))
     with pytest.raises(StateError, match=r"capsule\.limits\.pids = 21"):
         trust.require_trust(session, load("[capsule.limits]\npids = 21\n"))
     settings.write_text("[capsule.limits]\npids = 9999\n")
-    trust.require_trust(session, load("[capsule.limits]\npids = 9999\n"))
+    assert not needs_approval(session, load("[capsule.limits]\npids = 9999\n"))
 
 
 def test_a_raised_limit_that_does_not_hold_needs_no_approval(session, load, root, tmp_path):
