@@ -300,7 +300,7 @@ def test_project_on_another_filesystem(git, begun, goes_both_ways, level):
         git("add", "-A", cwd=place)
         git("commit", "-qm", "first", cwd=place)
         if level == "sandbox":
-            with pytest.raises(atoll.IsolationError, match="sandbox, which replaces `/dev`"):
+            with pytest.raises(atoll.IsolationError, match="`/dev`"):
                 begun(place)
             return
         capsule = begun(place)
@@ -312,7 +312,7 @@ def test_project_on_another_filesystem(git, begun, goes_both_ways, level):
 
 def test_home_inside_of_the_project_is_refused(repo):
     project = atoll.open_project(repo, home=repo / ".atoll")
-    with pytest.raises(atoll.PrerequisiteError, match="is inside the project"):
+    with pytest.raises(atoll.PrerequisiteError):
         project.new("x")
     project.session.forkserver.close()
 

@@ -101,7 +101,7 @@ def test_slow_heads_are_cut_off(stage, crowd):
 def test_endless_head_is_cut_off(stage):
     with stage.dial() as sock:
         sock.sendall(b"GET http://allowed.example/ HTTP/1.1\r\n")
-        with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012
             for _ in range(100):
                 sock.sendall(b"X: " + b"y" * 60_000 + b"\r\n")
                 time.sleep(0.01)

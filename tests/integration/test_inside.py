@@ -69,7 +69,7 @@ def test_answers_and_leaves_nothing(capsule):
 def test_time_and_output_are_bounded(capsule):
     with pytest.raises(Unanswered, match="timeout"):
         ask(capsule, "sleep", "1000", timeout_s=0.1)
-    with pytest.raises(Unanswered, match="more than 1000000 bytes"):
+    with pytest.raises(Unanswered, match="1000000"):
         ask(capsule, "yes", limit_bytes=1_000_000)
     assert capsule.runs() == []
     assert capsule.processes() == []
@@ -120,7 +120,7 @@ def test_no_more_files_than_the_narrowest_run(capsule):
     narrowed(capsule, write=("docs/**",))
     assert can_write("docs/newer")
     narrowed(capsule, write=("src/**",))
-    with pytest.raises(StateError, match="different `--write` patterns"):
+    with pytest.raises(StateError, match="--write"):
         can_write("docs/newest")
     # What runs of either kind prepared may write in neither's place.
     assert can_write(".git/newest", also_write=(".git/**",))
@@ -160,7 +160,7 @@ def test_what_a_narrowed_run_prepared_cannot_write_the_repository(capsule, other
         narrowed(capsule, write=(other,))
     is_refused = has_hooks and other is not None
     if is_refused:
-        with pytest.raises(StateError, match="different `--write` patterns"):
+        with pytest.raises(StateError, match="--write"):
             capsule.commit("mine")
     made = capsule.commit("mine", verify=not is_refused)
 

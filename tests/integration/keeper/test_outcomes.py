@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -213,7 +214,7 @@ def test_ports_are_held_and_can_be_taken_over(keep, python, free_port):
 def test_a_held_port_cannot_be_taken(keep, free_port):
     keeper = keep("sleep", "1000", hold_ports=[free_port])
     keeper.wait_started()
-    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+    with socket.socket() as stranger, pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
         stranger.bind(("127.0.0.1", free_port))
     keeper.stop()
     with socket.socket() as stranger:

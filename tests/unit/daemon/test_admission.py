@@ -157,7 +157,7 @@ def test_port_on_which_another_user_listens_is_not_led_to(stranger):
             port = int(present(process.stdout).readline())
             with socket.create_connection(("127.0.0.1", port)) as control:
                 assert control.getpeername()[1] == port
-            with pytest.raises(PermissionError, match="another user listens there"):
+            with pytest.raises(PermissionError):
                 asyncio.run(HOST.dial(port))
         finally:
             process.communicate(b"")

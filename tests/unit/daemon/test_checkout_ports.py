@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -93,7 +94,7 @@ def test_named_port_is_held_before_and_after_something_listens(play):
         fix = world.capsule(project, "fix")
         told = await publisher.checkout(project.id, fix.id, [port])
         assert [(r["canonical"], r["state"]) for r in told["ports"]] == [(port, "closed")]
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
             socket.create_server(("127.0.0.1", port))
         inside = await attach(world, publisher, fix, port)
         assert await ask(port) == f"inside {port}"
@@ -165,7 +166,7 @@ def test_port_that_atoll_uses_is_never_taken(play, kind):
         assert await ask(port) is None
         assert list(reasons(told)) == [port]
         assert told["not_canonical"]["command"] is None
-        with pytest.raises(StateError, match=f"port {port} cannot be given to `fix`"):
+        with pytest.raises(StateError, match=str(port)):
             await publisher.checkout(project.id, fix.id, [port])
         assert await ask(port) is None
         # The control: a port like it that Atoll does not use.

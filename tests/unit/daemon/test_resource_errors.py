@@ -63,7 +63,7 @@ def test_look_without_descriptors_keeps_what_is_known(play, logged):
         before = publisher.cache
         with Exhausted():
             # The control: the file that is read for it cannot be opened.
-            with pytest.raises(OSError, match="Too many open files"):
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
                 urls.router_port(world.session)
             for _ in range(3):
                 await publisher.sync()
@@ -144,7 +144,7 @@ def test_memory_is_looked_at_again(monkeypatch):
         with Exhausted():
             trimmer = MemoryTrimmer()
             # The control.
-            with pytest.raises(OSError, match="Too many open files"):
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
                 trimmer.trim_if_grown()
             serving = asyncio.create_task(trimmer.serve())
             done, _ = await asyncio.wait({serving}, timeout=0.05)
@@ -201,7 +201,7 @@ def test_listener_that_cannot_be_watched_is_closed_or_tried_again(monkeypatch, d
         monkeypatch.setattr(loop, "add_reader", add_reader)
         before = descriptors()
         port = free_port()
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             accept(listen(port), received.append)
         assert descriptors() == before
         is_full = False

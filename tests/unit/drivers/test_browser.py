@@ -163,7 +163,7 @@ def test_silence_has_an_end(monkeypatch):
 def test_close_needs_an_upgrade():
     with (
         listening(told(GOOD), told(b"no")) as dial,
-        pytest.raises(OSError, match="unexpected reply"),
+        pytest.raises(devtools.NotABrowserError),
     ):
         devtools.close(dial)
 

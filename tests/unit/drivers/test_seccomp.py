@@ -378,7 +378,7 @@ def test_calls_of_tomorrow_are_refused(arch):
 
 @pytest.mark.parametrize("arch", ["i686", "riscv64", "aarch64_be", "armv7l", ""])
 def test_unknown_machine_gets_no_filter(arch):
-    with pytest.raises(IsolationError, match=f"`{arch}`.*`aarch64` and `x86_64`"):
+    with pytest.raises(IsolationError, match=f"`{arch}`"):
         build(arch)
 
 

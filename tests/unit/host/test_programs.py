@@ -129,7 +129,7 @@ def test_a_loop_of_links_ends(place):
 def test_our_own_interpreter_is_trusted_wherever_it_is(place):
     programs.distrust([os.path.dirname(sys.executable)])
     assert require_program(sys.executable) == sys.executable
-    with pytest.raises(PrerequisiteError, match="`tool2` is not installed"):
+    with pytest.raises(PrerequisiteError, match="`tool2`"):
         require_program("tool2")
 
 

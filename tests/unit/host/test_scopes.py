@@ -72,7 +72,7 @@ def test_usual_place_without_a_variable(runtime, monkeypatch, place):
 
 
 def test_nothing_listens(runtime):
-    with pytest.raises(NoAnswerError, match="does not answer"):
+    with pytest.raises(NoAnswerError):
         scopes.start(str(scopes.find_manager()), scopes.unit_name(NAME), os.getpid(), "x")
 
 

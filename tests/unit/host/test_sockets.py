@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 import pytest
@@ -78,7 +80,7 @@ def test_no_process_can_take_a_held_port(port, family, address, options):
     if family is socket.AF_INET6 and not has_ipv6():
         pytest.skip("this host has no IPv6")
     holder = present(find_hold(port))
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
         listen(family, address, port, *options)
     holder.close()
 

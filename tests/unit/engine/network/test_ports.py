@@ -124,7 +124,7 @@ def test_first_name_has_the_lowest_port_also_at_the_end_of_the_range(registry, m
 
 def test_full_range_is_reported(monkeypatch):
     registry = Registry(*range(ports.FIRST, ports.LAST + 1))
-    with pytest.raises(PrerequisiteError, match="no port between") as caught:
+    with pytest.raises(PrerequisiteError) as caught:
         lease(session_with(registry), ("web",), registry.lease)
     assert caught.value.exit_code == 3
 

@@ -19,7 +19,7 @@ def test_spectrum_goes_from_no_wall_to_the_hardest():
 
 @pytest.mark.parametrize("name", MISSING)
 def test_level_that_does_not_exist_yet_is_refused(name, tmp_path):
-    with pytest.raises(IsolationError, match="is not implemented yet") as caught:
+    with pytest.raises(IsolationError) as caught:
         levels.require_level(name)
     assert caught.value.exit_code == 6
     assert f"`{name}`" in caught.value.message
@@ -77,7 +77,7 @@ def test_every_level_says_what_it_does_and_does_not():
 
 @pytest.mark.parametrize("find", [registry.workspace_driver, registry.isolation_driver])
 def test_unknown_driver_is_a_prerequisite(find):
-    with pytest.raises(PrerequisiteError, match="no driver `nothing`"):
+    with pytest.raises(PrerequisiteError, match="`nothing`"):
         find("nothing")
     with pytest.raises(AtollError):
         find("atoll.testing.fakes:FakeWorkspace")
@@ -107,5 +107,5 @@ def test_layered_driver_is_probed_once(monkeypatch, tmp_path):
     found = levels.require_drivers(level, tmp_path)
     assert found == (registry.LAYERED[1], level.isolation, "found")
     assert probed == [(name, tmp_path) for name in registry.LAYERED[:2]]
-    with pytest.raises(IsolationError, match="does not work"):
+    with pytest.raises(IsolationError):
         levels.require_drivers(level, tmp_path, wanted=registry.LAYERED[0])

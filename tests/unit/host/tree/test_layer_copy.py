@@ -340,7 +340,7 @@ def test_closed_file_is_named(ordinary_user, open_place):
         source = open_place / "source"
         source.mkdir()
         (source / "closed").touch(mode=0)
-        with pytest.raises(StateError, match="closed` cannot be read: Permission denied") as caught:
+        with pytest.raises(StateError, match="closed`") as caught:
             copy(source, open_place / "target")
         assert "project.never" in present(caught.value.hint)
 
@@ -409,14 +409,14 @@ def test_other_failures_name_the_file(source, target, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(file_contents, "_clone", broken)
-    with pytest.raises(StateError, match="cannot be copied: Input/output error"):
+    with pytest.raises(StateError, match=os.strerror(errno.EIO)):
         copy(source, target)
 
 
 def test_missing_source_and_missing_parent(source, target, tmp_path):
     with pytest.raises(StateError, match="cannot be read"):
         copy_entries(tmp_path / "none", target, {})
-    with pytest.raises(StateError, match="cannot be copied: No such file"):
+    with pytest.raises(StateError, match=os.strerror(errno.ENOENT)):
         copy(source, tmp_path / "no" / "parent")
 
 

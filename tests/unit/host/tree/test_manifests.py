@@ -187,7 +187,7 @@ def test_tree_that_no_path_can_name(deep):
 def test_closed_directory_is_named(ordinary_user, open_place):
     def check():
         (open_place / "closed").mkdir(mode=0)
-        with pytest.raises(StateError, match="closed` cannot be read: Permission denied") as caught:
+        with pytest.raises(StateError, match="closed`") as caught:
             scan(open_place)
         assert "project.never" in present(caught.value.hint)
         assert list(scan(open_place, skip=lambda *_: "out").entries) == []
