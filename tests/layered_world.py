@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.drivers import registry
-from atoll.drivers.contracts import IsolationRequest, WorkspaceRequest
+from atoll.drivers.contracts import Author, IsolationRequest, WorkspaceRequest
 from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.engine.capsule import creation, parts, removal
 from atoll.engine.capsules import Capsule
@@ -64,7 +64,8 @@ class LayeredWorld:
             path.write_text(text)
         # What `gc` looks for in every repository.
         (self.repository / "objects").mkdir(parents=True)
-        self.warnings, self.steps = [], []
+        self.warnings: list[str] = []
+        self.steps: list[str] = []
         self._fatal = ""
         home = place / "home"
         (home / "locks").mkdir(parents=True)
@@ -177,7 +178,7 @@ class LayeredWorld:
     def commit_all(self, capsule):
         """As `git commit` inside: on the branch, and nowhere else."""
         plan = self.workspace(capsule)
-        made = self.driver.commit(plan, "work", None)
+        made = self.driver.commit(plan, "work", Author("Agent", "agent@example.org"))
         self.driver.write(plan, f".git/refs/heads/{plan.branch}", f"{made.commit}\n".encode())
         return made.commit
 

@@ -13,6 +13,7 @@ from atoll.engine.state import descriptions
 from atoll.model.errors import DriverError, Interrupted, StateError
 from atoll.model.state import CapsuleState
 from atoll.testing.fake_layers import FakeLayered
+from present import present
 
 
 def test_capsule_without_work_leaves_nothing(world):
@@ -131,7 +132,7 @@ def test_part_that_cannot_be_removed_keeps_the_announcement(world, noted):
     assert not Path(x.directory, descriptions.NAME).exists()
     [kept] = world.points()
     noted.fails_in = set()
-    point = removal.finish(world.session, left)
+    point = present(removal.finish(world.session, left))
     world.require_nothing_left("x")
     assert (world.points(), f"{point.id}.json") == ([kept], kept)
 
