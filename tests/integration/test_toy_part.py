@@ -223,7 +223,8 @@ def test_part_follows_the_capsule(project: Project) -> None:
 def test_every_method_of_the_contract_is_called(project: Project) -> None:
     x = project.new("x")
     assert x.run(["printenv", "ATOLL_COUNTER"]).stdout == b"0\n"
-    project.session.warn = (warned := []).append
+    warned: list[str] = []
+    project.session.warn = warned.append
     set_value(x, 100)
     project.fork(x, "y")
     assert warned == ["the counter of x is 100"]
