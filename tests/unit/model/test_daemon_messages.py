@@ -68,7 +68,7 @@ def test_replies(reply):
 
 
 STATUS = {"pid": 1, "since": 2, "capsules": [], "watched": {"p": 3}, "freezing": False}
-PORTS = {
+PORTS: dict[str, object] = {
     "router": {"port": 1, "trouble": None}, "label": "l", "note": None, "checked_out": None,
     "missing": [], "not_canonical": None, "ports": [], "more": 0,
 }  # fmt: skip
