@@ -338,6 +338,10 @@ def test_the_cli_without_git_says_so(repo, tmp_path):
         (["new", "x", "--level", "sandbx"], ["did you mean `sandbox`"]),
         (["new", "x", "-n", "0"], ["atoll new --help"]),
         (["logs", "x", "zz"], ["not a run"]),
+        (["snapshots", "x", "-n", "-1"], ["atoll snapshots --help"]),
+        (["network", "x", "-n", "-1"], ["atoll network --help"]),
+        (["browser"], ["Choose from: status, settings, reset"]),
+        (["demo", "--keep", "."], ["already exists"]),
     ],
 )
 def test_a_wrong_request_is_reported(args, words, atoll, repo):

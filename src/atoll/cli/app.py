@@ -158,7 +158,9 @@ def _run(words: list[str], *, as_json: bool) -> int:
     try:
         code = root.main(words, prog_name="atoll", standalone_mode=False)
     except click.ClickException as error:
-        return output.usage_error(error.format_message(), hint=_usage(error), as_json=as_json)
+        # Click lists the choices of an argument on lines of their own.
+        message = " ".join(error.format_message().split())
+        return output.usage_error(message, hint=_usage(error), as_json=as_json)
     except (KeyboardInterrupt, click.Abort):
         return _end_interrupted(Interrupted(signal.SIGINT), as_json=as_json)
     except Interrupted as error:

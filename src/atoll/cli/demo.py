@@ -13,6 +13,7 @@ from atoll.cli.output import Output
 from atoll.cli.tables import render_columns
 from atoll.engine import shapes
 from atoll.engine.home import Home
+from atoll.model.names import printable
 
 
 @click.command("demo")
@@ -23,7 +24,10 @@ def command(frame: Frame, keep: str | None) -> int:
     of them, and export the one that passes as a branch."""
     if keep is not None:
         place = Path(keep).absolute()
-        place.mkdir(parents=True)
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            raise click.UsageError(f"`{printable(keep)}` already exists") from None
         return _show(frame.output, place)
     with tempfile.TemporaryDirectory(prefix="atoll-demo-") as temporary:
         return _show(frame.output, Path(temporary))

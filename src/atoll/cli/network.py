@@ -21,7 +21,9 @@ _MOST_RULES = 8
 @name_argument
 @click.option("-f", "--follow", is_flag=True, help="Print new attempts until Ctrl-C.")
 @click.option("--refused", is_flag=True, help="Show only refused attempts.")
-@click.option("-n", "count", default=100, help="Number of latest attempts; 0 for all.")
+@click.option(
+    "-n", "count", default=100, type=click.IntRange(0), help="Number of latest attempts; 0 for all."
+)
 @verb
 def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool) -> None:
     """List the connection attempts of NAME, oldest first."""

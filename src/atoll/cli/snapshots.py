@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command("snapshots")
 @name_argument
-@click.option("-n", "count", default=50, help="Number of latest snapshots; 0 for all.")
+@click.option(
+    "-n", "count", default=50, type=click.IntRange(0), help="Number of latest snapshots; 0 for all."
+)
 @verb
 def command(frame: Frame, name: str, count: int) -> None:
     """List the snapshots of NAME with their sizes and the changes since the previous one."""
@@ -47,7 +49,8 @@ def _changed(moment: TimelineEntry) -> str:
     names = ", ".join(moment.paths[:2])
     more = "" if moment.files <= len(moment.paths[:2]) else ", …"
     gone = f", {moment.removed} removed" if moment.removed else ""
-    return f"{moment.files} files{gone}" + (f": {names}{more}" if names else "")
+    files = "1 file" if moment.files == 1 else f"{moment.files} files"
+    return files + gone + (f": {names}{more}" if names else "")
 
 
 def _message(moment: TimelineEntry) -> str:

@@ -99,7 +99,7 @@ class Project:
         creation.require_free(self.session, self.record, plans)
         return plans
 
-    def new(
+    def new(  # noqa: PLR0913 - the options of `atoll new`
         self,
         name: str,
         *,
@@ -108,9 +108,10 @@ class Project:
         network: str | None = None,
         limits: tuple[str, ...] = (),
         dirty: bool = False,
+        workspace: str | None = None,
     ) -> Capsule:
         """Makes a capsule."""
-        spec = CapsuleSpec(level=level, base=base, network=network, limits=limits, dirty=dirty)
+        spec = CapsuleSpec(level, base, network, limits, dirty, workspace)
         return self.make([self.plan(name, spec)])[0]
 
     def new_many(self, names: Sequence[str], spec: CapsuleSpec | None = None) -> list[Capsule]:

@@ -105,6 +105,6 @@ def require_layers(session: Session, capsule: CapsuleRecord) -> WorkspacePlan:
     if not plan.is_layered:
         raise StateError(
             f"level `{capsule.level}` has no snapshots",
-            hint="atoll new NAME --level clone",
+            hint="atoll new NAME --level sandbox",
         )
     return plan

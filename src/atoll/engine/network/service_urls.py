@@ -127,5 +127,5 @@ def _name(capsule: CapsuleRecord, service: str) -> str:
         return service
     raise SpecError(
         f"`{capsule.name}` has no service `{service}`",
-        hint="name one of " + ", ".join([*capsule.ports, "a port"]),
+        hint=" or ".join(["name " + ", ".join(capsule.ports)] * bool(capsule.ports) + ["a port"]),
     )

@@ -166,10 +166,13 @@ def require_drivers(level: Level, home: Path, *, wanted: str = AUTO) -> LevelDri
     drivers, problems = _find_drivers(level, home, wanted)
     if drivers is None or problems:
         cures = [problem.cure for problem in problems if problem.cure]
+        other = _WEAKER.get(level.name, "atoll new NAME --level worktree")
+        if wanted != AUTO:
+            other = f"atoll new NAME --workspace {AUTO}"
         raise IsolationError(
             f"level `{level.name}` is not available on this host: "
             + "; ".join(problem.what for problem in problems),
-            hint=" && ".join(cures) or _WEAKER.get(level.name, "atoll new NAME --level worktree"),
+            hint=" && ".join(cures) or other,
         )
     return drivers
 

@@ -107,5 +107,6 @@ def test_layered_driver_is_probed_once(monkeypatch, tmp_path):
     found = levels.require_drivers(level, tmp_path)
     assert found == (registry.LAYERED[1], level.isolation, "found")
     assert probed == [(name, tmp_path) for name in registry.LAYERED[:2]]
-    with pytest.raises(IsolationError):
+    with pytest.raises(IsolationError) as caught:
         levels.require_drivers(level, tmp_path, wanted=registry.LAYERED[0])
+    assert caught.value.hint == "atoll new NAME --workspace auto"
