@@ -12,8 +12,11 @@ from atoll.daemon.relay import reset
 from atoll.daemon.resource_errors import SCARCE
 
 _PAUSE_S = 0.2
-_TRANSIENT = SCARCE | {errno.ECONNABORTED, errno.EPROTO, errno.EPERM}
-"""Errors of one connection, or of a shortage that passes."""
+_TRANSIENT = SCARCE | {
+    errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.ENOPROTOOPT,
+    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH,
+}  # fmt: skip
+"""Errors of one connection, which `accept` passes on, or of a shortage that passes."""
 
 
 class Acceptor:

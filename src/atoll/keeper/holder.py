@@ -119,12 +119,13 @@ class Holder:
         self._clients: dict[int, socket.socket] = {}
         self._group = group
         self._origin = origin
+        imposed = RunDefaults(order.walls, order.limits)
         self._supervisor = Supervisor(
             self._directory,
             origin,
             kept=(lock_fd,),
             group=self._group,
-            imposed=RunDefaults(order.walls, order.limits),
+            imposed=imposed,
             monitor_dir=order.monitor_dir or None,
         )
         self._gates: set[int] = set()
@@ -132,7 +133,7 @@ class Holder:
         self._is_ending = False
         has_network = order.view.network != networks.HOST
         self._ports = ReservedPorts() if has_network else None
-        self._commands = ViewCommands(self._group, lock_fd)
+        self._commands = ViewCommands(self._group, lock_fd, imposed)
         self._last = time.monotonic()
         self._place = ServedDirectory(self._directory)
         self._place_at = self._last + _PLACE_S
@@ -273,7 +274,7 @@ class Holder:
                 pid, failure = self._commands.start(spec, fds, client)
                 fds.append(failure)  # closed here as soon as it is sent
                 return {"pid": pid}, (failure,)
-            case {"signal": int(number)}:
+            case {"signal": int(number)} if 0 < number < signal.NSIG:
                 self._commands.send_signal(number, client)
                 return {}, ()
         raise wire.WireError("no such request")

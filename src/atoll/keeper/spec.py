@@ -28,6 +28,14 @@ class RunDefaults:
         self.walls = walls
         self.limits = limits
 
+    def on_command(self, spec: KeeperSpec) -> KeeperSpec:
+        """The spec of a command of Atoll: it can narrow the walls of the view, not do without."""
+        if self.walls is None:
+            return spec
+        write, alone = (spec.walls.write, spec.walls.alone) if spec.walls else ((), False)
+        walls = self.walls.narrowed_to(write, alone=alone)
+        return spec._replace(walls=walls, limits=self.limits)
+
 
 def load_spec(
     run_dir: str, imposed: RunDefaults | None = None, *, is_owners: bool = False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from atoll.keeper.process_tree import Exit
+    from atoll.keeper.spec import RunDefaults
 
 STREAMS = 3
 
@@ -38,9 +39,10 @@ class _Running:
 class ViewCommands:
     """The commands that run now; truthy while there are any."""
 
-    def __init__(self, group: Mapping[str, str], lock_fd: int) -> None:
+    def __init__(self, group: Mapping[str, str], lock_fd: int, imposed: RunDefaults) -> None:
         self._group = group
         self._lock_fd = lock_fd
+        self._imposed = imposed
         self._running: dict[int, _Running] = {}
 
     def __len__(self) -> int:
@@ -55,7 +57,7 @@ class ViewCommands:
         if any(running.client is client for running in self._running.values()):
             raise WireError("one command per connection")
         try:
-            spec = parse_spec(raw)
+            spec = self._imposed.on_command(parse_spec(raw))
         except KeeperSpecError as error:
             raise WireError(str(error)) from error
         # Git removes its lock files on SIGTERM. In a sandbox no process gets SIGTERM first.

@@ -140,7 +140,8 @@ class Router:
     def _open(self) -> None:
         """Listens where it should, if it does not yet."""
         publisher = self._publisher
-        if self._acceptor is not None and self._port == publisher.router_port:
+        is_open = self._acceptor is not None and not self._acceptor.failed.done()
+        if is_open and self._port == publisher.router_port:
             return
         self._close()
         self._port = publisher.router_port

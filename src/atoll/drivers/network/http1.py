@@ -329,11 +329,11 @@ class ChunkedBody:
 
     def _parse_line(self, line: bytes) -> None:
         if self._in_trailer:
-            self._trailers += 1
             self.is_over = not line
-            if self._trailers > _MAX_TRAILERS:
-                raise HttpError("there are too many trailer fields")
             if line:
+                self._trailers += 1
+                if self._trailers > _MAX_TRAILERS:
+                    raise HttpError("there are too many trailer fields")
                 _parse_field(line)
             return
         match = _CHUNK.fullmatch(line)

@@ -24,7 +24,9 @@ _URL = re.compile(r"https?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _CARGO_DEFAULT = re.compile(r"(?:registry is|packages in) ([a-z0-9-]+(?:\.[a-z0-9-]+)+)")
 """In the help of `cargo search`. Configuration files name replacements only, and `cargo config get`
 is not in released versions: the help is the only place where cargo states its default."""
-_PIP_INDEX = re.compile(r"^[^=\s]*\.index-url=", re.MULTILINE)
+_PIP_INDEX = re.compile(r"^\S*?\.(?:extra-)?index-url=.*", re.MULTILINE)
+"""Other settings have URLs too, such as `proxy`, which are no registries."""
+_PIP_DEFAULT_INDEX = re.compile(r"^\S*?\.index-url=", re.MULTILINE)
 _PIP_DEFAULT = """
 from pip._internal.models.index import PyPI
 print(PyPI.url, "https://" + PyPI.file_storage_domain)
@@ -93,8 +95,8 @@ def _changed_at(place: str) -> int:
 def _ask_python(owner: Mapping[str, str]) -> Iterator[str]:
     if python := _find("python3", owner):
         configured = _output([python, "-m", "pip", "config", "list"], owner)
-        yield from _hosts(configured)
-        if not _PIP_INDEX.search(configured):
+        yield from _hosts("\n".join(_PIP_INDEX.findall(configured)))
+        if not _PIP_DEFAULT_INDEX.search(configured):
             yield from _hosts(_output([python, "-c", _PIP_DEFAULT], owner))
     yield from _hosts_in_files("python", owner)
 

@@ -22,7 +22,7 @@ from atoll.engine.state.session import Session
 from atoll.host import view_client
 from atoll.host.process import wait_until
 from atoll.keeper import wire
-from atoll.model.errors import IsolationError, StateError
+from atoll.model.errors import IsolationError, PrerequisiteError, StateError
 from atoll.model.state import CapsuleRecord, Run
 
 _ANSWER_S = 60.0
@@ -94,8 +94,9 @@ def pause(session: Session, capsule: CapsuleRecord) -> int:
 
     Raises IsolationError when it cannot be verified that all of them are held: then none is.
     """
+    was_paused = is_paused(capsule)
     # First: from now on nothing new is started.
-    _set_paused(session, capsule, paused=True)
+    Path(capsule.directory, PAUSED).touch(mode=0o600)
     with ExitStack() as stack:
         _, answers = _hold(session, capsule, stack, {"stays": True})
     failed = next((a for a in answers if a.how is FrozenProcesses.NOT_VERIFIED), None)
@@ -104,29 +105,30 @@ def pause(session: Session, capsule: CapsuleRecord) -> int:
         raise IsolationError(
             f"`{capsule.name}` cannot be paused: {failed.reason}", hint=f"atoll stop {capsule.name}"
         )
+    if not was_paused:
+        _record(session, capsule, "capsule.paused")
     return sum(answer.processes for answer in answers)
 
 
 def resume(session: Session, capsule: CapsuleRecord) -> int:
     """Resumes all processes; returns how many. Does nothing if they are not frozen."""
     count = 0
-    for run in runs.living(session, capsule):
+    for run in runs.alive(session, capsule):
         with _Keeper(session, run) as keeper:
             answer = keeper.ask(wire.MessageKind.RESUME, {})
         count += answer.processes if answer.is_known else _continue(session, run)
-    _set_paused(session, capsule, paused=False)
+    if is_paused(capsule):
+        Path(capsule.directory, PAUSED).unlink(missing_ok=True)
+        _record(session, capsule, "capsule.resumed")
     return count
 
 
-def _set_paused(session: Session, capsule: CapsuleRecord, *, paused: bool) -> None:
-    if paused == is_paused(capsule):
-        return
-    path = Path(capsule.directory, PAUSED)
-    if paused:
-        path.touch(mode=0o600)
-    else:
-        path.unlink(missing_ok=True)
-    session.store.add_event(capsule, "capsule.paused" if paused else "capsule.resumed")
+def _record(session: Session, capsule: CapsuleRecord, kind: str) -> None:
+    """On a full disk the owner must still be able to pause, resume and stop."""
+    try:
+        session.store.add_event(capsule, kind)
+    except PrerequisiteError as error:
+        session.warn(f"the event `{kind}` of `{capsule.name}` was not recorded: {error}")
 
 
 @contextmanager
@@ -147,7 +149,7 @@ def _hold(
     keepers: dict[int, _Keeper] = {}
     answers: list[_Answer] = []
     for _ in range(_ROUNDS):
-        fresh = [run for run in runs.living(session, capsule) if run.id not in keepers]
+        fresh = [run for run in runs.alive(session, capsule) if run.id not in keepers]
         if not fresh:
             break
         for run in fresh:

@@ -320,6 +320,15 @@ def living(session: Session, capsule: CapsuleRecord) -> list[Run]:
     return [run for run in settled(session, capsule) if run.state is not RunState.ENDED]
 
 
+def alive(session: Session, capsule: CapsuleRecord) -> list[Run]:
+    """As `living`, without recording the end of others: also on a full disk."""
+    return [
+        run
+        for run in session.store.runs(capsule)
+        if run.state is not RunState.ENDED and is_alive(session, run)
+    ]
+
+
 def stop_all(session: Session, capsule: CapsuleRecord) -> list[Run]:
     """Ends every run of a capsule."""
     unfinished = [r for r in session.store.runs(capsule) if r.state is not RunState.ENDED]
