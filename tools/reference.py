@@ -157,7 +157,8 @@ NOT_STARTED = "read and checked; services are not started yet"
 TODAY: dict[str, str] = {
     "project.name": YES,
     "project.base": YES,
-    "project.carry": "refused at `none` and `worktree` (exit 3); else only what is listed",
+    "project.carry": "refused at `none` and `worktree` (exit 3); "
+    "at the other levels: only listed paths are copied",
     "project.never": "yes: at `clone` and `sandbox`, which carry ignored files",
     "capsule.level": "`none`, `worktree`, `clone` and `sandbox`; the others are refused (exit 6)",
     "capsule.network": "at `sandbox` all; elsewhere `open`, the others are refused (exit 6)",
@@ -190,7 +191,7 @@ TODAY: dict[str, str] = {
 
 SPOKEN = {
     "project.name": "the directory's name",
-    "project.carry": "all that git ignores",
+    "project.carry": "everything git ignores, except files that look like secrets",
     "capsule.allow": "`model-apis`, and what the project's files call for",
 }
 """Defaults that are no value."""
@@ -268,12 +269,22 @@ def _verb_blocks(verb: str, command: click.Command) -> Iterator[str]:
 
 def _help_lines(command: click.Command) -> Iterator[str]:
     for paragraph in (command.help or "").split("\n\n"):
-        text = " ".join(paragraph.replace("\b", "").split())
-        if text:
+        if paragraph.lstrip().startswith("\b"):
+            yield _list(paragraph.replace("\b", ""))
+        elif text := " ".join(paragraph.split()):
             yield text
 
 
+def _list(paragraph: str) -> str:
+    """A paragraph that click does not wrap: one name and its description per line."""
+    rows = (line.split(maxsplit=1) for line in paragraph.splitlines() if line.strip())
+    return "\n".join(f"- `{name}`: {text}" for name, text in rows)
+
+
 def _argument(param: click.Argument) -> str:
+    if isinstance(param.type, click.Choice) and param.metavar is None:
+        choices = "|".join(param.type.choices)
+        return f"{{{choices}}}" if param.required else f"[{choices}]"
     shown = param.metavar or param.human_readable_name.upper()
     if param.metavar is None and param.nargs == -1:
         shown += "..."
@@ -295,6 +306,8 @@ def _value(param: click.Option) -> str:
         return ""
     if param.metavar:
         return f"`{param.metavar}`"
+    if isinstance(param.type, click.Choice):
+        return ", ".join(f"`{choice}`" for choice in param.type.choices)
     return "number" if isinstance(param.type, (click.IntRange, click.FloatRange)) else "text"
 
 
@@ -304,6 +317,8 @@ def _described(param: click.Option) -> str:
         text += " Required."
     if isinstance(param.default, (int, float)) and not param.is_flag:
         text += f" Default: {param.default:g}."
+    if isinstance(param.default, str) and param.show_default:
+        text += f" Default: `{param.default}`."
     return text
 
 
@@ -396,7 +411,10 @@ def _default(path: str, field: Schema, known: Mapping[str, str], *, required: bo
     if path in SPOKEN:
         return SPOKEN[path]
     if path in known:
-        return f'`"{known[path]}"`'
+        if known[path] in SHARES.values():
+            return known[path]
+        is_number = field.get("type") in ("integer", "number")
+        return f"`{known[path]}`" if is_number else f'`"{known[path]}"`'
     value = field.get("default")
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.option("--revoke", is_flag=True, help="Remove the rules.")
 @verb_with_own_project
 def command(frame: Frame, words: tuple[str, ...], *, whole_project: bool, revoke: bool) -> None:
-    """Allow NAME to connect to each RULE at once. Without a rule, list the rules in force.
+    """Allow NAME to connect to the given destinations; takes effect immediately. Without a rule,
+    list the rules in force.
 
     A rule is `host[:port]`, `*.suffix[:port]`, an address or CIDR, `host:PORT` for a port on the
     host's loopback, or a preset such as `python`. The default ports are 80 and 443. To use another

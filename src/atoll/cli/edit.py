@@ -20,6 +20,7 @@ def command(frame: Frame, name: str, argv: tuple[str, ...], cwd: str | None) -> 
     """Run a host program (such as your editor) with the capsule mounted at the project's path.
 
     Without COMMAND, run VISUAL or EDITOR. The program has your environment and is not sandboxed.
+    For root at level sandbox, the editor runs inside the sandbox, and COMMAND is refused.
     """
     capsule = frame.capsule(name)
     place = choose_cwd(frame, capsule, cwd)

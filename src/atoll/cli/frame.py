@@ -71,7 +71,7 @@ _PROJECT = click.option(
 _TALK = (
     click.option("-v", "--verbose", is_flag=True, help="Show each command run on the host."),
     click.option("-q", "--quiet", is_flag=True, help="Do not print notes."),
-    click.option("--json", "as_json", is_flag=True, help="Print one documented JSON object."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
 
 

@@ -22,7 +22,7 @@ _COLUMNS = ("capsule", "name", "inside", "dynamic", "canonical", "url", "state")
 def command(frame: Frame, name: str | None) -> None:
     """Show the host port on 127.0.0.1 and the URL of each port of NAME, or of all capsules.
 
-    CANONICAL is the port's own number, if the capsule is checked out.
+    CANONICAL is the same port number on 127.0.0.1, while the capsule is checked out.
     """
     project = frame.project()
     capsule = None if name is None else project.capsule(name)

@@ -13,6 +13,6 @@ from atoll.engine.home import Home
 @click.command("schema")
 @verb
 def command(frame: Frame) -> None:
-    """Print the JSON schema of atoll.toml, for editors. With --json, in the usual envelope."""
+    """Print the JSON schema of atoll.toml, for editors."""
     schema = Home.schema()
     frame.output.answer("schema", schema, json.dumps(schema, indent=2))

@@ -15,7 +15,7 @@ from atoll.engine import shapes
     "--auto/--no-auto",
     "automatic",
     default=None,
-    help="Take a snapshot before every run from now on.",
+    help="Take a snapshot before every run from now on. --no-auto turns this off.",
 )
 @verb
 def command(frame: Frame, name: str, message: str, *, automatic: bool | None) -> None:

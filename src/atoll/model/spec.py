@@ -217,7 +217,7 @@ class Service(_Table):
     restart: RestartPolicy = Field("on-failure", description="When it is restarted automatically.")
     data: Label | None = Field(None, description="The data set that it starts with.")
     shared: StrictBool = Field(
-        default=False, description="Run once per project and reach every capsule."
+        default=False, description="Run one instance per project, available to all capsules."
     )
     needs: tuple[Label, ...] = Field((), description="Services that must be up before it.")
     env: Mapping[Variable, Value] = Field(
