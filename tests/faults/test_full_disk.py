@@ -180,3 +180,21 @@ def require_clear(clones: Any, name: str, done: Any) -> None:
     assert str(clones.repo.parent) in done.told, done
     assert "Traceback" not in done.told, done
     assert "bug" not in done.told, done
+
+
+@pytest.mark.parametrize("room", [0, 60])
+def test_running_capsule_can_be_paused(room: int, clones_on_disk: Callable[[int], Any]) -> None:
+    """It is either held and marked as paused, or neither."""
+    with clones_on_disk(SIZE) as clones:
+        busy(clones)
+        with filled(clones.repo.parent, room_bytes=room << 10):
+            paused = clones.try_atoll("pause", "x")
+            assert clones.states() <= ({"t", "T"} if paused.code == 0 else {"S", "R", "D"})
+            require_clear(clones, "pause", paused)
+            if paused.code == 0:
+                require_clear(clones, "resume", clones.try_atoll("resume", "x"))
+            require_clear(clones, "stop", clones.try_atoll("stop", "x"))
+        clones.atoll("resume", "x")
+        clones.atoll("stop", "x")
+        clones.check("stopped")
+        clones.clear()

@@ -21,6 +21,8 @@ from atoll.engine import shapes
 @verb
 def command(frame: Frame, name: str, run: str | None, grace: float) -> None:
     """Stop all runs of NAME, or only RUN, including daemonized child processes."""
+    # The run may be what fills the disk.
+    frame.make_room(everything=False)
     capsule = frame.capsule(name)
     target = None if run is None else capsule.require_run(parse_run(run, name))
     stopped = capsule.stop(target, grace_s=grace)

@@ -46,6 +46,15 @@ def test_narrowing_of_another_type_is_refused(load, walls):
         load(IMPOSED, walls=walls)
 
 
+def test_command_of_atoll_can_only_narrow_the_walls_of_the_view(load):
+    open_spec = load(walls=None, limits=None)
+    assert RunDefaults(None, None).on_command(open_spec) == open_spec
+    imposed = IMPOSED.on_command(open_spec)
+    assert (imposed.walls, imposed.limits) == (WALLS, Limits(pids=5))
+    asked = open_spec._replace(walls=WALLS._replace(program="/evil", write=("a",), alone=True))
+    assert IMPOSED.on_command(asked).walls == WALLS.narrowed_to(("a",), alone=True)
+
+
 def test_owners_program_has_no_walls(load):
     assert load(IMPOSED, is_owners=True).walls is None
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from atoll.drivers.network import http1
 from atoll.drivers.network.http1 import (
     Framing,
     HttpError,
@@ -212,3 +213,14 @@ def test_random_bytes_raise_nothing_else():
             except ValueError:
                 refused += 1
     assert 20_000 < refused < 40_000, "each is a request or a response, or neither"
+
+
+def test_trailers_are_bounded():
+    def take(count: int) -> bool:
+        body = http1.ChunkedBody()
+        body.take(b"0\r\n" + b"X: y\r\n" * count + b"\r\n")
+        return body.is_over
+
+    assert take(http1._MAX_TRAILERS)
+    with pytest.raises(http1.HttpError):
+        take(http1._MAX_TRAILERS + 1)

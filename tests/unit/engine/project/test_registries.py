@@ -97,6 +97,20 @@ def test_configured_index_of_pip_replaces_its_default(session, tmp_path):
     assert registries.found(session)["python"] == ("own.example.org",)
 
 
+def test_only_indexes_of_pip_are_registries(session, tmp_path):
+    tool(
+        tmp_path,
+        "python3",
+        "global.proxy='http://proxy.example.org:80'\n"
+        "global.find-links='http://links.example.org/'\n"
+        "install.trusted-host='http://trusted.example.org'\n"
+        "global.index-url='https://own.example.org/simple'\n"
+        "install.extra-index-url='https://more.example.org/'",
+    )
+    registries.refresh(session, ["python"])
+    assert registries.found(session)["python"] == ("more.example.org", "own.example.org")
+
+
 def test_tools_are_asked_again_when_they_have_changed(session, tmp_path):
     path = tool(tmp_path, "npm", "https://one.example.org/")
     registries.refresh(session, ["node"])

@@ -15,7 +15,7 @@ from atoll.engine.run import freezer
 from atoll.engine.state import events, schema
 from atoll.engine.state.session import Session
 from atoll.engine.state.store import PortTakenError, Store
-from atoll.model.errors import StateError
+from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Removal
 from atoll.model.state import CapsuleState, Outcome, PartChange, ProjectRecord, Reason, SnapshotKind
 from unit.engine.state.test_old_state import old_text
@@ -267,6 +267,23 @@ def test_pausing_is_one_event(project, tmp_path):
         ("capsule.paused", "x"), ("capsule.resumed", "x"),
     ]  # fmt: skip
     assert not freezer.is_paused(x.record)
+
+
+def test_pausing_does_not_depend_on_its_event(project, tmp_path, monkeypatch):
+    """On a full disk nothing can be recorded, but a capsule can still be paused and resumed."""
+    x = capsule_of(project, tmp_path)
+    warned: list[str] = []
+    monkeypatch.setattr(x.session, "warn", warned.append)
+
+    def fail(*_: object) -> None:
+        raise PrerequisiteError("the disk is full")
+
+    monkeypatch.setattr(x.session.store, "add_event", fail)
+    x.pause()
+    assert freezer.is_paused(x.record)
+    x.resume()
+    assert not freezer.is_paused(x.record)
+    assert len(warned) == 2
 
 
 def test_automatic_snapshots_are_one_event(project, store, tmp_path):
