@@ -48,7 +48,7 @@ lint: dev ## format, lint rules, types, layers
 	$(call phase,types of tests,$(BIN)/mypy --config-file tests/mypy.ini)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
 
-fmt: dev ## format the code and mend what the linter can mend
+fmt: dev ## format the code and fix what the linter can fix
 	@$(BIN)/ruff check --fix --quiet $(SOURCES) || true
 	@$(BIN)/ruff format $(SOURCES)
 

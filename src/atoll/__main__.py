@@ -30,7 +30,11 @@ def main() -> None:
 
     if is_usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    codes.append(run(sys.argv[1:]))
+    try:
+        codes.append(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        # Another Ctrl-C, just before further ones are ignored: all is undone by then.
+        codes.append(128 + signal.SIGINT)
     sys.exit(codes[0])
 
 

@@ -22,7 +22,6 @@ NOT_RUN = (
     ("*", "make demo", "tests/architecture/test_setup.py runs it"),
     ("README.md", "make test", "runs this test"),
     ("README.md", "pipx install", "changes the machine"),
-    ("README.md", "uv tool install", "changes the machine"),
     ("docs/how-to/open-in-an-editor.md", "atoll edit", "starts an editor; see test_edit.py"),
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth -- python3", "needs cgroups"),
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth -- sh -c 'for", "needs cgroups"),

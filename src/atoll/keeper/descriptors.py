@@ -13,6 +13,7 @@ import os
 import stat
 
 from atoll.keeper import process_tree
+from atoll.keeper.handles import Opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ class DescriptorCount:
         if namespace in self._seen:
             return
         self._seen.add(namespace)
-        for device, place in _tmpfs_mounts(process).items():
+        for device, places in _tmpfs_mounts(process).items():
             if device not in self._memory:
                 self._memory.add(device)
-                self._tmpfs_bytes += _used_bytes(f"{process}/root{place}")
+                self._tmpfs_bytes += _used_bytes(f"{process}/root", places, device)
 
     def _take_descriptors(self, process: str) -> None:
         count, epolls = 0, 0
@@ -136,15 +137,16 @@ class DescriptorCount:
         return not self.is_exceeded
 
 
-def _tmpfs_mounts(process: str) -> dict[int, str]:
+def _tmpfs_mounts(process: str) -> dict[int, list[str]]:
     """The tmpfs mounts that a process sees: paths by device."""
-    found: dict[int, str] = {}
+    found: dict[int, list[str]] = {}
     for line in _read(f"{process}/mountinfo", _MAPS_BYTES).splitlines():
         mount, _, filesystem = line.partition(b" - ")
         if filesystem.startswith(b"tmpfs "):
             fields = mount.split()
             major, _, minor = fields[2].partition(b":")
-            found.setdefault(os.makedev(int(major), int(minor)), os.fsdecode(fields[4]))
+            device = os.makedev(int(major), int(minor))
+            found.setdefault(device, []).append(os.fsdecode(fields[4]))
     return found
 
 
@@ -155,12 +157,21 @@ def _mount_namespace(process: str) -> int:
         return 0
 
 
-def _used_bytes(path: str) -> int:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return 0
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+def _used_bytes(root: str, places: list[str], device: int) -> int:
+    """What is used of a filesystem, by the first of its mounts that is there.
+
+    While bwrap builds a sandbox it changes its root, so that a path may lead to another filesystem,
+    such as that of the host's disk.
+    """
+    for place in places:
+        try:
+            with Opened(os.open(root + place, os.O_PATH | os.O_CLOEXEC)) as handle:
+                if os.fstat(handle).st_dev == device:
+                    found = os.statvfs(handle)
+                    return (found.f_blocks - found.f_bfree) * found.f_frsize
+        except OSError:
+            continue
+    return 0
 
 
 def _find_memfd_device() -> frozenset[int]:

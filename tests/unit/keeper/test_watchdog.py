@@ -527,3 +527,19 @@ def test_what_is_watched_by_epoll_is_limited(start, monkeypatch):
 
 def test_dear_look_is_repeated_soon_however_dear_it_was():
     assert _end_of_rest(time.monotonic() - 1000) < time.monotonic() + 3
+
+
+def test_other_filesystems_at_the_place_of_a_tmpfs_do_not_count():
+    """While a sandbox is built, its paths may lead to the host's disk for a moment."""
+    device = os.stat("/dev/shm").st_dev
+    found = descriptors._tmpfs_mounts("/proc/self")
+    assert "/dev/shm" in found[device]
+    assert descriptors._used_bytes("/proc/self/root", ["/proc"], device) == 0
+    with open("/dev/shm/atoll-test", "wb") as file:
+        try:
+            file.write(bytes(1 << 20))
+            file.flush()
+            places = ["/nowhere", "/proc", *found[device]]
+            assert descriptors._used_bytes("/proc/self/root", places, device) >= 1 << 20
+        finally:
+            os.unlink(file.name)
