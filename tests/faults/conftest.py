@@ -174,8 +174,14 @@ class Clones:
         branches = {f"refs/heads/atoll/{name}" for name in exported if name in names}
         # Sessions of commands that ran in this process hold their fork servers until they go.
         gc.collect()
-        left = find_remains(self.home, self.repo, refs=wanted | (there & branches))
-        left += [f"temporary file {path}" for path in self.tmp.iterdir()]
+
+        def find_left() -> list[str]:
+            left = find_remains(self.home, self.repo, refs=wanted | (there & branches))
+            return left + [f"temporary file {path}" for path in self.tmp.iterdir()]
+
+        # The daemon may be freezing the base right now: its layers are in use when it is done.
+        wait_until(lambda: not find_left(), timeout_s=20)
+        left = find_left()
         assert left == [], point
         assert checkout_digest(self.repo) == self.digest, point
         return names
