@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from atoll.host import view_client
+from matches import matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -271,7 +272,7 @@ def no_process_left_at_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def end_views(home: Path) -> None:
     """Views end by themselves after a while; no test shall need to know how long that is."""
-    for path in home.glob("projects/*/*/keeper"):
+    for path in matching(home, "projects/*/*/keeper"):
         view_client.ask(str(path.parent), {"end": True})
 
 
@@ -279,7 +280,7 @@ def remove_groups(home: Path) -> None:
     """Homes of tests are deleted with their capsules, whose cgroups are removed here."""
     name = f"{zlib.crc32(os.fsencode(home)):08x}-*"
     places = Path("/sys/fs/cgroup")
-    for group in (*places.glob(f"atoll*/{name}"), *places.glob(f"*/atoll*/{name}")):
+    for group in (*matching(places, f"atoll*/{name}"), *matching(places, f"*/atoll*/{name}")):
         # Somebody is still in there: that is told elsewhere.
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -18,6 +18,7 @@ from typing import Any
 
 from boundary import ingredients, watch
 from boundary.cases import Case
+from matches import matching
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 MAX_SEARCHED_BYTES = 1 << 20
@@ -280,9 +281,8 @@ class Owner:
             time.sleep(0.05)
         groups = Path("/sys/fs/cgroup")
         for pattern in (f"atoll*/{self.group()}-*", f"*/atoll*/{self.group()}-*"):
-            # Those of others come and go meanwhile.
-            with contextlib.suppress(OSError):
-                for group in groups.glob(pattern):
+            for group in matching(groups, pattern):
+                with contextlib.suppress(OSError):
                     group.rmdir()
         subprocess.run(["chmod", "-R", "u+rwX", self.place], check=False, capture_output=True)
         shutil.rmtree(self.place, ignore_errors=True)

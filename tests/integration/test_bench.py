@@ -11,6 +11,8 @@ import subprocess
 
 import pytest
 
+from matches import matching
+
 SHRUNK = ("--scale", "0.004", "--repeat", "2")
 
 
@@ -94,7 +96,7 @@ def test_an_interrupt_leaves_nothing(number, start_cli, place, wait_for, process
     cli = start_cli(
         "bench", "workspace", "--scale", "0.02", "--size", "M", "--place", str(place), cwd=tmp_path
     )
-    wait_for(lambda: list(place.glob("*/home/projects/*/c*/runs")), timeout_s=60, what="a capsule")
+    wait_for(lambda: matching(place, "*/home/projects/*/c*/runs"), timeout_s=60, what="a capsule")
     cli.send_signal(number)
     # Removing takes its time; who is impatient must not keep it from being done.
     for _ in range(20):

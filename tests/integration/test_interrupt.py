@@ -13,6 +13,7 @@ from atoll.drivers.workspace import recovery_save
 from atoll.engine.projects import open_project
 from atoll.model.errors import Interrupted
 from atoll.model.state import CapsuleState
+from matches import matching
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def slow_project(repo, atoll):
 
 
 def is_making(atoll_home):
-    return any(atoll_home.glob("projects/*/x/workspace/x/begun"))
+    return bool(matching(atoll_home, "projects/*/x/workspace/x/begun"))
 
 
 def assert_nothing_left(atoll, atoll_home, git, repo):

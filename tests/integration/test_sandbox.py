@@ -7,6 +7,7 @@ import signal
 
 from atoll.keeper.status import load_status
 from atoll.testing.conformance.bench import survey
+from matches import matching
 from persons import as_both, require
 
 MAKEFILE = "app: main.o\n\t$(CC) -o app main.o\ntest: app\n\t./app\n.PHONY: test\n"
@@ -284,7 +285,10 @@ def test_background_run_survives_and_can_be_followed(person):
 def test_killed_keeper_takes_its_runs_along_and_all_starts_again(person, wait_for):
     person.atoll("new", "x")
     person.atoll("run", "-d", "x", "--", "sh", "-c", "echo before > f; sleep 600")
-    status = wait_for(lambda: next(person.home.glob("**/status.json"), None), what="a run")
+    status = wait_for(
+        lambda: next(iter(matching(person.home, "projects/*/x/runs/*/status.json")), None),
+        what="a run",
+    )
     guard = wait_for(lambda: load_status(str(status.parent)), what="a keeper").guard[0]
     wait_for(lambda: "sleep" in str(person.answer("ps", "x")), what="the command")
     os.kill(guard, signal.SIGKILL)
