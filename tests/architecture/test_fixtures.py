@@ -70,7 +70,8 @@ def test_missing_tool_skips_on_a_laptop_and_fails_in_ci(require_tool, monkeypatc
 
 
 def test_left_process_fails_the_test_and_is_killed(root, tmp_path, processes_with):
-    shutil.copy(root / "tests" / "conftest.py", tmp_path)
+    for name in ("conftest.py", "matches.py"):
+        shutil.copy(root / "tests" / name, tmp_path)
     (tmp_path / "test_planted.py").write_text(LEAVES_PROCESSES, encoding="utf-8")
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "markers=slow",

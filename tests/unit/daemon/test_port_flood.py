@@ -311,6 +311,21 @@ def test_named_and_declared_ports_are_in_the_table_of_a_flood(play):
     play(story)
 
 
+def test_leased_ports_are_in_the_table_when_the_listing_names_others(play):
+    """An incomplete listing names other ports each time."""
+
+    async def story(world, publisher):
+        fix = world.capsule(world.project(), "fix")
+        for start in (10_000, 20_000):
+            flood = places(range(start, start + 4000))
+            await publisher.update(Played(fix), flood, is_complete=False)
+        rows = (await publisher.status(fix.project_id))["ports"]
+        leased = [row["state"] for row in rows if row["dynamic"]]
+        assert leased == [port_report.UNKNOWN] * MAX_PORTS
+
+    play(story)
+
+
 def test_one_capsules_store_write_delays_no_other_capsule(play):
     async def story(world, publisher):
         project = world.project()

@@ -121,7 +121,8 @@ def router_shape(picture: ReportInput) -> RouterShape:
 
 def ranked_rows(picture: ReportInput, capsule: CapsuleRecord) -> list[tuple[int, PortShape]]:
     """A row for each port with its rank, the lowest first: canonical, declared and named ports (0),
-    others that are listening (1), listening ports without a lease (2), and the rest (3).
+    others that are listening (1), other leased ones (2), listening ports without a lease (3), and
+    the rest (4).
     """
     chosen = picture.cache.checkouts.get(capsule.project_id)
     is_checked_out = chosen is not None and chosen.capsule_id == capsule.id
@@ -130,7 +131,9 @@ def ranked_rows(picture: ReportInput, capsule: CapsuleRecord) -> list[tuple[int,
     def rank(row: PortShape) -> int:
         if row["canonical"] or row["inside"] in named or not row["name"].isdigit():
             return 0
-        return {LISTENING: 1, UNPUBLISHED: 2}.get(row["state"], 3)
+        if row["dynamic"]:
+            return 1 if row["state"] == LISTENING else 2
+        return 3 if row["state"] == UNPUBLISHED else 4
 
     ranked = [(rank(row), row) for row in _capsule_rows(picture, capsule)]
     return sorted(ranked, key=lambda pair: pair[0])
