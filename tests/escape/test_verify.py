@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll.engine.state.session import STEPS
 from atoll.engine.verify import attack, inside
 from atoll.engine.verify.wall_test import Wall, WallTest
 from atoll.testing.remains import checkout_digest, differences, portrait, timeless
@@ -117,6 +118,19 @@ def test_an_interrupt_leaves_nothing(project, capsule, repo, traces, wait_for, a
     wait_for(lambda: [c.name for c in project.capsules()] == ["x"], what="one capsule")
     assert capsule.runs() == []
     assert not capsule.work().any
+
+
+@pytest.mark.parametrize("step", STEPS["run"])
+def test_an_interrupt_while_a_run_starts_leaves_nothing(project, capsule, traces, step):
+    def interrupt(reached, subject):
+        if reached == f"run.{step}" and subject.startswith("x"):
+            raise KeyboardInterrupt
+
+    project.session.listen = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        attack.verify(project, capsule, on_progress=lambda _: None)
+    assert project.session.store.runs() == []
+    assert [one.name for one in project.capsules()] == ["x"]
 
 
 def test_what_a_killed_one_leaves_goes_with_the_next(

@@ -61,12 +61,9 @@ def ask(  # noqa: PLR0913 - a run, and its bounds
         write=write,
         is_own=True,
     )
-    run = runs.start(session, capsule, inside, spec, states=states)
-    try:
+    with runs.temporary(session, capsule, inside, spec, states=states) as run:
         stdout, stderr = _exchange(session, run, stdin, limit_bytes)
         return _judge(runs.wait(session, run), tuple(argv), stdout, stderr)
-    finally:
-        runs.forget(session, run)
 
 
 def narrowest(

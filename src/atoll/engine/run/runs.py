@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,6 +75,7 @@ def start(
     spec: RunSpec,
     *,
     states: Sequence[CapsuleState] = (CapsuleState.READY,),
+    token: str | None = None,
 ) -> Run:
     """Starts a run. In the foreground it waits for its client before the command begins.
 
@@ -81,7 +83,7 @@ def start(
     be started; the run is then recorded as `lost` and nothing is left.
     """
     walled = inside._replace(walls=_walls(inside, spec))
-    token = new_token()
+    token = token or new_token()
     if spec.timeout_s is None:
         spec = spec._replace(timeout_s=capsule.time_limit_s)
     lock = session.run_lock(token)
@@ -112,6 +114,25 @@ def start(
     finally:
         lock.release()
     return run._replace(state=RunState.RUNNING)
+
+
+@contextmanager
+def temporary(
+    session: Session,
+    capsule: CapsuleRecord,
+    inside: Enclosure,
+    spec: RunSpec,
+    *,
+    states: Sequence[CapsuleState] = (CapsuleState.READY,),
+) -> Iterator[Run]:
+    """A run of which nothing stays, also when an interrupt comes while it starts."""
+    token = new_token()
+    try:
+        yield start(session, capsule, inside, spec, states=states, token=token)
+    finally:
+        run = session.store.find_run_by_token(token)
+        if run is not None:
+            forget(session, run)
 
 
 def _held_ports(capsule: CapsuleRecord) -> tuple[int, ...]:
@@ -305,7 +326,7 @@ def stop(session: Session, run: Run, *, grace_s: float | None = None) -> Run:
 
 
 def forget(session: Session, run: Run) -> None:
-    """Removes every trace of an internal run, which is ended first if it is active."""
+    """Removes every trace of a run, which is ended first if it is active."""
     stop(session, run, grace_s=0)
     files.discard(Path(run.directory), home=session.home)
     session.store.forget_run(run)

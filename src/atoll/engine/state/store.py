@@ -425,6 +425,9 @@ class Store(Database):
     def find_run(self, run_id: int) -> Run | None:
         return next(iter(self._select_runs("runs.id = ?", run_id)), None)
 
+    def find_run_by_token(self, token: str) -> Run | None:
+        return next(iter(self._select_runs("token = ?", token)), None)
+
     def unfinished_runs(self) -> list[Run]:
         return self._select_runs("runs.state <> ?", RunState.ENDED)
 

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from atoll.engine.capsules import Capsule
@@ -43,7 +43,7 @@ from atoll.engine.verify.canaries import (
 )
 from atoll.engine.verify.wall_test import Verdict, Wall, WallFinding, WallReport
 from atoll.model.errors import AtollError
-from atoll.model.state import Run, RunState
+from atoll.model.state import RunState
 
 WALLS = (
     files.WALL,
@@ -77,10 +77,8 @@ def verify(
     """
     started = time.monotonic()
     findings: list[WallFinding] = []
-    with (
-        canaries_in_place(project, capsule, on_progress, homes) as given,
-        _unlisted_runs(capsule) as own,
-    ):
+    _forget_left_runs(capsule)
+    with canaries_in_place(project, capsule, on_progress, homes) as given, ExitStack() as own:
         for wall in walls:
             on_progress(f"attacking: {wall.name}")
             findings += attack(wall, given, lambda task: _run_inside(capsule, task, own))
@@ -142,28 +140,21 @@ def _parse_answers(said: bytes) -> dict[str, tuple[Verdict, str]]:
     return answers
 
 
-@contextmanager
-def _unlisted_runs(capsule: Capsule) -> Iterator[list[Run]]:
-    """The runs that were added to what is given, and those that a killed `verify` has left, are
-    forgotten at the end: they are ours, not the capsule's.
-    """
-    own: list[Run] = []
-    try:
-        yield own
-    finally:
-        mine = {run.id for run in own}
-        for run in capsule.runs():
-            is_left = run.state is RunState.ENDED and run.argv[1:] == _ATTACK
-            if run.id in mine or is_left:
-                runs.forget(capsule.session, run)
+def _forget_left_runs(capsule: Capsule) -> None:
+    """The runs that a killed `verify` has left: they are ours, not the capsule's."""
+    for run in capsule.runs():
+        if run.state is RunState.ENDED and run.argv[1:] == _ATTACK:
+            runs.forget(capsule.session, run)
 
 
-def _run_inside(capsule: Capsule, task: bytes, own: list[Run]) -> tuple[bytes, str]:
+def _run_inside(capsule: Capsule, task: bytes, own: ExitStack) -> tuple[bytes, str]:
+    """The run is forgotten with `own`."""
     for python in _PYTHONS:
         # Not by `capsule.run`: an attack is no reason for an automatic snapshot.
         spec = runs.RunSpec(argv=(python, *_ATTACK), timeout_s=_LIMIT_S)
-        run = runs.start(capsule.session, capsule.record, capsule.enclosure(), spec)
-        own.append(run)
+        run = own.enter_context(
+            runs.temporary(capsule.session, capsule.record, capsule.enclosure(), spec)
+        )
         done = capsule.follow(run, stdin=task)
         if done.exit_code != _NOT_FOUND:
             complaint = os.fsdecode(done.stderr).strip().splitlines() or ["it printed nothing"]
