@@ -179,8 +179,9 @@ class Clones:
             left = find_remains(self.home, self.repo, refs=wanted | (there & branches))
             return left + [f"temporary file {path}" for path in self.tmp.iterdir()]
 
-        # The daemon may be freezing the base right now: its layers are in use when it is done.
-        wait_until(lambda: not find_left(), timeout_s=20)
+        # The daemon may be freezing the base right now: its layers are in use when it is done. That
+        # has the lowest priority, so it takes long on a busy machine.
+        wait_until(lambda: not find_left(), timeout_s=120)
         left = find_left()
         assert left == [], point
         assert checkout_digest(self.repo) == self.digest, point
