@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import atoll as library
-from atoll.testing.faults import find_leftovers, processes_of
+from atoll.testing.faults import find_leftovers, left_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def ask(atoll: Callable[..., Any], repo: Path) -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _nothing_runs(atoll_home: Path) -> Iterator[None]:
     yield
-    assert processes_of(atoll_home) == []
+    assert left_processes(atoll_home) == []
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_removal_races_runs(at_once, atoll, ask, atoll_home, repo, force):
                 atoll("wait", "x", str(run["number"]), cwd=repo, check=False)
             atoll("rm", "x", cwd=repo)
         assert ask("ls") == []
-        assert processes_of(atoll_home) == [], turn
+        assert left_processes(atoll_home) == [], turn
         assert find_leftovers(atoll_home, repo) == [], turn
 
 

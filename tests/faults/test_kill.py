@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from atoll.cli import app
-from atoll.testing.faults import KILLED, find_leftovers, kill_at, processes_of, steps_of
+from atoll.testing.faults import (
+    KILLED,
+    find_leftovers,
+    kill_at,
+    left_processes,
+    processes_of,
+    steps_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -230,7 +237,7 @@ def judge_run(world: World, _: Any, point: str) -> None:
     living = world.check(point)
     assert set(living) == {"x"}, point
     world.atoll("stop", "x")
-    assert processes_of(world.home) == [], point
+    assert left_processes(world.home) == [], point
     for run in world.ask("show", "x")["runs"]:
         assert run["state"] == "ended", (point, run)
         assert run["outcome"]["reason"] in ("exited", "lost", "stopped", "hangup"), (point, run)
@@ -248,7 +255,7 @@ def judge_forced_removal(world: World, before: Snapshot, point: str) -> None:
     if living:
         assert len(living["x"]["runs"]) == 1, point
     else:
-        assert processes_of(world.home) == [], point
+        assert left_processes(world.home) == [], point
     world.require_work(before, point)
 
 
@@ -414,7 +421,7 @@ def test_keeper_killed(world: World, wait_for: Callable[..., Any], who: str) -> 
     [run] = world.capsules()["x"]["runs"]
     kill_at_once(wait_for(lambda: world.status(run), what="the run"), VICTIMS[who])
     wait_for(lambda: not world.capsules()["x"]["runs"], what="`ls` without the run")
-    assert processes_of(world.home) == []
+    assert left_processes(world.home) == []
     [run] = world.ask("show", "x")["runs"]
     assert (run["state"], run["outcome"]["reason"]) == ("ended", "lost")
     world.check(who)
@@ -435,7 +442,7 @@ def test_keeper_killed_in_the_foreground(
             assert client.wait(timeout=30) == 137
         finally:
             client.kill()
-    assert processes_of(world.home) == []
+    assert left_processes(world.home) == []
     world.check(who)
     world.clear(who)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from atoll.testing.faults import find_leftovers, processes_of
+from atoll.testing.faults import find_leftovers, left_processes, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,7 +256,7 @@ def test_removal_refuses_and_force_stores(place, kind):
     else:
         place.atoll("recover", "x")
         assert read_tree(place.workspace()) == before
-    assert processes_of(place.home) == []
+    assert left_processes(place.home) == []
 
 
 def test_dry_run_tells_and_removes_nothing(place):
@@ -613,7 +613,7 @@ def test_running_work_outlives_the_database(place, wait_for, ended):
     wait_for((place.workspace() / "log.txt").exists, what="the run")
     lose_database(place)
     place.atoll("gc")
-    assert processes_of(place.home) == []
+    assert left_processes(place.home) == []
     assert list(place.home.glob("locks/*")) == []
     [point] = place.points()
     place.atoll("recover", point["id"], "--as", "again")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from atoll.engine.network import ports as engine_ports
-from atoll.testing.faults import processes_of
+from atoll.testing.faults import left_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def free(atoll: Callable[..., Any], repo: Path, atoll_home: Path) -> Iterator[No
     yield
     for capsule in json.loads(atoll("ls", "--json", cwd=repo).stdout)["data"]:
         atoll("stop", capsule["name"], cwd=repo)
-    assert processes_of(atoll_home) == []
+    assert left_processes(atoll_home) == []
 
 
 def find_bind_error(port: int, *, address: str = "127.0.0.1", reuse: bool = False) -> int | None:

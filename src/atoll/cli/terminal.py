@@ -110,6 +110,9 @@ def _signals(channel: Channel, *, tty: bool) -> Iterator[int]:
     before = {number: signal.signal(number, function) for number, function in wanted.items()}
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
+        if tty:
+            # It may have changed since the channel was opened.
+            resized()
         yield reader
     finally:
         signal.set_wakeup_fd(previous)

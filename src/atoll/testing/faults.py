@@ -160,7 +160,7 @@ def find_leftovers(
     return [
         *_stray_files(home, living=set(living), tokens=set(tokens)),
         *_stray_git(home, checkout, living=set(living)),
-        *(f"process {pid}" for pid in ([] if tokens else processes_of(home))),
+        *(f"process {pid}" for pid in ([] if tokens else left_processes(home))),
     ]
 
 
@@ -198,10 +198,24 @@ def damage_of_repository(cwd: str, repository: Path) -> list[str]:
     return problems
 
 
+def left_processes(home: Path) -> list[int]:
+    """Every process of a run of this home, and every keeper that does not exit after its run."""
+    left, _ = _processes_of(home)
+    process.wait_until(lambda: not _processes_of(home)[1], timeout_s=_RECLAIMED_S)
+    return sorted({*left, *processes_of(home)})
+
+
 def processes_of(home: Path) -> list[int]:
     """Every process of a run of this home, and every keeper of one."""
+    runs, keepers = _processes_of(home)
+    return sorted({*runs, *keepers})
+
+
+def _processes_of(home: Path) -> tuple[set[int], set[int]]:
+    """The processes of runs, and their keepers."""
     place = os.fsencode(home) + b"/"
-    found = []
+    runs: set[int] = set()
+    keepers: set[int] = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -211,11 +225,11 @@ def processes_of(home: Path) -> list[int]:
         except OSError:
             # It has ended, or belongs to another user.
             continue
-        is_run = b"ATOLL_RUN=" in environment and place in environment
-        is_keeper = b"atoll.keeper.forkserver" in arguments and place in arguments
-        # This process's own fork server goes with it.
-        seen = process_tree.find_process(int(entry.name))
-        is_keeper = is_keeper and seen is not None and seen.ppid != os.getpid()
-        if is_run or is_keeper:
-            found.append(int(entry.name))
-    return sorted(found)
+        if b"ATOLL_RUN=" in environment and place in environment:
+            runs.add(int(entry.name))
+        if b"atoll.keeper.forkserver" in arguments and place in arguments:
+            # This process's own fork server goes with it.
+            seen = process_tree.find_process(int(entry.name))
+            if seen is not None and seen.ppid != os.getpid():
+                keepers.add(int(entry.name))
+    return runs, keepers
