@@ -144,10 +144,10 @@ def users_of(place: Path) -> list[str]:
 def loops_of(place: Path) -> list[str]:
     """The loop devices whose files lie below a directory, removed files included."""
     found = []
-    for told in Path("/sys/block").glob("loop*/loop/backing_file"):
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
-            if told.read_text().startswith(f"{place}/"):
-                found.append(told.parents[1].name)
+            if backing.read_text().startswith(f"{place}/"):
+                found.append(backing.parents[1].name)
     return found
 
 

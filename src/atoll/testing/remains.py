@@ -68,7 +68,7 @@ def git(*args):
     return [done.returncode, done.stdout]
 
 os.environ["GIT_OPTIONAL_LOCKS"] = "0"
-# Loose objects that nothing names are no state; the index is told as git reads it.
+# Loose objects that nothing names are no state; the index is shown as git reads it.
 print(json.dumps({
     "workspace": entries(".", (".git/objects", ".git/index")),
     "home": entries(os.environ["HOME"], ()),
@@ -235,10 +235,10 @@ def _background(home: Path) -> list[Keeper]:
 def _stray_processes(session: Session) -> list[str]:
     def strays() -> list[str]:
         answers = [view_client.ask(c.directory, {"ping": True}) for c in session.store.capsules()]
-        told = [answer[0] for answer in answers if answer is not None]
-        expected = {reply[key] for reply in told for key in ("pid", "waiting")}
+        replies = [answer[0] for answer in answers if answer is not None]
+        expected = {reply[key] for reply in replies for key in ("pid", "waiting")}
         found = [k for k in keepers_of(session.home) if k.pid not in expected]
-        if told:
+        if replies:
             # One monitor serves all keepers of a home, and ends after the last of them.
             found = [k for k in found if k.name != "atoll-idle"]
         seen = set(views_of(session.home)) - expected

@@ -52,7 +52,7 @@ class BrowserSuite:
         assert not self.driver().is_own("")
 
     def test_unknown_entries_of_a_profile_last(self) -> None:
-        assert self.driver().is_lasting("what nobody knows")
+        assert self.driver().is_lasting("an unknown name")
 
     def test_cure_is_a_command(self) -> None:
         assert self.driver().cure().split()

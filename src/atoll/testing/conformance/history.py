@@ -161,7 +161,7 @@ class PrivateGitSuite(BenchSuite):
 
     def test_first_status_opens_no_tracked_file(self) -> None:
         if self.level == "sandbox":
-            return  # nobody can be traced behind walls
+            return  # no process can be traced behind walls
         require_tool("strace")
         capsule = self.bench.new("status")
         fork = self.bench.project.fork(capsule, "status-fork")

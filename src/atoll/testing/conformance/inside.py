@@ -157,18 +157,18 @@ class FilesSuite(BenchSuite):
             assert directory > 0 and file > 0
             subprocess.run(["sh", "-euc", "echo '#' >> data/watched; echo 1 > src/watched; "
                             "mv src/watched src/seen; rm src/seen"], check=True)
-            told = set()
+            events = set()
             while select.select([watcher], [], [], 2)[0]:
                 data = os.read(watcher, 65536)
                 while data:
                     watch, what, _, size = struct.unpack("iIII", data[:16])
-                    told.add((watch, what, data[16:16 + size].rstrip(b"\\0")))
+                    events.add((watch, what, data[16:16 + size].rstrip(b"\\0")))
                     data = data[16 + size:]
-                if (directory, DELETE, b"seen") in told:
+                if (directory, DELETE, b"seen") in events:
                     break
             wanted = {(file, MODIFY, b""), (directory, CREATE, b"watched"),
                       (directory, MOVED_TO, b"seen"), (directory, DELETE, b"seen")}
-            assert wanted <= told, told
+            assert wanted <= events, events
         """)
 
     def test_holes_stay_holes(self) -> None:
@@ -285,10 +285,10 @@ class FilesSuite(BenchSuite):
         """)
 
     def test_what_cannot_be_carried_is_told(self) -> None:
-        told = dict(self.bench.project.warm().carried.left_out)
-        is_sealed = told.pop("deps/modes/sealed", None) == "it cannot be read"
+        left_out = dict(self.bench.project.warm().carried.left_out)
+        is_sealed = left_out.pop("deps/modes/sealed", None) == "it cannot be read"
         assert is_sealed == (not os.access(self.bench.root / "deps/modes/sealed", os.R_OK))
-        assert told == {"deps/fifo": "a fifo", "deps/socket": "a socket"}
+        assert left_out == {"deps/fifo": "a fifo", "deps/socket": "a socket"}
         self.inside(
             """
             assert os.path.exists("deps/modes/sealed") == (sys.argv[1] == "readable")

@@ -51,7 +51,7 @@ _ODDITIES_STAND = """
 _WRITER = """
     for number in range(300):
         write(f"busy/{number:03}", bytes(8192))
-    # Out of reach of whoever would only look at the command's own children.
+    # Out of reach of a check that looks only at the command's own children.
     if os.fork():
         while True:
             time.sleep(1)

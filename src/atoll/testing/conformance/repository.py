@@ -277,9 +277,9 @@ class GitWorkspaceSuite(PrivateWorkspaceSuite):
             shimmed = (str(tmp_path / "bin"), *programs.SYSTEM_DIRECTORIES)
             patch.setattr(programs, "SYSTEM_DIRECTORIES", shimmed)
             self.driver().apply(trial.plan, lock=lock)
-        told = [path.read_text() for path in seen.iterdir()]
-        assert told, "no tool was seen"
-        assert all(str(trial.home / "lock") in text for text in told)
+        texts = [path.read_text() for path in seen.iterdir()]
+        assert texts, "no tool was seen"
+        assert all(str(trial.home / "lock") in text for text in texts)
         trial.release()
 
     def test_points_are_listed_and_dropped(self, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ _ELSEWHERE = """
 import json, sys
 from importlib import import_module
 from pathlib import Path
-told = json.load(sys.stdin)
-sys.path[:] = told["path"]
+request = json.load(sys.stdin)
+sys.path[:] = request["path"]
 from atoll.model.plan import Lease
-driver = getattr(import_module(told["module"]), told["class"])()
-plan = Lease.parse(told["kind"], told["plan"]).plan
-driver.release(plan, home=Path(told["home"]), **told["options"])
+driver = getattr(import_module(request["module"]), request["class"])()
+plan = Lease.parse(request["kind"], request["plan"]).plan
+driver.release(plan, home=Path(request["home"]), **request["options"])
 """
 
 
@@ -84,7 +84,7 @@ def release_elsewhere(
 
     The driver's class must be importable by name and need no argument.
     """
-    told = {
+    request = {
         "path": sys.path,
         "module": type(driver).__module__,
         "class": type(driver).__qualname__,
@@ -93,4 +93,4 @@ def release_elsewhere(
         "home": str(home),
         "options": dict(options or {}),
     }
-    process.run((sys.executable, "-c", _ELSEWHERE), stdin=json.dumps(told).encode())
+    process.run((sys.executable, "-c", _ELSEWHERE), stdin=json.dumps(request).encode())
