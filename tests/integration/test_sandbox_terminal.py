@@ -90,6 +90,34 @@ def test_ctrl_c_reaches_the_command_which_goes_on(person, terminal):
     assert person.outcome("x") == {**person.outcome("x"), "reason": "exited", "exit_code": 7}
 
 
+CLEANS_UP = """
+import signal, sys, time
+def clean_up(*_):
+    print("cleaned up", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGINT, clean_up)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@as_user
+def test_interrupt_without_a_terminal_reaches_the_command(person):
+    require("python3")
+    person.atoll("new", "x")
+    with person.popen("run", "x", "--", "python3", "-c", CLEANS_UP) as child:
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGINT)
+        rest, _ = child.communicate(timeout=60)
+    assert (child.returncode, rest) == (7, b"cleaned up\n")
+    # The control: what does not handle it is ended.
+    with person.popen("run", "x", "--", "sh", "-c", "echo ready; exec sleep 600") as child:
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=60) == 130
+
+
 def test_ctrl_c_ends_what_does_not_care(person, terminal):
     person.atoll("new", "x")
     term = terminal("run", "x", "--", "sh", "-c", "echo ready; exec sleep 600")

@@ -145,18 +145,20 @@ class Command:
         group = os.tcgetpgrp(self._child.stdout) if self._spec.tty else 0
         try:
             try:
-                os.killpg(group or self._command(self._child.pid), number)
+                os.killpg(group or self._command_group(self._child.pid), number)
             except ProcessLookupError:  # it has not got as far as its own session yet
                 os.kill(self._child.pid, number)
         except PermissionError:  # it has become another user's
             return
 
-    def _command(self, main: int) -> int:
-        """The command itself: in a sandbox it is a grandchild of the started process."""
+    def _command_group(self, main: int) -> int:
+        """The process group of the command: in a sandbox that is a grandchild of the started
+        process, in the group of the first process inside, which ignores what it does not handle.
+        """
         if self._spec.walls is not None:
             below = process_tree.processes_under(main)
             inner = {process.pid for process in below if process.ppid == main}
-            main = next((process.pid for process in below if process.ppid in inner), main)
+            return next((process.group for process in below if process.ppid in inner), main)
         return main
 
     def drain(self) -> None:
