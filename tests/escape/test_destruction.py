@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -45,11 +46,17 @@ def bystander():
         child.send_signal(signal.SIGKILL)
 
 
+def host_mounts():
+    """Mount points and options, without what other tests mount meanwhile."""
+    found = [row.split() for row in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return sorted((row[4], row[5]) for row in found if not row[4].startswith(tempfile.gettempdir()))
+
+
 def host_facts(repo):
     return {
         "checkout": checkout_digest(repo),
         "name": socket.gethostname(),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": host_mounts(),
         "usr": [(e.name, e.stat(follow_symlinks=False).st_mtime_ns) for e in os.scandir("/usr")],
         "shell": os.stat("/bin/sh").st_mtime_ns,
         "panic": Path("/proc/sys/kernel/panic").read_text(),
