@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import click
 
@@ -22,6 +24,21 @@ cwd_option = click.option(
     help="Working directory in the workspace; default: where you are in the project.",
 )  # fmt: skip
 
+F = TypeVar("F", bound=Callable[..., int | None])
+
+
+def environment_options(function: F) -> F:
+    """`--env` and `--env-file`, as the parameters `env` and `env_file`."""
+    env = click.option(
+        "--env", multiple=True, metavar="KEY[=VALUE]",
+        help="Set a variable for this run only; without VALUE, take it from your environment.",
+    )  # fmt: skip
+    files = click.option(
+        "--env-file", multiple=True, metavar="FILE",
+        help="Set the variables in the KEY=VALUE lines of FILE for this run only.",
+    )  # fmt: skip
+    return env(files(function))
+
 
 @click.command("run", options_metavar="[OPTIONS]")
 @name_argument
@@ -38,6 +55,7 @@ cwd_option = click.option(
     help="Network for this run: none, allow or open; default: the capsule's.",
 )  # fmt: skip
 @cwd_option
+@environment_options
 @status_option
 @verb
 def command(
@@ -48,6 +66,8 @@ def command(
     timeout: str | None,
     write: tuple[str, ...],
     network: str | None,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
     *,
     detach: bool,
     tty: bool,
@@ -57,8 +77,9 @@ def command(
     capsule = frame.capsule(name)
     cwd = choose_cwd(frame, capsule, cwd)
     asked = RunSpec(
-        argv=argv, cwd=cwd, timeout_s=_parse_timeout(timeout), write=write, network=network
-    )
+        argv=argv, cwd=cwd, timeout_s=_parse_timeout(timeout), write=write, network=network,
+        private_env=capsule.parse_variables(env, env_file),
+    )  # fmt: skip
     if detach:
         return _start_background(frame, capsule, asked._replace(background=True, tty=tty))
     return run_foreground(frame, capsule, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,7 @@ from atoll.engine.history.snapshots import TimelineEntry
 from atoll.engine.history.workspace import require_layers
 from atoll.engine.network import refusals, rules
 from atoll.engine.network.egress_log import EgressAttempt
-from atoll.engine.run import freezer, runs
+from atoll.engine.run import freezer, run_environment, runs
 from atoll.engine.run.captured_output import TEXT_LIMIT_BYTES, Captured, Result
 from atoll.engine.run.channels import Channel
 from atoll.engine.run.runs import RunSpec
@@ -174,9 +174,14 @@ class Capsule:
         *,
         stdin: bytes = b"",
         timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Result:
-        """Runs a command inside to its end. A command that fails is a result, not an error."""
-        run = self.start(RunSpec(argv=tuple(argv), timeout_s=timeout_s))
+        """Runs a command inside to its end. A command that fails is a result, not an error.
+
+        `env` are variables for this run only. They are not recorded, and values of 8 bytes or more
+        are removed from the recorded log.
+        """
+        run = self.start(RunSpec(argv=tuple(argv), timeout_s=timeout_s, private_env=env or {}))
         return self.follow(run, stdin=stdin)
 
     def start(self, spec: RunSpec, *, owner: bool = False) -> Run:
@@ -196,6 +201,16 @@ class Capsule:
         if spec.background:
             exports.finish_when_over(self.session, run)
         return run
+
+    def parse_variables(self, words: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+        """Returns the variables of `--env` and `--env-file` for one run. Raises SpecError.
+
+        Words win over files, and later ones over earlier ones.
+        """
+        found: dict[str, str] = {}
+        for path in files:
+            found |= run_environment.load_file(path)
+        return found | run_environment.parse_words(words, self.session.owner)
 
     def _snapshot_before(self, spec: RunSpec) -> None:
         if any(part.has_changed(self.session, self.record) for part in parts.registered()):

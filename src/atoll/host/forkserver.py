@@ -41,9 +41,12 @@ class ForkServer:
         self._child: Companion | None = None
         self.close: Callable[[], object] = lambda: None
 
-    def start_run(self, run_dir: str, lock: int) -> None:
-        """Starts the keeper of a run that needs no view. Raises DriverError when it cannot."""
-        await_ready(lambda ready: self._ask({"start": run_dir}, (lock, ready)), run_dir)
+    def start_run(self, run_dir: str, lock: int, private: tuple[int, ...] = ()) -> None:
+        """Starts the keeper of a run that needs no view. Raises DriverError when it cannot.
+
+        `private` is the descriptor of its private variables, if it has any.
+        """
+        await_ready(lambda ready: self._ask({"start": run_dir}, (lock, ready, *private)), run_dir)
 
     def hold(
         self,

@@ -28,13 +28,13 @@ from atoll.model.enclosure import EnclosureError, HoldRequest, parse
 def main() -> None:
     """`SOCKET_FD LABEL`: serve requests until the socket is closed.
 
-    `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard; `{"hold": VIEW}`
-    with (lock, ready) a holder; news come through the ready descriptor. With a third descriptor the
-    holder reports its pid at once, and reads its cgroup from there. `{"watch": LOCK, "argv": [...],
-    "env": {...}}` starts a command once the lock is free; it gets the descriptors that come with
-    it, and their numbers as its last arguments. `{"frozen": KEY, "pids": [...]}` names processes
-    that are stopped for a moment: they are continued, the last one first, if the client dies before
-    it has sent an empty list.
+    `{"start": RUN_DIR}` with the descriptors (lock, ready) starts a run's guard; a third one has
+    the private variables of the run. `{"hold": VIEW}` with (lock, ready) starts a holder; news come
+    through the ready descriptor. With a third descriptor the holder reports its pid at once, and
+    reads its cgroup from there. `{"watch": LOCK, "argv": [...], "env": {...}}` starts a command
+    once the lock is free; it gets the descriptors that come with it, and their numbers as its last
+    arguments. `{"frozen": KEY, "pids": [...]}` names processes that are stopped for a moment: they
+    are continued, the last one first, if the client dies before it has sent an empty list.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
@@ -85,8 +85,9 @@ def _serve(
             if order.monitor_dir:
                 _provide_idle_monitor(order.monitor_dir)
             fork_holder(order, *fds)
-        case {"start": str(run_dir)} if len(fds) == 2:
-            fork_guard(os.path.abspath(run_dir), fds[0], fds[1], client)
+        case {"start": str(run_dir)} if len(fds) in (2, 3):
+            private = fds[2] if len(fds) == 3 else None
+            fork_guard(os.path.abspath(run_dir), fds[0], fds[1], client, private)
         case _:
             raise WireError("no such request, or not with these descriptors")
 

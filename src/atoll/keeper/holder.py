@@ -242,14 +242,15 @@ class Holder:
     ) -> tuple[dict[str, object], tuple[int, ...]]:
         client = sock.fileno()
         match request:
-            case {"start": str(run_dir)} if len(fds) == 2:
+            case {"start": str(run_dir)} if len(fds) in (2, 3):
                 if not self._gates:
                     is_owners = request.get("owner") is True
                     run_dir = self._require_own(run_dir)
                     starter = peer_pid(sock)
                     self._supervisor.start(
-                        run_dir, fds[0], fds[1], is_owners=is_owners, starter=starter
-                    )
+                        run_dir, fds[0], fds[1], is_owners=is_owners, starter=starter,
+                        private_fd=fds[2] if len(fds) == 3 else None,
+                    )  # fmt: skip
                 return {"held": bool(self._gates)}, ()
             case {"hold": _} | {"ping": _}:
                 if "hold" in request:

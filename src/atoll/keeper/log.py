@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 
+from atoll.keeper.redaction import Redactor
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,12 +51,17 @@ class LogWriter:
     """Appends to the log. A log that cannot be written never stops a run: see `error`."""
 
     __slots__ = (
-        "_carry", "_fd", "_generation", "_half", "_is_torn", "_lost", "_piece", "_run_dir", "_size",
-        "_total", "error",
+        "_carry", "_fd", "_generation", "_half", "_is_torn", "_lost", "_piece", "_redact",
+        "_redactors", "_run_dir", "_size", "_total", "error",
     )  # fmt: skip
 
-    def __init__(self, run_dir: str, limit_bytes: int, now: float) -> None:
+    def __init__(
+        self, run_dir: str, limit_bytes: int, now: float, redact: tuple[bytes, ...] = ()
+    ) -> None:
+        """Values in `redact` are never written."""
         self._run_dir = run_dir
+        self._redact = redact
+        self._redactors: dict[str, Redactor] = {}
         self._half = max(limit_bytes, SMALLEST_LIMIT_BYTES) // 2
         self._piece = min(_PIECE_BYTES, (self._half // 2 - _LINE_OVERHEAD_BYTES) // _ESCAPED_BYTE)
         self._carry: dict[str, bytes] = {}
@@ -73,6 +80,13 @@ class LogWriter:
 
     def write(self, stream: str, data: bytes, now: float) -> None:
         """Append; a character cut in two by the end of `data` waits for its other half."""
+        if self._redact:
+            if stream not in self._redactors:
+                self._redactors[stream] = Redactor(self._redact)
+            data = self._redactors[stream].add(data)
+        self._write(stream, data, now)
+
+    def _write(self, stream: str, data: bytes, now: float) -> None:
         data = self._carry.pop(stream, b"") + data
         while data:
             piece, data = data[: self._piece], data[self._piece :]
@@ -86,6 +100,8 @@ class LogWriter:
                 self._append(stream, piece, now)
 
     def close(self, now: float) -> None:
+        for stream, redactor in sorted(self._redactors.items()):
+            self._write(stream, redactor.flush(), now)
         for stream, data in sorted(self._carry.items()):
             self._append(stream, data, now)
         self._carry.clear()

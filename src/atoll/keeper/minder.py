@@ -60,7 +60,7 @@ class Phase(enum.IntEnum):
 class Minder:
     """The only state machine of the keeper."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a run, and what surrounds it
         self,
         run_dir: str,
         spec: KeeperSpec,
@@ -68,6 +68,8 @@ class Minder:
         supervisor_pid: int,
         origin: Origin,
         checks: LimitChecks | None = None,
+        *,
+        redact: tuple[bytes, ...] = (),
     ) -> None:
         self._run_dir = run_dir
         self._place = ServedDirectory(run_dir)
@@ -86,7 +88,7 @@ class Minder:
         self._has_children = False
         self._is_recorded = False
         self._status = RunStatus(keeper=_identity(os.getpid()), guard=_identity(supervisor_pid))
-        self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time())
+        self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time(), redact)
         self._run = Command(spec, loop, self._emit, limits)
         listener = wire.listen(run_dir)
         self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)

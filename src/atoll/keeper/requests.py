@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import NotRequired, TypedDict
 
     class StartRequest(TypedDict):
-        """Start the run in this directory; with the descriptors of its lock and of a pipe."""
+        """Start the run in this directory; with the descriptors of its lock, of a pipe, and
+        of its private variables if it has any (`private_input.py`)."""
 
         start: str
         owner: NotRequired[bool]

@@ -18,7 +18,7 @@ import signal
 import socket
 import time
 
-from atoll.keeper import calls, process_tree, requests, wire
+from atoll.keeper import calls, private_input, process_tree, requests, wire
 from atoll.keeper.child_process import leave_everything, run_process
 from atoll.keeper.groups import Group
 from atoll.keeper.limit_checks import LimitChecks
@@ -100,11 +100,12 @@ class Supervisor:
         *,
         is_owners: bool = False,
         starter: int | None = None,
+        private_fd: int | None = None,
     ) -> None:
         """Start the run whose spec is in `run_dir`; the descriptors stay the caller's.
 
         One that `is_owners` has no walls. One in the foreground ends if `starter` dies before it
-        has become its client.
+        has become its client. `private_fd` has its private variables (`private_input.py`).
 
         `ready_fd` gets one JSON line as soon as clients can connect: `{"pid": minder}`, or
         `{"error": message}`.
@@ -116,7 +117,8 @@ class Supervisor:
                 "owner": is_owners,
                 "starter": starter,
             }
-            requests.send(spare.socket, request, (lock_fd, ready_fd))
+            fds = (lock_fd, ready_fd, *(() if private_fd is None else (private_fd,)))
+            requests.send(spare.socket, request, fds)
         self._minders[spare.pid] = _SupervisedRun(run_dir, os.dup(lock_fd))
 
     def prepare(self) -> None:
@@ -218,17 +220,23 @@ class Supervisor:
             loop.stop_is_asked = True
         try:
             with sock:
-                request, (lock, news) = requests.receive(sock)
+                request, (lock, news, *private) = requests.receive(sock)
         except (EOFError, ConnectionResetError):
             return 0
         run_dir, is_owners = str(request["start"]), request.get("owner") is True
         starter = request.get("starter")
 
         def load() -> Minder:
+            given = private_input.receive(private[0]) if private else None
             spec = load_spec(run_dir, self._imposed, is_owners=is_owners)
+            if given is not None:
+                spec = spec._replace(env={**spec.env, **given.env})
+            redact = () if given is None else given.redact
             limits = None if spec.limits is None else RunLimits(spec.limits, self._group)
             checks = None if limits is None else LimitChecks(limits, loop, self._monitor_dir)
-            minder = Minder(run_dir, spec, loop, supervisor_pid, self._origin, checks)
+            minder = Minder(
+                run_dir, spec, loop, supervisor_pid, self._origin, checks, redact=redact
+            )
             if isinstance(starter, int):
                 minder.watch_starter(starter)
             return minder
@@ -292,22 +300,33 @@ def _record_loss(supervised: _SupervisedRun, survivors: str | None) -> None:
         record_error(supervised.run_dir, f"the outcome could not be written: {error}\n")
 
 
-def fork_guard(run_dir: str, lock_fd: int, ready_fd: int, starter: int | None = None) -> int:
+def fork_guard(
+    run_dir: str,
+    lock_fd: int,
+    ready_fd: int,
+    starter: int | None = None,
+    private_fd: int | None = None,
+) -> int:
     """Start a supervisor of a single run, for levels without a holder; returns its process id."""
     pid = os.fork()
     if pid == 0:
-        run_process(run_dir, lambda: _guard(run_dir, lock_fd, ready_fd, starter))
+        run_process(run_dir, lambda: _guard(run_dir, lock_fd, ready_fd, starter, private_fd))
     return pid
 
 
-def _guard(run_dir: str, lock_fd: int, ready_fd: int, starter: int | None) -> int:
+def _guard(
+    run_dir: str, lock_fd: int, ready_fd: int, starter: int | None, private_fd: int | None
+) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-    leave_everything({lock_fd, ready_fd})
+    kept = {lock_fd, ready_fd, *(() if private_fd is None else (private_fd,))}
+    leave_everything(kept)
     calls.name_process("atoll-guard")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep exit codes from us
     supervisor = Supervisor(run_dir, Origin(is_strict=False))
-    supervisor.start(run_dir, lock_fd, ready_fd, starter=starter)
+    supervisor.start(run_dir, lock_fd, ready_fd, starter=starter, private_fd=private_fd)
     os.close(ready_fd)
+    if private_fd is not None:
+        os.close(private_fd)
     while supervisor:
         number = _next_signal(supervisor.wait_s())
         if number in STOP_SIGNALS:

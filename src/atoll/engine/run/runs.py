@@ -11,14 +11,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.engine.enclosure.views import open_view
 from atoll.engine.network import daemon_client
 from atoll.engine.project import levels
+from atoll.engine.run import run_environment
 from atoll.engine.run.channels import Channel
 from atoll.engine.state.session import Session
 from atoll.host import files, locks, procfs, view_client
@@ -26,6 +28,7 @@ from atoll.host.forkserver import await_ready
 from atoll.host.process import pause, wait_until
 from atoll.keeper import wire
 from atoll.keeper.log import LogEntry, follow_log, read_log
+from atoll.keeper.private_input import PrivateInput
 from atoll.keeper.status import RunStatus, load_status
 from atoll.model.enclosure import Enclosure, KeeperSpec, Walls, encode
 from atoll.model.errors import DriverError, IsolationError, StateError
@@ -66,6 +69,20 @@ class RunSpec(NamedTuple):
     """Where it starts, in the workspace; an absolute path is one inside the capsule."""
     is_own: bool = False
     """Started by Atoll on its own account (`atoll.engine.run.internal_runs`)."""
+    private_env: Mapping[str, str] = MappingProxyType({})
+    """Variables for this run only; they are recorded nowhere."""
+    redact: tuple[bytes, ...] = ()
+    """Values that the recorded log must not contain; the values of `private_env` are added."""
+
+    def with_secrets(self, env: Mapping[str, str], redact: Sequence[bytes]) -> RunSpec:
+        """Adds private variables, unless this run has its own of the same name."""
+        return self._replace(
+            private_env={**env, **self.private_env}, redact=(*self.redact, *redact)
+        )
+
+    def __repr__(self) -> str:
+        """Without values: it may become part of a traceback."""
+        return f"RunSpec(argv={self.argv!r}, private_env={sorted(self.private_env)!r})"
 
 
 def start(
@@ -82,6 +99,7 @@ def start(
     Raises StateError when the capsule is not in one of `states`, DriverError when the keeper cannot
     be started; the run is then recorded as `lost` and nothing is left.
     """
+    run_environment.require_variables(spec.private_env)
     walled = inside._replace(walls=_walls(inside, spec))
     token = token or new_token()
     if spec.timeout_s is None:
@@ -108,7 +126,8 @@ def start(
         files.make_private_directory(Path(run.directory))
         payload = keeper_spec(token, walled, spec, ports=_held_ports(capsule))
         session.reach("run.prepared", run.label)
-        _launch(session, capsule, run, payload, lock, inside)
+        with _private_input(spec) as private:
+            _launch(session, capsule, run, payload, lock, inside, private)
         session.reach("run.launched", run.label)
         _note_running(session, run)
     finally:
@@ -176,6 +195,21 @@ def keeper_spec(
     )
 
 
+@contextmanager
+def _private_input(spec: RunSpec) -> Iterator[tuple[int, ...]]:
+    """The descriptor of the private variables of a run; none if it has none."""
+    values = (os.fsencode(value) for value in spec.private_env.values())
+    private = PrivateInput(spec.private_env, (*spec.redact, *values))
+    if not private:
+        yield ()
+        return
+    fd = private.send()
+    try:
+        yield (fd,)
+    finally:
+        os.close(fd)
+
+
 def _walls(inside: Enclosure, spec: RunSpec) -> Walls | None:
     if not spec.write and spec.network is None:
         return inside.walls
@@ -192,17 +226,18 @@ def _walls(inside: Enclosure, spec: RunSpec) -> Walls | None:
     return inside.walls.narrowed_to(spec.write, alone=spec.network == "none")
 
 
-def _launch(
+def _launch(  # noqa: PLR0913, PLR0917 - a run, and what its keeper needs
     session: Session,
     capsule: CapsuleRecord,
     run: Run,
     payload: KeeperSpec,
     lock: locks.Lock,
     inside: Enclosure,
+    private: tuple[int, ...],
 ) -> None:
     """Starts a run's keeper, in the capsule's view where that has one."""
     if not inside.has_view:
-        launch_keeper(session, run.directory, payload, lock)
+        launch_keeper(session, run.directory, payload, lock, private)
         return
     _write_spec(run.directory, payload)
 
@@ -211,7 +246,13 @@ def _launch(
             # Its ways out are open before it begins.
             is_held = not inside.has_egress or daemon_client.attach(session, capsule)
             request: StartRequest = {"start": run.directory, "owner": not inside.has_walls}
-            answer = view_client.ask(inside.holder, request, (lock.fd, ready)) if is_held else None
+            fds = (lock.fd, ready, *private)
+            answer = view_client.ask(inside.holder, request, fds) if is_held else None
+            if answer is not None and "error" in answer[0]:
+                raise DriverError(
+                    f"the view of `{capsule.name}` did not start the run: {answer[0]['error']}",
+                    hint=f"atoll stop {capsule.name}, then try again",
+                )
             if answer is not None:
                 # While a snapshot is taken nothing new starts.
                 return not answer[0].get("held")
@@ -230,10 +271,16 @@ def _launch(
         daemon_client.notify(session, capsule)
 
 
-def launch_keeper(session: Session, directory: str, payload: KeeperSpec, lock: locks.Lock) -> None:
+def launch_keeper(
+    session: Session,
+    directory: str,
+    payload: KeeperSpec,
+    lock: locks.Lock,
+    private: tuple[int, ...] = (),
+) -> None:
     """Starts a keeper and waits until it listens. It holds the lock from its first moment."""
     _write_spec(directory, payload)
-    session.forkserver.start_run(directory, lock.fd)
+    session.forkserver.start_run(directory, lock.fd, private)
 
 
 def _write_spec(directory: str, payload: KeeperSpec) -> None:

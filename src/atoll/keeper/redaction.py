@@ -1,0 +1,74 @@
+"""Removes private values from output that arrives in pieces."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MARK = b"[redacted]"
+SHORTEST_BYTES = 8
+"""Shorter values occur in ordinary output by chance."""
+_PROBE_BYTES = 32
+
+
+class Redactor:
+    """Replaces values in one stream, also where a value is split between pieces.
+
+    The end of a piece that may be the beginning of a value is held until the next piece or `flush`.
+    """
+
+    __slots__ = ("_held", "_pattern", "_values")
+
+    def __init__(self, values: Iterable[bytes]) -> None:
+        self._values = sorted(_forms(values), key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, self._values)))
+        self._held = b""
+
+    def add(self, data: bytes) -> bytes:
+        if not self._values:
+            return data
+        data = self._held + data
+        hold = min(_find_beginning(data, value) for value in self._values)
+        ready, rest = self._replace(data, hold)
+        self._held = data[rest:]
+        return ready
+
+    def flush(self) -> bytes:
+        """Returns what was held when the stream has ended."""
+        data, self._held = self._held, b""
+        return self._replace(data, len(data))[0] if data else b""
+
+    def _replace(self, data: bytes, hold: int) -> tuple[bytes, int]:
+        """Returns the redacted text up to `hold`, and where the rest begins."""
+        ready = bytearray()
+        at = 0
+        for match in self._pattern.finditer(data):
+            if match.start() >= hold:
+                break
+            ready += data[at : match.start()] + MARK
+            at = match.end()
+        rest = max(at, hold)
+        return bytes(ready + data[at:rest]), rest
+
+
+def _forms(values: Iterable[bytes]) -> set[bytes]:
+    """The values as a program prints them: a terminal changes the ends of lines."""
+    long = {value for value in values if len(value) >= SHORTEST_BYTES}
+    return long | {value.replace(b"\n", b"\r\n") for value in long}
+
+
+def _find_beginning(data: bytes, value: bytes) -> int:
+    """Returns where the last part of `data` starts that `value` begins with, or its length."""
+    at = max(0, len(data) - len(value) + 1)
+    probe = value[:_PROBE_BYTES]
+    while (at := data.find(probe, at)) >= 0:
+        if value.startswith(data[at:]):
+            return at
+        at += 1
+    for at in range(max(0, len(data) - min(_PROBE_BYTES, len(value)) + 1), len(data)):
+        if value.startswith(data[at:]):
+            return at
+    return len(data)
