@@ -507,6 +507,10 @@ def test_unreachable_is_reported(stage):
         said = stage.speak(asked)
         assert status(said) == 502
         assert why.encode() in said
+        attempt = next(a for a in stage.attempts() if a.place == f"{name}.example")
+        assert attempt.allowed
+        assert attempt.failed
+        assert why in attempt.why
 
 
 # The journal

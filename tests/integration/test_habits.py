@@ -187,3 +187,14 @@ def test_only_ports_that_listen_or_are_declared_are_shown(online, wait_for):
         what="only the port that listens",
     )
     assert online.atoll("open", "x", "--print").stdout.startswith("http://3000.x--")
+
+
+@as_user
+def test_identity_is_in_the_repository_too(person):
+    """Some agents run git without the settings in HOME."""
+    person.atoll("new", "x")
+    commit = "echo 1 > g && git add g && env GIT_CONFIG_GLOBAL=/dev/null git commit -qm g"
+    person.sh("x", commit)
+    expected = person.sh("x", "git config --global user.email")
+    assert expected.strip()
+    assert person.sh("x", "git log -1 --format=%ae") == expected

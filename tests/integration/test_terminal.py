@@ -103,6 +103,31 @@ def test_attach_types_to_a_run_and_leaves_it_running(atoll, repo, terminal):
     assert atoll("attach", "x", cwd=repo, check=False).returncode == 4
 
 
+def test_attach_chooses_the_latest_active_run(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    atoll("run", "-d", "-t", "x", "--", "sh", "-c", "while read l; do echo got-$l; done", cwd=repo)
+    atoll("run", "x", "--", "true", cwd=repo)
+    term = terminal("attach", "x")
+    term.expect("attached to x.1")
+    term.type("\x1d")
+    assert term.process.wait(timeout=20) == 0
+    atoll("stop", "x", "--grace", "0.2", cwd=repo)
+
+
+def test_detaching_resets_the_modes_of_a_full_screen_program(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    draw = r"printf '\\033[?1049h\\033[?1000h\\033[?25ldrawn'; read l"
+    atoll("run", "-d", "-t", "x", "--", "sh", "-c", draw, cwd=repo)
+    term = terminal("attach", "x")
+    term.expect("drawn")
+    term.type("\x1d")
+    shown = term.expect(r"(?s)\x1b\[\?1049l.*detached from x.1").group()
+    assert "\x1b[?1000l" in shown
+    assert "\x1b[?25h" in shown
+    assert term.process.wait(timeout=20) == 0
+    atoll("stop", "x", "--grace", "0.2", cwd=repo)
+
+
 def test_tables_and_colours_on_a_terminal_only(atoll, repo, terminal):
     atoll("new", "x", cwd=repo)
     term = terminal("ls")

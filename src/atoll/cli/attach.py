@@ -21,14 +21,15 @@ from atoll.model.state import require_outcome
 @status_option
 @verb
 def command(frame: Frame, run: str) -> int:
-    """Attach to RUN, e.g. fix-auth.2, or a capsule's name for its latest run.
+    """Attach to RUN, e.g. fix-auth.2, or a capsule's name for its latest active run.
 
     If the run has a terminal, your input goes to it and Ctrl-] detaches. Ctrl-C is passed to the
     run; if it has no terminal, a second Ctrl-C stops it.
     """
     name, _, number = run.partition(".")
     capsule = frame.capsule(name)
-    found = capsule.require_run(parse_run(number or None, name))
+    living = [] if number else capsule.living()
+    found = living[-1] if living else capsule.require_run(parse_run(number or None, name))
     rows, cols = size()
     channel = None
     if found.outcome is None:

@@ -46,9 +46,9 @@ def command(frame: Frame, name: str, count: int, *, follow: bool, refused: bool)
 
 
 def _line(attempt: EgressAttempt) -> str:
-    what = "allowed" if attempt.allowed else "refused"
+    what = "failed " if attempt.failed else "allowed" if attempt.allowed else "refused"
     size = f"{render_size(attempt.sent)} out, {render_size(attempt.received)} in"
-    detail = size if attempt.allowed else attempt.why
+    detail = size if attempt.allowed and not attempt.failed else attempt.why
     times = f" ({attempt.times} times)" if attempt.times > 1 else ""
     where = f"{attempt.place}:{attempt.port}" if attempt.port else attempt.place
     return f"{phrases.moment(attempt.at)}  {what}  {attempt.via:<7}  {where}  {detail}{times}\n"

@@ -20,6 +20,16 @@ Sink = Callable[[str, bytes], None]
 DETACH = b"\x1d"
 """Ctrl-]: detaches from a run."""
 _ROWS, _COLUMNS = 24, 80
+_MOUSE_MODES = (9, 1000, 1001, 1002, 1003, 1005, 1006, 1015)
+_RESTORE = b"".join((
+    b"\x1b[?1049l\x1b[?47l",  # the main screen
+    *(b"\x1b[?%dl" % mode for mode in _MOUSE_MODES),
+    b"\x1b[?1004l\x1b[?2004l\x1b[?2026l",  # focus events, bracketed paste, synchronized output
+    b"\x1b[?1l\x1b>\x1b[<u\x1b[>4;0m",  # application keys, extended keyboard protocols
+    b"\x1b[?7h\x1b[r\x1b[?25h\x1b[0 q",  # wrapping, scrolling region, cursor
+    b"\x1b[0m\x1b(B\x0f",  # colours, character set
+))  # fmt: skip
+"""Undoes modes that a full-screen program has set and cannot reset after a detach."""
 
 
 def is_terminal() -> bool:
@@ -65,6 +75,7 @@ def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) 
             if 0 in ready:
                 data = _read_input()
                 if detachable and DETACH in data:
+                    sink("out", _RESTORE)
                     return False
                 reading = bool(data)
                 if data:

@@ -239,6 +239,7 @@ def connection(record: EgressAttempt) -> ConnectionShape:
         "times": record.times,
         "id": record.id,
         "ask": record.ask,
+        "failed": record.failed,
     }
 
 

@@ -94,6 +94,7 @@ class ConnectionShape(TypedDict):
     times: int
     id: int
     ask: str
+    failed: bool
 
 
 class RunNetworkShape(TypedDict):

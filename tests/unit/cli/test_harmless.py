@@ -50,6 +50,9 @@ def clean(*pieces):
         ("\x85\x84next", "next"),
         ("safe\u202etxt.exe\u202c \u2066a\u2069 \u200e\u200f\u061c", "safetxt.exe a "),
         ("\x1b\n", "\n"),
+        ("\x1b[2;1Hone\x1b[5Ctwo\x1b[3;1Hthree\x1b[K", "one     two\nthree"),
+        ("a\x1b[1Bb\x1b[9Gc\x1b[999999999C", "a\nb c" + 200 * " "),
+        ("\x1b[H\x1b[H\x1b[4;2Hx\n\x1b[5;1Hy", "x\ny"),
         ("\x1b\x1b\x1bx", ""),
     ],
 )

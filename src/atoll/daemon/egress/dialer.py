@@ -185,6 +185,7 @@ class Dialer:
             allowed=True,
             why=str(error),
             took_s=0.0,
+            failed=True,
         )
 
     @contextmanager

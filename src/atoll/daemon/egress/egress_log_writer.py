@@ -41,6 +41,7 @@ class _Kind(NamedTuple):
     allowed: bool
     why: str
     ask: str = ""
+    failed: bool = False
 
     def columns(self) -> tuple[str, str, int, bool, str]:
         """As an attempt begins, after its time."""
@@ -67,6 +68,7 @@ class _Sum:
             took_s=0.0 if kind.allowed else None,
             times=self.times,
             ask=kind.ask,
+            failed=kind.failed,
         )
 
 
@@ -105,13 +107,14 @@ class Journal:
         took_s: float | None = None,
         begun: int = 0,
         ask: str = "",
+        failed: bool = False,
     ) -> int:
         """Logs one attempt, and returns its number.
 
         An allowed one is logged when it starts, and again when it ends, with that number as `begun`
         and its duration.
         """
-        at, kind = time.time(), _Kind(via, place, port, allowed, why, ask)
+        at, kind = time.time(), _Kind(via, place, port, allowed, why, ask, failed)
         if not allowed:
             self._refuse(kind, EgressAttempt(at, *kind.columns(), address, ask=ask))
             return 0
@@ -122,7 +125,8 @@ class Journal:
         self._last_id += not begun
         number = begun or self._last_id
         took = None if took_s is None else round(took_s, 3)
-        self._write(EgressAttempt(at, *kind.columns(), address, sent, received, took, 1, number))
+        line = EgressAttempt(at, *kind.columns(), address, sent, received, took, 1, number)
+        self._write(line._replace(failed=failed))
         return number
 
     def _refuse(self, kind: _Kind, attempt: EgressAttempt) -> None:

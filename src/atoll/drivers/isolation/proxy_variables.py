@@ -10,7 +10,8 @@ from atoll.model.plan import IsolationPlan
 from atoll.model.presets import widest
 
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-_OWN = "localhost,.localhost,127.0.0.0/8,127.0.0.1,::1,[::1]"
+_OWN = "localhost,.localhost,127.0.0.0/8,127.0.0.1,::1"
+"""Only forms that all clients accept: httpx fails on `[::1]`."""
 _FOR_TOOLS = {
     "npm_config_proxy": _PROXY,
     "npm_config_https_proxy": _PROXY,
@@ -19,8 +20,6 @@ _FOR_TOOLS = {
     "YARN_HTTPS_PROXY": _PROXY,
     "CARGO_HTTP_PROXY": _PROXY,
     "PIP_PROXY": _PROXY,
-    # Node's own client uses proxies only with this.
-    "NODE_USE_ENV_PROXY": "1",
     "ELECTRON_GET_USE_PROXY": "1",
 }
 

@@ -26,7 +26,7 @@ _PINS = "pins"
 """In the pool: one file per pin. Other pools have their own."""
 UNBORN_HEAD = "ref: refs/heads/atoll/unborn\n"
 """HEAD in the layer: every capsule replaces it."""
-_FORMAT = "history-1"
+_FORMAT = "history-2"
 """Part of a layer's id: layers of earlier versions list other refs and have no history store."""
 _REFS_LIMIT = 100_000
 _FILE_LIMIT_BYTES = 16 << 20
@@ -37,6 +37,7 @@ _KEPT_SETTINGS = (
     r"core\.(autocrlf|eol|safecrlf|filemode|symlinks|ignorecase|precomposeunicode|quotepath"
     r"|whitespace|sparsecheckout|sparsecheckoutcone|hookspath|commentchar|abbrev)"
     r"|extensions\.objectformat"
+    r"|user\.(name|email)"
     r"|index\.sparse"
     r"|(remote|branch)\..+\.(url|fetch|remote|merge|rebase|tagopt)"
     r"|submodule\..+\.(url|active|branch)"
@@ -83,8 +84,16 @@ def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:
     for place in (source.repository, source.git_dir):
         for name in _WATCHED:
             digest.update(_stamp(Path(place, name)))
+    for path in _global_settings():
+        digest.update(_stamp(path))
     layer = LayerKind.GIT.layer(digest.hexdigest())
     return layer, pool.find(layer)
+
+
+def _global_settings() -> tuple[Path, Path]:
+    """The owner's own settings files, which may hold the identity."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(os.path.expanduser("~/.gitconfig")), Path(config, "git/config")
 
 
 def _visible(refs: Refs) -> list[tuple[str, str]]:

@@ -48,6 +48,8 @@ class EgressAttempt(NamedTuple):
     """The same for the start and the end of one connection; 0 for a refusal."""
     ask: str = ""
     """The rule that would allow what was refused; empty when none would."""
+    failed: bool = False
+    """Whether it was allowed, but no connection was made; `why` is the reason."""
 
     def render(self) -> bytes:
         return json.dumps(self._asdict(), separators=(",", ":")).encode() + b"\n"
