@@ -208,9 +208,69 @@ _ROLLBACK_TARGET = "".join((
 ))  # fmt: skip
 """`target` is the number of the snapshot that a rollback returned to."""
 
+_SECRETS = "".join(("""
+CREATE TABLE secrets (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    name TEXT NOT NULL, origin TEXT NOT NULL, delivery TEXT NOT NULL, ttl_s REAL,
+    created_at REAL NOT NULL, rotated_at REAL,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE TABLE secret_grants (
+    secret_id INTEGER NOT NULL REFERENCES secrets (id) ON DELETE CASCADE,
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    placeholder TEXT NOT NULL, granted_at REAL NOT NULL, expires_at REAL, used_at REAL,
+    PRIMARY KEY (secret_id, capsule_id)
+) STRICT;
+CREATE TABLE secret_audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL, project_id TEXT NOT NULL, secret TEXT NOT NULL, capsule TEXT,
+    act TEXT NOT NULL, detail TEXT NOT NULL DEFAULT ''
+) STRICT;
+""",
+    _event("secret_granted", "INSERT ON secret_grants", "'secret.granted'",
+           "(SELECT name FROM secrets WHERE id = NEW.secret_id)",
+           "json_object('expires_at', NEW.expires_at)"),
+    _event("secret_revoked", "DELETE ON secret_grants", "'secret.revoked'",
+           "coalesce((SELECT name FROM secrets WHERE id = OLD.secret_id), '')", "'{}'", row="OLD"),
+))  # fmt: skip
+"""Metadata only: values are in the vault. The audit outlives what it is about."""
+
+_AGENTS = "".join(("""
+CREATE TABLE agents (
+    capsule_id INTEGER PRIMARY KEY REFERENCES capsules (id) ON DELETE CASCADE,
+    adapter TEXT NOT NULL, task TEXT NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    since REAL NOT NULL, created_at REAL NOT NULL
+) STRICT;
+CREATE TABLE agent_turns (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL, run INTEGER NOT NULL, prompt TEXT NOT NULL, at REAL NOT NULL,
+    verdict TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (capsule_id, number)
+) STRICT;
+CREATE TABLE model_usage (
+    capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
+    model TEXT NOT NULL, requests INTEGER NOT NULL, input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, cost_usd REAL,
+    PRIMARY KEY (capsule_id, model)
+) STRICT;
+CREATE TABLE model_traffic (
+    capsule_id INTEGER PRIMARY KEY REFERENCES capsules (id) ON DELETE CASCADE,
+    in_flight INTEGER NOT NULL, last_at REAL, last_status INTEGER,
+    trouble TEXT NOT NULL DEFAULT '', paused_until REAL
+) STRICT;
+""",
+    _event("agent_made", "INSERT ON agents", "'agent.' || NEW.state", "NEW.adapter",
+           "json_object('reason', NEW.reason)"),
+    _event("agent_changed", "UPDATE OF state, reason ON agents", "'agent.' || NEW.state",
+           "NEW.adapter", "json_object('from', OLD.state, 'reason', NEW.reason)",
+           when="OLD.state <> NEW.state OR OLD.reason <> NEW.reason"),
+))  # fmt: skip
+"""Usage and traffic are counted by the daemon's broker."""
+
 STEPS = (
     _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
-    _PARTS, _SNAPSHOT_KIND, _EVENTS, _ROLLBACK_TARGET,
+    _PARTS, _SNAPSHOT_KIND, _EVENTS, _ROLLBACK_TARGET, _SECRETS, _AGENTS,
 )  # fmt: skip
 """Script n migrates version n to version n+1; version 0 is an empty file."""
 

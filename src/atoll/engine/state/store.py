@@ -1,7 +1,7 @@
 """Durable state: every table, and rows as the records that the rest of Atoll uses.
 
 Every change is one transaction that is on disk before the act that it announces: callers write
-first, then act. SQL is used here and in `database` only.
+first, then act. SQL is used here, in `secret_rows`, `agent_rows` and `database` only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from atoll.engine.state import descriptions
-from atoll.engine.state.database import Connection, DamagedError, Database
+from atoll.engine.state.agent_rows import AgentRows
+from atoll.engine.state.database import Connection, DamagedError
 from atoll.engine.state.descriptions import Rows
+from atoll.engine.state.secret_rows import SecretRows
 from atoll.model.errors import StateError
 from atoll.model.plan import CapsulePlan, Removal
 from atoll.model.state import (
@@ -50,7 +52,7 @@ class PortTakenError(Exception):
     """Another command leased one of the ports first; the caller tries others."""
 
 
-class Store(Database):
+class Store(SecretRows, AgentRows):
     """The state of one Atoll home, table by table."""
 
     # Projects

@@ -1,0 +1,146 @@
+"""The tables of agents: what was asked of them, their turns, and what the broker counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from atoll.engine.state.database import Database
+from atoll.model.agent import (
+    AgentBudget,
+    AgentRecord,
+    AgentState,
+    AgentTask,
+    AgentTurn,
+    ModelTraffic,
+    ModelUsage,
+)
+
+
+class AgentRows(Database):
+    """Part of the store."""
+
+    def save_agent(self, capsule_id: int, adapter: str, task: AgentTask) -> AgentRecord:
+        """Adds the agent of a capsule, or replaces it; turns and usage stay."""
+        now = time.time()
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (capsule_id) DO UPDATE SET adapter = excluded.adapter, "
+                "task = excluded.task, state = excluded.state, reason = excluded.reason, "
+                "since = excluded.since",
+                (capsule_id, adapter, _encode(task), AgentState.STARTING, "", now, now),
+            )
+        found = self.find_agent(capsule_id)
+        assert found is not None  # noqa: S101 - just written
+        return found
+
+    def set_task(self, capsule_id: int, task: AgentTask) -> None:
+        """For a changed budget."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE agents SET task = ? WHERE capsule_id = ?", (_encode(task), capsule_id)
+            )
+
+    def set_agent_state(self, capsule_id: int, state: AgentState, reason: str) -> None:
+        """Does nothing when both are as recorded: `since` is the time of the last change."""
+        with self._write(durable=False) as db:
+            db.execute(
+                "UPDATE agents SET state = ?, reason = ?, since = ? "
+                "WHERE capsule_id = ? AND (state <> ? OR reason <> ?)",
+                (state, reason, time.time(), capsule_id, state, reason),
+            )
+
+    def find_agent(self, capsule_id: int) -> AgentRecord | None:
+        return next(iter(self._agents("a.capsule_id = ?", capsule_id)), None)
+
+    def agents(self, project_id: str) -> list[AgentRecord]:
+        return self._agents("c.project_id = ?", project_id)
+
+    def all_agents(self) -> list[AgentRecord]:
+        return self._agents("1")
+
+    def _agents(self, condition: str, *values: object) -> list[AgentRecord]:
+        rows = self._rows(
+            "SELECT a.* FROM agents a JOIN capsules c ON c.id = a.capsule_id "  # noqa: S608 - our own words
+            f"WHERE {condition} ORDER BY c.id",
+            *values,
+        )
+        return [_agent(dict(row)) for row in rows]
+
+    def add_turn(self, capsule_id: int, run: int, prompt: str) -> AgentTurn:
+        with self._write() as db:
+            db.execute(
+                "INSERT INTO agent_turns SELECT ?, coalesce(max(number), 0) + 1, ?, ?, ?, '' "
+                "FROM agent_turns WHERE capsule_id = ?",
+                (capsule_id, run, prompt, time.time(), capsule_id),
+            )
+        return self.turns(capsule_id)[-1]
+
+    def set_verdict(self, turn: AgentTurn, verdict: str) -> None:
+        with self._write() as db:
+            db.execute(
+                "UPDATE agent_turns SET verdict = ? WHERE capsule_id = ? AND number = ?",
+                (verdict, turn.capsule_id, turn.number),
+            )
+
+    def turns(self, capsule_id: int) -> list[AgentTurn]:
+        rows = self._rows(
+            "SELECT * FROM agent_turns WHERE capsule_id = ? ORDER BY number", capsule_id
+        )
+        return [AgentTurn(**dict(row)) for row in rows]
+
+    def add_usage(self, capsule_id: int, usage: ModelUsage) -> None:
+        """Adds to what was counted. A cost that is unknown once stays unknown."""
+        with self._write(durable=False) as db:
+            db.execute(
+                "INSERT INTO model_usage VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (capsule_id, model) DO UPDATE SET "
+                "requests = requests + excluded.requests, "
+                "input_tokens = input_tokens + excluded.input_tokens, "
+                "output_tokens = output_tokens + excluded.output_tokens, "
+                "cached_tokens = cached_tokens + excluded.cached_tokens, "
+                "cost_usd = cost_usd + excluded.cost_usd",
+                (capsule_id, *usage),
+            )
+
+    def usage(self, capsule_id: int) -> list[ModelUsage]:
+        rows = self._rows(
+            "SELECT model, requests, input_tokens, output_tokens, cached_tokens, cost_usd "
+            "FROM model_usage WHERE capsule_id = ? ORDER BY model",
+            capsule_id,
+        )
+        return [ModelUsage(**dict(row)) for row in rows]
+
+    def set_traffic(self, capsule_id: int, traffic: ModelTraffic) -> None:
+        with self._write(durable=False) as db:
+            db.execute(
+                "INSERT OR REPLACE INTO model_traffic VALUES (?, ?, ?, ?, ?, ?)",
+                (capsule_id, *traffic),
+            )
+
+    def traffic(self, capsule_id: int) -> ModelTraffic:
+        rows = self._rows(
+            "SELECT in_flight, last_at, last_status, trouble, paused_until "
+            "FROM model_traffic WHERE capsule_id = ?",
+            capsule_id,
+        )
+        return ModelTraffic(**dict(rows[0])) if rows else ModelTraffic()
+
+
+def _encode(task: AgentTask) -> str:
+    return json.dumps({**task._asdict(), "budget": task.budget._asdict()})
+
+
+def _agent(row: Mapping[str, Any]) -> AgentRecord:
+    task = json.loads(row["task"])
+    budget, checks = AgentBudget(**task["budget"]), tuple(task["checks"])
+    return AgentRecord(
+        **{
+            **row,
+            "task": AgentTask(**{**task, "budget": budget, "checks": checks}),
+            "state": AgentState(row["state"]),
+        }
+    )

@@ -1,0 +1,99 @@
+"""Agents as records: what was asked of one, what it has used, and the state that facts show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class AgentState(StrEnum):
+    """Decided from facts by `atoll.engine.agent.status`, never from what an agent says."""
+
+    STARTING = "starting"
+    """The process runs and has not sent a model request or an event yet."""
+    WORKING = "working"
+    WAITING = "waiting"
+    """For a person, or for a quota to be reset."""
+    IDLE = "idle"
+    """It runs, and for a while there was no output, model traffic or CPU use."""
+    FINISHED = "finished"
+    """The turn ended well: by its events, on a recorded tree, with all checks passed."""
+    FAILED = "failed"
+    OVER_BUDGET = "over-budget"
+    LOST = "lost"
+    """The process disappeared without a recorded end."""
+
+
+class AgentBudget(NamedTuple):
+    """What an agent may use in all its turns; None: unlimited."""
+
+    time_s: float | None = None
+    turns: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class AgentTask(NamedTuple):
+    """What `spawn` was asked for; stored as JSON."""
+
+    prompt: str
+    model: str = ""
+    effort: str = ""
+    interactive: bool = False
+    checks: tuple[str, ...] = ()
+    """Shell commands that must pass on the tree before the agent counts as finished."""
+    budget: AgentBudget = AgentBudget()
+
+
+class AgentRecord(NamedTuple):
+    """The agent of a capsule. A capsule has at most one."""
+
+    capsule_id: int
+    adapter: str
+    task: AgentTask
+    state: AgentState
+    """As it was last recorded; `status` decides it anew from facts."""
+    reason: str
+    since: float
+    created_at: float
+
+
+class AgentTurn(NamedTuple):
+    """One message to an agent, and the run that answers it. An interactive agent answers several
+    messages in one run.
+    """
+
+    capsule_id: int
+    number: int
+    run: int
+    """The number of the capsule's run."""
+    prompt: str
+    at: float
+    verdict: str = ""
+    """JSON of what was observed at its end: tree, check results, last event; empty before."""
+
+
+class ModelUsage(NamedTuple):
+    """What a capsule has used of one model, counted by the broker."""
+
+    model: str
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Input tokens read from the provider's cache; part of `input_tokens`."""
+    cost_usd: float | None = None
+    """None when the price of the model is unknown."""
+
+
+class ModelTraffic(NamedTuple):
+    """What the broker saw last of a capsule's requests to models."""
+
+    in_flight: int = 0
+    last_at: float | None = None
+    """When the last request or response byte passed."""
+    last_status: int | None = None
+    trouble: str = ""
+    """Why the last request got no good answer; empty when it did."""
+    paused_until: float | None = None
+    """A quota is used up until then."""

@@ -1,0 +1,109 @@
+"""Secrets as records: where a value comes from, how a capsule gets it, and who has it.
+
+Nothing here holds a value. A value exists in the vault, in its source, and for a moment in the
+process that delivers it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class OriginKind(StrEnum):
+    """Where a value is read from."""
+
+    TYPED = "typed"
+    """At a prompt, or on standard input."""
+    ENV = "env"
+    FILE = "file"
+    COMMAND = "command"
+    KEYRING = "keyring"
+    LOGIN = "login"
+    """The login of an agent's own CLI, read from its file at every use and never stored."""
+
+
+class SecretOrigin(NamedTuple):
+    kind: OriginKind
+    of: str = ""
+    """The variable, path, command or keyring entry; of a login, the name of its adapter."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} {self.of}".rstrip()
+
+
+class DeliveryKind(StrEnum):
+    """The form in which a capsule gets a secret."""
+
+    VARIABLE = "variable"
+    FILE = "file"
+    BROKER = "broker"
+
+
+class BrokerScope(NamedTuple):
+    """Where the daemon puts the value in, and for which requests."""
+
+    hosts: tuple[str, ...]
+    """Canonical names; the value is sent to no other host."""
+    allow: tuple[str, ...] = ()
+    """`METHOD /path*` rules (`atoll.model.request_rules`); empty: every request."""
+    deny: tuple[str, ...] = ()
+    """Rules that win over `allow`."""
+    upstream: str = ""
+    """The URL that requests are sent to instead of `https://HOST`: a proxy or a model server of
+    the owner's, also on their own loopback."""
+    repository: str = ""
+    """`owner/name`: only git requests for this repository."""
+
+
+class Delivery(NamedTuple):
+    kind: DeliveryKind
+    path: str = ""
+    """Of the file inside; empty: `/run/atoll/secrets/NAME`."""
+    broker: BrokerScope | None = None
+
+    @property
+    def text(self) -> str:
+        if self.broker is not None:
+            return f"broker {', '.join(self.broker.hosts)}"
+        return f"{self.kind} {self.path}".rstrip()
+
+
+class SecretRecord(NamedTuple):
+    id: int
+    project_id: str
+    name: str
+    """Also the variable that carries the value, or the placeholder, inside."""
+    origin: SecretOrigin
+    delivery: Delivery
+    ttl_s: float | None
+    """How long a grant lasts; None: until it is revoked."""
+    created_at: float
+    rotated_at: float | None = None
+
+
+class GrantRecord(NamedTuple):
+    """A secret that one capsule may use."""
+
+    secret: SecretRecord
+    capsule_id: int
+    placeholder: str
+    """What the capsule holds instead of a brokered value; it is worth nothing elsewhere."""
+    granted_at: float
+    expires_at: float | None = None
+    used_at: float | None = None
+
+    def is_expired(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class AuditEntry(NamedTuple):
+    """One act on a secret, or one use of it. Never has a value."""
+
+    at: float
+    secret: str
+    capsule: str | None
+    act: str
+    """`set`, `rotated`, `removed`, `granted`, `revoked`, `expired`, `used`, `refused`."""
+    detail: str = ""
