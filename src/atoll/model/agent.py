@@ -86,6 +86,36 @@ class ModelUsage(NamedTuple):
     """None when the price of the model is unknown."""
 
 
+class AgentEventKind(StrEnum):
+    """What an agent's own event stream reports, in one vocabulary for all agents."""
+
+    START = "start"
+    PROMPT = "prompt"
+    MESSAGE = "message"
+    THINKING = "thinking"
+    TOOL_CALL = "tool-call"
+    TOOL_RESULT = "tool-result"
+    NOTICE = "notice"
+    """A retry, a warning, anything else worth one line."""
+    ERROR = "error"
+    END = "end"
+    """The turn is over; `is_error` says whether the agent reports a failure."""
+
+
+class AgentEvent(NamedTuple):
+    """One event of a turn, as the agent reports it: shown to people, never trusted as a verdict."""
+
+    kind: AgentEventKind
+    text: str = ""
+    tool: str = ""
+    call: str = ""
+    """Links a result to its call."""
+    is_error: bool = False
+    usage: tuple[ModelUsage, ...] = ()
+    """As the agent counts it; used only where no broker has counted."""
+    at: float | None = None
+
+
 class ModelTraffic(NamedTuple):
     """What the broker saw last of a capsule's requests to models."""
 

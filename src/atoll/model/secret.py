@@ -98,6 +98,30 @@ class GrantRecord(NamedTuple):
         return self.expires_at is not None and now >= self.expires_at
 
 
+class Substitution(NamedTuple):
+    """A real value, and the mark by which its placeholder is recognized in a request.
+
+    Any token of a request that contains `marker` is replaced as a whole, so that a placeholder can
+    have the form of what it stands for.
+    """
+
+    marker: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Substitution(marker={self.marker!r})"
+
+
+def make_placeholder(random: bytes) -> str:
+    """The placeholder of a grant, from 10 random bytes: a word that occurs nowhere else."""
+    return f"atollph{random.hex()}"
+
+
+def marker_of(placeholder: str, field: str = "") -> str:
+    """The marker of one field of a secret with several values; `field` is a lower-case word."""
+    return f"{placeholder}x{field}z"
+
+
 class AuditEntry(NamedTuple):
     """One act on a secret, or one use of it. Never has a value."""
 
