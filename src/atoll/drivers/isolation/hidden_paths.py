@@ -36,6 +36,7 @@ _PERSONAL = (
     ".claude", ".claude.json", ".codex", ".gemini", ".cursor", ".copilot", ".aider.conf.yml",
     ".continue", ".codeium", ".windsurf", ".amp", ".opencode", ".local/share/opencode", ".goose",
     ".qwen", ".factory", ".openhands", ".ollama", ".local/share/claude", ".local/share/goose",
+    ".local/share/cursor-agent",
     # What people write and collect.
     "Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos",
     ".local/share/Trash", ".local/share/recently-used.xbel", ".local/share/gvfs-metadata",
@@ -43,7 +44,11 @@ _PERSONAL = (
     ".cache", ".local/share/atoll",
 )  # fmt: skip
 """Below a home."""
-_PROGRAMS_AMONG = (".config/nvm/versions", ".local/share/flatpak/exports")
+_PROGRAMS_AMONG = (
+    ".config/nvm/versions", ".local/share/flatpak/exports",
+    ".local/share/claude/versions", ".claude/local", ".opencode/bin", ".amp/bin",
+    ".local/share/cursor-agent/versions",
+)  # fmt: skip
 """Below a home and in one of those, but only programs."""
 _VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "GNUPGHOME",

@@ -28,7 +28,7 @@ def test_a_private_place_and_what_it_holds_and_what_holds_it(home, name):
     never = NeverShown(owner(home))
     place = home / name
     assert never.why(str(place))
-    assert never.why(str(place / "bin"))
+    assert never.why(str(place / "inner" / "bin"))
     for parent in place.parents:
         assert never.why(str(parent)), parent
     # As a control: another name beside it may be shown.
@@ -50,7 +50,8 @@ def test_shared_parents(home, name):
 
 @pytest.mark.parametrize("name", [
     ".pyenv", ".local/bin", ".local/share/uv/python", ".local/share/uv/tools", ".cargo/bin",
-    ".rustup", ".nvm/versions", ".config/nvm/versions", "go/bin",
+    ".rustup", ".nvm/versions", ".config/nvm/versions", "go/bin", ".local/share/claude/versions",
+    ".claude/local", ".opencode/bin", ".amp/bin", ".local/share/cursor-agent/versions",
 ])  # fmt: skip
 def test_programs_may_be_shown(home, name):
     assert NeverShown(owner(home)).why(str(home / name)) is None
