@@ -24,6 +24,10 @@ class AgentState(StrEnum):
     """The process disappeared without a recorded end."""
 
 
+QUOTA_USED_UP = "the quota of its model is used up"
+"""The reason of `waiting` until a quota is reset."""
+
+
 class AgentBudget(NamedTuple):
     """What an agent may use in all its turns; None: unlimited."""
 
@@ -31,6 +35,31 @@ class AgentBudget(NamedTuple):
     turns: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
+
+
+class AgentSpec(NamedTuple):
+    """What `spawn` is asked for."""
+
+    agent: str | None = None
+    """Its name, or `script:FILE`; None: the only one that is installed, or the default."""
+    prompt: str | bytes = ""
+    command: tuple[str, ...] = ()
+    """The command line of the agent `command`; `{prompt}` in a word is replaced."""
+    name: str | None = None
+    """Of the new capsule; None: made from the prompt."""
+    inside: str | None = None
+    """An existing capsule to start it in."""
+    number: int = 1
+    """Of capsules with the same task."""
+    is_interactive: bool = False
+    model: str = ""
+    effort: str = ""
+    checks: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    commits: bool = True
+    rows: int = 24
+    cols: int = 80
 
 
 class AgentTask(NamedTuple):
@@ -43,6 +72,12 @@ class AgentTask(NamedTuple):
     checks: tuple[str, ...] = ()
     """Shell commands that must pass on the tree before the agent counts as finished."""
     budget: AgentBudget = AgentBudget()
+    command: tuple[str, ...] = ()
+    """The command line of the agent `command`."""
+    commits: bool = True
+    """Whether uncommitted work is committed after each turn."""
+    timeout_s: float | None = None
+    """How long a turn may take; None: as long as the capsule's runs."""
 
 
 class AgentRecord(NamedTuple):
@@ -66,7 +101,9 @@ class AgentTurn(NamedTuple):
     capsule_id: int
     number: int
     run: int
-    """The number of the capsule's run."""
+    """The number of the capsule's run; 0 when it belongs to the capsule that this one was forked
+    from, or was never started.
+    """
     prompt: str
     at: float
     verdict: str = ""
@@ -84,6 +121,8 @@ class ModelUsage(NamedTuple):
     """Input tokens read from the provider's cache; part of `input_tokens`."""
     cost_usd: float | None = None
     """None when the price of the model is unknown."""
+    uncounted: int = 0
+    """Requests whose answer did not say how many tokens it took."""
 
 
 class AgentEventKind(StrEnum):

@@ -71,6 +71,21 @@ class ChangesRequest(NamedTuple):
     position: int
 
 
+class UnlockRequest(NamedTuple):
+    """Use this key of the vault until a `LockRequest`, or the end of the daemon."""
+
+    id: str
+    key: str
+    """In hexadecimal digits."""
+
+    def __repr__(self) -> str:
+        return f"UnlockRequest(id={self.id!r})"
+
+
+class LockRequest(NamedTuple):
+    pass
+
+
 DaemonRequest: TypeAlias = (
     StatusRequest
     | StopRequest
@@ -80,6 +95,8 @@ DaemonRequest: TypeAlias = (
     | PortsRequest
     | CheckoutRequest
     | ChangesRequest
+    | UnlockRequest
+    | LockRequest
 )
 _REQUESTS: dict[str, type[DaemonRequest]] = {
     "status": StatusRequest,
@@ -90,6 +107,8 @@ _REQUESTS: dict[str, type[DaemonRequest]] = {
     "ports": PortsRequest,
     "checkout": CheckoutRequest,
     "changes": ChangesRequest,
+    "unlock": UnlockRequest,
+    "lock": LockRequest,
 }
 _VERBS = {kind: verb for verb, kind in _REQUESTS.items()}
 

@@ -334,6 +334,15 @@ class Devpts(NamedTuple):
     options: str
 
 
+class PrivateTmpfs(NamedTuple):
+    """A tmpfs that only the holder can write, for `atoll.keeper.private_files`; there is at most
+    one.
+    """
+
+    at: str
+    options: str
+
+
 class Shown(NamedTuple):
     """A file or directory of the host or of the view, bound into the root."""
 
@@ -350,7 +359,7 @@ class Shown(NamedTuple):
     """Skipped if the source is missing, or if the capsule has its own package store there."""
 
 
-RootEntry = Directory | Link | TextFile | Copy | Tmpfs | Devpts | Shown
+RootEntry = Directory | Link | TextFile | Copy | Tmpfs | Devpts | PrivateTmpfs | Shown
 
 
 class SandboxRoot(NamedTuple):
@@ -446,6 +455,7 @@ _KINDS: dict[str, dict[str, type[NamedTuple]]] = {
         "copy": Copy,
         "tmpfs": Tmpfs,
         "devpts": Devpts,
+        "private": PrivateTmpfs,
         "bind": Shown,
     },
 }

@@ -4,6 +4,7 @@ AtollError
 ├── SpecError          the request must change                 exit 2
 ├── PrerequisiteError  the host lacks something                exit 3
 ├── StateError         no such thing, exists, or wrong state   exit 4
+│   └── SecretUnavailable  a value cannot be read now
 ├── DriverError        a tool failed                           exit 5
 │   └── Unanswered     content of the capsule prevents the tool from answering
 ├── IsolationError     a promised wall could not be built      exit 6
@@ -85,6 +86,10 @@ class StateError(AtollError):
 
     exit_code = 4
     kind = "state"
+
+
+class SecretUnavailable(StateError):  # noqa: N818 - a state of affairs
+    """The value of a secret cannot be read now: locked, expired, or gone from its source."""
 
 
 class DriverError(AtollError):

@@ -17,8 +17,9 @@ def widest(*modes: str) -> str:
     return max(filter(None, modes), key=MODES.index)
 
 
+MODEL_APIS = "model-apis"
 PRESETS: dict[str, tuple[str, ...]] = {
-    "model-apis": (
+    MODEL_APIS: (
         "api.anthropic.com", "claude.ai", "platform.claude.com", "console.anthropic.com",
         "api.openai.com", "chatgpt.com", "auth.openai.com",
         "generativelanguage.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com",
@@ -43,7 +44,7 @@ FOUND = {
 }
 """Presets that are read from this machine's package managers."""
 
-ALWAYS = ("model-apis",)
+ALWAYS = (MODEL_APIS,)
 """Always allowed by default: an agent needs its model's API."""
 _CALLED_FOR = {
     "pyproject.toml": "python", "requirements.txt": "python", "setup.py": "python",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from atoll.model.adapter import AdapterSpec
 from atoll.model.enclosure import LIMITS_BY_FIELD
 from atoll.model.errors import Mistake, SpecError
 from atoll.model.limits import render_limit
@@ -72,6 +73,9 @@ def _secret_conflicts(path: KeyPath, secret: Table) -> Iterator[ProblemReport]:
         yield from _exactly_one((*path, "from"), source, ("env", "file", "command", "keyring"))
     if isinstance(form, Mapping):
         yield from _exactly_one((*path, "as"), form, ("file", "broker"))
+        for key in ("allow", "deny", "repository"):
+            if key in form and "broker" not in form:
+                yield ProblemReport((*path, "as", key), "needs `broker`")
 
 
 def _stage_conflicts(path: KeyPath, stage: Table, checks: Table) -> Iterator[ProblemReport]:
@@ -163,6 +167,11 @@ def parse_project_file(text: bytes, *, source: str) -> ProjectFile:
 def parse_user_file(text: bytes, *, source: str) -> UserFile:
     """Raises SpecError with every mistake; `source` is the file's name in messages."""
     return _parse(text, source, UserFile, lambda _data: ())
+
+
+def parse_adapter_file(text: bytes, *, source: str) -> AdapterSpec:
+    """Raises SpecError with every mistake; `source` is the file's name in messages."""
+    return _parse(text, source, AdapterSpec, lambda _data: ())
 
 
 def _parse(
@@ -289,7 +298,7 @@ def _report(model: type[BaseModel], detail: ErrorDetails) -> ProblemReport:
 
 def _unknown_key(model: type[BaseModel], path: KeyPath) -> ProblemReport:
     word = str(path[-1])
-    if word in _known_keys(ProjectFile, path[:-1]):
+    if model is UserFile and word in _known_keys(ProjectFile, path[:-1]):
         return ProblemReport(path, "belongs in a project's own `atoll.toml`")
     return ProblemReport(path, "unknown key", word, _known_keys(model, path[:-1]))
 
@@ -335,14 +344,23 @@ class _SchemaMaker(GenerateJsonSchema):
 
 def project_schema() -> dict[str, object]:
     """The JSON schema of `atoll.toml`, for editors."""
-    schema = ProjectFile.model_json_schema(
+    return _schema_of(ProjectFile, "atoll.toml")
+
+
+def user_schema() -> dict[str, object]:
+    """The JSON schema of the user's own settings."""
+    return _schema_of(UserFile, "config.toml")
+
+
+def _schema_of(model: type[BaseModel], title: str) -> dict[str, object]:
+    schema = model.model_json_schema(
         ref_template="#/definitions/{model}", schema_generator=_SchemaMaker
     )
     definitions = schema.pop("$defs")
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,
-        "title": "atoll.toml",
+        "title": title,
         "definitions": definitions,
     }
 

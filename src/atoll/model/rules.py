@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from atoll.model.agent import AgentState
 from atoll.model.names import NAME_LENGTH
 
 _LABEL = re.compile(rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z](?:[a-z0-9-]*[a-z0-9])?")
@@ -142,9 +143,45 @@ def require_secret_path(text: str) -> str:
     return require_plain(text)
 
 
+def require_inside_file(text: str) -> str:
+    """Requires a file below the home directory of a capsule: `~/…`."""
+    parts = require_secret_path(text).split("/")
+    if parts[0] != "~" or len(parts) < 2 or not all(parts) or "." in parts:
+        raise ValueError("must be a file below the home directory, such as `~/.config/x/token`")
+    return text
+
+
+def require_keyring_entry(text: str) -> str:
+    """Requires the service and the user of a keyring entry."""
+    service, _, user = require_text(text).rpartition("/")
+    if not service or not user:
+        raise ValueError("must be `service/user`")
+    return text
+
+
 def require_url_path(text: str) -> str:
     if not re.fullmatch(r"/[!-~]{0,2047}", text):
         raise ValueError("must be a path that begins with `/`, such as `/health`")
+    return text
+
+
+def require_webhook(text: str) -> str:
+    """Requires a URL that a message can be posted to without being read on the way."""
+    if not re.fullmatch(r"https://[!-~]{1,2000}|http://(?:127\.0\.0\.1|localhost)[:/][!-~]*", text):
+        raise ValueError("must be an `https://` URL, or one of this machine's loopback")
+    return text
+
+
+def require_model_prefix(text: str) -> str:
+    if not re.fullmatch(r"[!-~]{1,100}", text):
+        raise ValueError("must be the name of a model, or its beginning")
+    return text
+
+
+def require_agent_event(text: str) -> str:
+    state = text.removeprefix("agent.")
+    if state == text or state not in tuple(AgentState):
+        raise ValueError("must be `agent.` and a state, such as `agent.waiting`")
     return text
 
 

@@ -27,6 +27,8 @@ class SecretOrigin(NamedTuple):
     kind: OriginKind
     of: str = ""
     """The variable, path, command or keyring entry; of a login, the name of its adapter."""
+    detail: str = ""
+    """Of a command: the PATH that it was set with. Of a login: its description, as JSON."""
 
     @property
     def text(self) -> str:
@@ -68,6 +70,14 @@ class Delivery(NamedTuple):
         if self.broker is not None:
             return f"broker {', '.join(self.broker.hosts)}"
         return f"{self.kind} {self.path}".rstrip()
+
+
+class DeclaredSecret(NamedTuple):
+    """A secret that a project file asks for. It exists once its owner grants it to a capsule."""
+
+    origin: SecretOrigin
+    delivery: Delivery
+    ttl_s: float | None = None
 
 
 class SecretRecord(NamedTuple):
@@ -129,5 +139,5 @@ class AuditEntry(NamedTuple):
     secret: str
     capsule: str | None
     act: str
-    """`set`, `rotated`, `removed`, `granted`, `revoked`, `expired`, `used`, `refused`."""
+    """`set`, `rotated`, `removed`, `granted`, `revoked`, `used`, `refused`, `withheld`."""
     detail: str = ""

@@ -396,6 +396,46 @@ class DemoShape(TypedDict):
     branches: list[str]
 
 
+class SecretGrantShape(TypedDict):
+    capsule: str
+    granted_at: float
+    expires_at: float | None
+    expired: bool
+    used_at: float | None
+
+
+class SecretShape(TypedDict):
+    """A secret of a project: never its value."""
+
+    name: str
+    state: str
+    origin: str | None
+    form: str | None
+    hosts: list[str]
+    allow: list[str]
+    deny: list[str]
+    repository: str | None
+    upstream: str | None
+    ttl_s: float | None
+    created_at: float | None
+    rotated_at: float | None
+    used_at: float | None
+    ends_at_once: bool
+    grants: list[SecretGrantShape]
+
+
+class SecretAuditShape(TypedDict):
+    at: float
+    secret: str
+    capsule: str | None
+    act: str
+    detail: str
+
+
+class VaultShape(TypedDict):
+    passphrase: bool
+
+
 class ErrorShape(TypedDict):
     type: str
     message: str
@@ -445,3 +485,109 @@ class CollectedShape(TypedDict):
     files: list[str]
     recovered: list[str]
     restored: list[str]
+
+
+class ModelUsageShape(TypedDict):
+    model: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost_usd: float | None
+
+
+class AgentBudgetShape(TypedDict):
+    time_s: float | None
+    turns: int | None
+    tokens: int | None
+    cost_usd: float | None
+
+
+class AgentShape(TypedDict):
+    """An agent as it was observed."""
+
+    capsule: str
+    project: str
+    agent: str
+    state: str
+    reason: str
+    since: float
+    task: str
+    interactive: bool
+    turns: int
+    tokens: int
+    cost_usd: float | None
+    usage: list[ModelUsageShape]
+    budget: AgentBudgetShape
+    changed_files: int | None
+    line: str
+    run: str | None
+
+
+class SpawnedShape(TypedDict):
+    capsule: str
+    agent: str
+    branch: str | None
+    run: str | None
+
+
+class AvailableAgentShape(TypedDict):
+    name: str
+    title: str
+    program: str | None
+    version: str
+    login: str
+    usable: bool
+    cure: str | None
+
+
+class AgentEventShape(TypedDict):
+    kind: str
+    text: str
+    tool: str
+    call: str
+    is_error: bool
+    at: float | None
+
+
+class CheckShape(TypedDict):
+    command: str
+    passed: bool
+    exit_code: int
+    run: int
+    output: str
+
+
+class VerdictShape(TypedDict):
+    """What was observed at the end of a turn."""
+
+    state: str
+    reason: str
+    at: float
+    tree: str | None
+    commit: str | None
+    checks: list[CheckShape]
+
+
+class TurnShape(TypedDict):
+    number: int
+    prompt: str
+    at: float
+    run: int | None
+    running: bool
+    verdict: VerdictShape | None
+    events: list[AgentEventShape]
+
+
+class TranscriptShape(TypedDict):
+    capsule: str
+    agent: str
+    turns: list[TurnShape]
+
+
+class ToldShape(TypedDict):
+    capsule: str
+    turn: int | None
+    run: str | None
+    typed: bool
+    budget: AgentBudgetShape

@@ -26,9 +26,18 @@ from pydantic import (
 )
 from pydantic.functional_validators import AfterValidator
 
-from atoll.model import rules, units
+from atoll.model import request_rules, rules, units
+from atoll.model.adapter import AdapterSpec
 from atoll.model.enclosure import LIMITS_BY_FIELD, SETTABLE_LIMITS, LimitKind
 from atoll.model.limits import parse_limit
+from atoll.model.secret import (
+    BrokerScope,
+    DeclaredSecret,
+    Delivery,
+    DeliveryKind,
+    OriginKind,
+    SecretOrigin,
+)
 
 
 def _duration_s(value: object) -> float:
@@ -55,6 +64,29 @@ def _limit(kind: LimitKind, value: object) -> float:
             return rules.require_whole(value, lowest=int(lowest), highest=int(highest))
 
 
+def _tokens(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return units.require_tokens(value)
+    return units.parse_tokens(value if isinstance(value, str) else "")
+
+
+def _usd(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e9:
+        return float(value)
+    raise ValueError("must be a number of US dollars such as `5` or `0.25`")
+
+
+def _turns(value: object) -> int:
+    return rules.require_whole(value, lowest=1, highest=10**9)
+
+
+_TOKENS_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?[kKmM]?$"},
+        {"type": "integer", "minimum": 1},
+    ],
+    "examples": ["2M"],
+}
 _SIZE_SCHEMA: dict[str, JsonValue] = {
     "anyOf": [
         {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?[KMGTkmgt]?(i?B)?$"},
@@ -83,12 +115,25 @@ Variable = Annotated[StrictStr, AfterValidator(rules.require_variable)]
 Ref = Annotated[StrictStr, AfterValidator(rules.require_ref)]
 Branch = Annotated[StrictStr, AfterValidator(rules.require_branch)]
 SecretPath = Annotated[StrictStr, AfterValidator(rules.require_secret_path)]
+HomeFilePath = Annotated[StrictStr, AfterValidator(rules.require_inside_file)]
+RequestRuleText = Annotated[StrictStr, AfterValidator(request_rules.require_rule)]
+Repository = Annotated[StrictStr, AfterValidator(request_rules.parse_repository)]
 Port = Annotated[
     int,
     BeforeValidator(rules.require_port),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 65_535}),
 ]
 Duration = Annotated[float, BeforeValidator(_duration_s), WithJsonSchema(_DURATION_SCHEMA)]
+Tokens = Annotated[int, BeforeValidator(_tokens), WithJsonSchema(_TOKENS_SCHEMA)]
+Usd = Annotated[
+    float, BeforeValidator(_usd), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**9})
+]
+Turns = Annotated[
+    int,
+    BeforeValidator(_turns),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 10**9}),
+]
+ModelPrefix = Annotated[StrictStr, AfterValidator(rules.require_model_prefix)]
 
 Level = Literal["none", "worktree", "clone", "sandbox", "container", "vm"]
 NetworkMode = Literal["none", "allow", "open"]
@@ -233,7 +278,14 @@ class SecretSource(_Table):
     )
     file: SecretPath | None = Field(None, description="A file of the owner.")
     command: Text | None = Field(None, description="A shell command that prints it.")
-    keyring: Text | None = Field(None, description="An entry of the owner's keyring.")
+    keyring: Annotated[StrictStr, AfterValidator(rules.require_keyring_entry)] | None = Field(
+        None, description="An entry of the owner's keyring: `service/user`."
+    )
+
+    @property
+    def origin(self) -> SecretOrigin:
+        [(name, text)] = self.model_dump(exclude_none=True).items()
+        return SecretOrigin(OriginKind(name), text)
 
 
 _FORM_CHOICES = '`"env"`, `{ file = "…" }` or `{ broker = "HOST" }`'
@@ -245,16 +297,30 @@ class SecretForm(_Table):
     model_config = ConfigDict(
         json_schema_extra=lambda schema: schema.update(
             {
-                "anyOf": [{"const": "env"}, {"type": "object", "minProperties": 1}],
-                "maxProperties": 1,
+                "anyOf": [
+                    {"const": "env"},
+                    {"type": "object", "required": ["file"], "maxProperties": 1},
+                    {"type": "object", "required": ["broker"], "not": {"required": ["file"]}},
+                ],
                 "type": ["string", "object"],
             }
         )
     )
 
-    file: SecretPath | None = Field(None, description="A file inside the capsule that holds it.")
+    file: HomeFilePath | None = Field(
+        None, description="A file inside the capsule that holds it: a path below `~/`."
+    )
     broker: Annotated[StrictStr, AfterValidator(rules.require_host)] | None = Field(
         None, description="The one host towards which a placeholder is replaced by the value."
+    )
+    allow: tuple[RequestRuleText, ...] = Field(
+        (), description="With `broker`: the requests that may use it, as `METHOD /path*`."
+    )
+    deny: tuple[RequestRuleText, ...] = Field(
+        (), description="With `broker`: requests that may not; wins over `allow`."
+    )
+    repository: Repository | None = Field(
+        None, description="With `broker`: only git requests for this repository, `owner/name`."
     )
 
     @model_validator(mode="before")
@@ -268,9 +334,22 @@ class SecretForm(_Table):
 
     @property
     def text(self) -> str:
+        if self.broker is None:
+            return "env" if self.file is None else f"file {self.file}"
+        words = [f"broker {self.broker}"]
+        words += [f"repository {self.repository}"] if self.repository else []
+        words += [f"allow {', '.join(self.allow)}"] if self.allow else []
+        words += [f"deny {', '.join(self.deny)}"] if self.deny else []
+        return "; ".join(words)
+
+    @property
+    def delivery(self) -> Delivery:
         if self.broker is not None:
-            return f"broker {self.broker}"
-        return "env" if self.file is None else f"file {self.file}"
+            scope = BrokerScope((self.broker,), self.allow, self.deny, "", self.repository or "")
+            return Delivery(DeliveryKind.BROKER, broker=scope)
+        if self.file is not None:
+            return Delivery(DeliveryKind.FILE, self.file)
+        return Delivery(DeliveryKind.VARIABLE)
 
 
 class Secret(_Table):
@@ -283,6 +362,10 @@ class Secret(_Table):
     ttl_s: Duration | None = Field(
         None, alias="ttl", description="How long a grant lasts, such as `8h`."
     )
+
+    @property
+    def declared(self) -> DeclaredSecret:
+        return DeclaredSecret(self.source.origin, self.form.delivery, self.ttl_s)
 
 
 class Check(_Table):
@@ -305,9 +388,84 @@ class Stage(_Table):
     undo: Text | None = Field(None, description="A shell command that undoes the step.")
 
 
+class AgentSettings(_Table):
+    """How a user's agents are started."""
+
+    default: Label | None = Field(
+        None, description="The agent that `atoll spawn` uses when none is named."
+    )
+
+
+class NotifySettings(_Table):
+    """How the owner hears of an agent that wants a person, or that is done."""
+
+    command: Text | None = Field(
+        None, description="A shell command; it gets the event as JSON on standard input."
+    )
+    webhook: Annotated[StrictStr, AfterValidator(rules.require_webhook)] | None = Field(
+        None, description="A URL that the event is posted to as JSON."
+    )
+    desktop: StrictBool = Field(default=False, description="Show a desktop notification.")
+    bell: StrictBool = Field(
+        default=True, description="Ring the terminal's bell in `agents --watch` and `watch`."
+    )
+    events: tuple[Annotated[StrictStr, AfterValidator(rules.require_agent_event)], ...] = Field(
+        ("agent.waiting", "agent.finished", "agent.failed", "agent.over-budget", "agent.lost"),
+        description="The changes of state to notify of: `agent.` and a state.",
+    )
+
+
+class BudgetSettings(_Table):
+    """What the agents of one project may use together. What its capsules used counts until they
+    are removed.
+    """
+
+    time_s: Duration | None = Field(
+        None, alias="time", description="The sum of the times that agents ran, such as `8h`."
+    )
+    turns: Turns | None = Field(None, description="How often models may answer.")
+    tokens: Tokens | None = Field(
+        None, description="Tokens of input and output, such as `2M`; cached ones count."
+    )
+    cost: Usd | None = Field(None, description="US dollars, by the prices that Atoll knows.")
+
+
+class PriceSettings(_Table):
+    """What a model costs, in US dollars per million tokens."""
+
+    input: Usd = Field(description="US dollars per million tokens of input.")
+    output: Usd = Field(description="Likewise of output.")
+    cache_read: Usd | None = Field(
+        None, description="Of input from the vendor's cache; without it as other input."
+    )
+    cache_write: Usd | None = Field(
+        None, description="Of input that is written to the cache; likewise."
+    )
+
+
 class UserFile(_Table):
     """The user's own settings, for all projects."""
 
+    agent: AgentSettings = Field(
+        default_factory=AgentSettings, description="How agents are started."
+    )
+    agents: Mapping[Label, AdapterSpec] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Agents, by name: changes of a built-in adapter, or whole ones.",
+    )
+
+    notify: NotifySettings = Field(
+        default_factory=NotifySettings, description="Notifications about agents."
+    )
+    budget: BudgetSettings = Field(
+        default_factory=BudgetSettings, description="What the agents of each project may use."
+    )
+    prices: Mapping[ModelPrefix, PriceSettings] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Prices of models, by the beginning of their names; the longest one counts.",
+    )
     capsule: UserCapsule = Field(default_factory=UserCapsule, description="How capsules are made.")
     tools: Tools = Field(
         default_factory=Tools, description="Where compilers and interpreters come from."

@@ -1,4 +1,7 @@
-"""Parses and renders sizes and durations. They are used as limits, so zero is invalid."""
+"""Parses and renders sizes, durations, and numbers of tokens.
+
+They are used as limits, so zero is invalid.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ _DURATION = re.compile("(-?)" + "".join(f"(?:({_NUMBER}){unit})?" for unit in _M
 _SECONDS = re.compile(f"(-?)({_NUMBER})")
 DURATION_LIMIT_S = 366 * 86_400.0
 """Keeps timers and deadlines within their ranges."""
+
+_TOKENS = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kKmM]?)")
+_TOKEN_MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
+TOKEN_LIMIT = 10**15
 
 _NOT_POSITIVE = "must be more than zero"
 
@@ -76,6 +83,26 @@ def require_duration_s(duration_s: float) -> float:
     if not duration_s >= 0.001:
         raise ValueError(_NOT_POSITIVE)
     return float(duration_s)
+
+
+def parse_tokens(text: str) -> int:
+    """`200k`, `1.5M` or a plain number; k and M are decimal multiples.
+
+    Raises ValueError for anything else, and for less than one token.
+    """
+    match = _TOKENS.fullmatch(text.strip()) if len(text) <= _TEXT_LENGTH else None
+    if match is None:
+        raise ValueError("must be a number of tokens such as `200k` or `1.5M`")
+    from decimal import Decimal  # noqa: PLC0415 - as above
+
+    return require_tokens(int(Decimal(match[1]) * _TOKEN_MULTIPLES[match[2].lower()]))
+
+
+def require_tokens(number: int) -> int:
+    """Raises ValueError unless it can be a limit."""
+    if not 1 <= number <= TOKEN_LIMIT:
+        raise ValueError(f"must be from 1 to {TOKEN_LIMIT:,} tokens")
+    return number
 
 
 def counted(number: int, noun: str) -> str:
