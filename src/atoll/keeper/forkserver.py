@@ -19,7 +19,7 @@ from atoll.keeper.child_process import leave_everything
 from atoll.keeper.holder import fork_holder
 from atoll.keeper.idle_monitor import fork_idle_monitor
 from atoll.keeper.peer_check import peer_pid
-from atoll.keeper.rlimits import raise_open_files, restore_open_files
+from atoll.keeper.rlimits import dump_no_core, raise_open_files, restore_soft_limits
 from atoll.keeper.supervisor import fork_guard
 from atoll.keeper.wire import WireError
 from atoll.model.enclosure import EnclosureError, HoldRequest, parse
@@ -40,6 +40,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     calls.name_process("atoll-forksrv")
     raise_open_files()
+    dump_no_core()
     sock = socket.socket(fileno=int(sys.argv[1]))
     frozen: dict[str, list[int]] = {}
     gc.freeze()  # what is shared with the children from here on stays shared
@@ -113,7 +114,7 @@ def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> 
         os.close(lock)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    restore_open_files()
+    restore_soft_limits()
     for fd in kept:
         os.set_inheritable(fd, True)  # noqa: FBT003
     os.execve(argv[0], [*argv, *map(str, kept)], env)  # noqa: S606  this is a spawner

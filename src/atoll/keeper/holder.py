@@ -19,6 +19,7 @@ from atoll.keeper.child_process import ServedDirectory, leave_everything, run_pr
 from atoll.keeper.handles import Opened
 from atoll.keeper.loop import READ, Loop
 from atoll.keeper.peer_check import Origin, peer_pid
+from atoll.keeper.private_files import PrivateFiles
 from atoll.keeper.reserved_ports import ReservedPorts
 from atoll.keeper.spec import RunDefaults
 from atoll.keeper.supervisor import Supervisor
@@ -59,7 +60,7 @@ def _hold(order: HoldRequest, lock_fd: int, news: int, parent: int, gate: int | 
     try:
         # Before the view covers anything: the directory may be anywhere.
         listener = wire.listen(directory, requests.SOCKET, socket.SOCK_SEQPACKET)
-        mounts.enter_view(order.view)
+        private = mounts.enter_view(order.view)
     except (OSError, mounts.ViewError) as error:
         wire.remove(directory, requests.SOCKET)
         os.write(news, json.dumps({"error": str(error)}).encode() + b"\n")
@@ -74,7 +75,8 @@ def _hold(order: HoldRequest, lock_fd: int, news: int, parent: int, gate: int | 
     # After the namespaces: a change of credentials would reset it.
     if order.is_bound and not calls.die_with_parent(signal.SIGTERM, parent):
         return _BUILD_FAILED
-    holder = Holder(order, listener, lock_fd, origin, group)
+    files = None if private is None else PrivateFiles(private, order.view.uid)
+    holder = Holder(order, listener, lock_fd, origin, group, files)
     os.write(news, json.dumps({"pid": os.getpid()}).encode() + b"\n")
     os.close(news)
     holder.serve()
@@ -109,6 +111,7 @@ class Holder:
         lock_fd: int,
         origin: Origin,
         group: dict[str, str],
+        files: PrivateFiles | None = None,
     ) -> None:
         self._directory = order.directory
         self._pool = order.view.pool
@@ -128,6 +131,7 @@ class Holder:
             imposed=imposed,
             monitor_dir=order.monitor_dir or None,
         )
+        self._files = files
         self._gates: set[int] = set()
         self._is_pinned = False
         self._is_ending = False
@@ -177,9 +181,12 @@ class Holder:
         return self._is_lost and not self._supervisor
 
     def _wait_s(self) -> float:
-        wait_s = self._supervisor.wait_s() if self._is_used() else self._rest_s()
-        place_s = self._place_at - time.monotonic()
-        return max(0.0, place_s if wait_s is None else min(wait_s, place_s))
+        waits = (
+            self._supervisor.wait_s() if self._is_used() else self._rest_s(),
+            None if self._files is None else self._files.wait_s(),
+            self._place_at - time.monotonic(),
+        )
+        return max(0.0, min(wait_s for wait_s in waits if wait_s is not None))
 
     def _is_used(self) -> bool:
         return bool(self._supervisor) or bool(self._commands) or self._is_pinned
@@ -191,6 +198,8 @@ class Holder:
         return self._last + self._idle_s - time.monotonic()
 
     def _tend(self) -> None:
+        if self._files is not None:
+            self._files.expire()
         before = len(self._supervisor)
         self._commands.report(self._supervisor.tend())
         if len(self._supervisor) != before:
@@ -261,14 +270,20 @@ class Holder:
                 return self._serve_command(request, fds, sock)
             case {"sockets": _} | {"ports": _}:
                 return {}, self._give_sockets(request.get("sockets"), fds, client)
-            case {"pin": _}:
-                self._is_pinned = True
-                return {"pid": os.getpid()}, ()
-            case {"end": _}:
-                self._tend()
-                self._is_ending = not self._supervisor and not self._commands
-                return {"runs": len(self._supervisor)}, ()
+            case {"put": _} | {"drop": _} | {"list": _} if self._files is not None:
+                return self._files.serve(request, fds), ()
+            case {"pin": _} | {"end": _}:
+                return self._stay() if "pin" in request else self._end(), ()
         raise wire.WireError("no such request")
+
+    def _stay(self) -> dict[str, object]:
+        self._is_pinned = True
+        return {"pid": os.getpid()}
+
+    def _end(self) -> dict[str, object]:
+        self._tend()
+        self._is_ending = not self._supervisor and not self._commands
+        return {"runs": len(self._supervisor)}
 
     def _serve_command(
         self, request: dict[str, object], fds: list[int], client: socket.socket
@@ -284,12 +299,13 @@ class Holder:
         raise wire.WireError("no such request")
 
     def _describe(self) -> dict[str, object]:
-        """`held` is what its group is for."""
+        """`held` is what its group is for, `files` whether there can be private files."""
         return {
             "pid": os.getpid(),
             "runs": len(self._supervisor),
             "waiting": self._supervisor.waiting,
             "held": list(self._group),
+            "files": self._files is not None,
         }
 
     def _give_sockets(self, wanted: object, fds: list[int], client: int) -> tuple[int, ...]:

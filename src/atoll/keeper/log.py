@@ -217,6 +217,13 @@ class _Part:
     def size_bytes(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
+    def skip_to(self, offset: int) -> None:
+        """Skips what comes before the first line that begins after an offset."""
+        if offset > self._file.tell():
+            self._file.seek(offset)
+            # The rest of a line is no valid entry.
+            self._rest = b"?"
+
     def entries(self, up_to: int | None = None) -> Iterator[LogEntry]:
         """What is whole between the last reading and the end of the file (or `up_to`)."""
         while up_to is None or self._file.tell() < up_to:
@@ -243,6 +250,20 @@ def read_log(run_dir: str | os.PathLike[str]) -> Iterator[LogEntry]:
     finally:
         for part in parts:
             part.close()
+
+
+def read_log_end(run_dir: str | os.PathLike[str], *, size_bytes: int) -> Iterator[LogEntry]:
+    """The entries in the last `size_bytes` of the log's current file, oldest first."""
+    try:
+        part = _Part(os.path.join(run_dir, CURRENT))
+    except OSError:
+        return
+    try:
+        size = part.size_bytes()
+        part.skip_to(size - size_bytes)
+        yield from part.entries(size)
+    finally:
+        part.close()
 
 
 def follow_log(

@@ -31,8 +31,9 @@ class ViewError(Exception):
     """The view could not be built; says which step failed."""
 
 
-def enter_view(view: View) -> None:
-    """Unshare the namespaces of `view` and mount everything in it.
+def enter_view(view: View) -> int | None:
+    """Unshare the namespaces of `view` and mount everything in it. Returns a descriptor of its
+    private tmpfs, if it has one.
 
     It shares the caller's network if that is `host`, and has its own otherwise (`networks.py`).
     With `view.uid` the caller's files in the pool are shown as that user's. The sandbox root is
@@ -73,8 +74,7 @@ def enter_view(view: View) -> None:
         except OSError as error:
             raise ViewError(f"cannot mount `{mount.at}`: {error.strerror}") from error
     os.chdir("/")
-    if view.root is not None:
-        _build_root(view.root, view.uid, namespace)
+    return None if view.root is None else _build_root(view.root, view.uid, namespace)
 
 
 def _shift(pool: str, uid: int | None) -> int:
@@ -122,7 +122,7 @@ def _make_mapping(uid: int) -> int:
         os.close(done_write)  # the child exits; the kernel or our reaper collects it
 
 
-def _build_root(root: SandboxRoot, uid: int | None, namespace: int) -> None:
+def _build_root(root: SandboxRoot, uid: int | None, namespace: int) -> int | None:
     builder = sandbox_root.RootBuilder(root.path, uid=uid, namespace=namespace)
     try:
         # bwrap mounts devices and kernel settings from there later.
@@ -132,6 +132,7 @@ def _build_root(root: SandboxRoot, uid: int | None, namespace: int) -> None:
         builder.build(root.entries)
     except OSError as error:
         raise ViewError(f"the sandbox root cannot be built: {error}") from error
+    return builder.private
 
 
 def _map_to_self(uid: int, gid: int) -> None:

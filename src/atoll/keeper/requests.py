@@ -56,6 +56,26 @@ if TYPE_CHECKING:
 
         ports: bool
 
+    class PutRequest(TypedDict):
+        """Write a private file (`private_files.py`), with the descriptor of a file that has the
+        content. Others than the capsule's user can read a `public` one. The holder removes it at
+        the time `until`.
+        """
+
+        put: str
+        public: bool
+        until: NotRequired[float | None]
+
+    class DropRequest(TypedDict):
+        """Remove a private file."""
+
+        drop: str
+
+    class ListRequest(TypedDict):
+        """The private files, with their deadlines."""
+
+        list: bool
+
     class ExecuteRequest(TypedDict):
         """Run a command of Atoll's own: an encoded `KeeperSpec`, with its standard streams."""
 
@@ -69,6 +89,7 @@ if TYPE_CHECKING:
     HolderRequest = (
         StartRequest | PingRequest | PinRequest | GateRequest | EndRequest
         | SocketsRequest | PortsRequest | ExecuteRequest | SignalRequest
+        | PutRequest | DropRequest | ListRequest
     )  # fmt: skip
 
     class HoldViewRequest(TypedDict):

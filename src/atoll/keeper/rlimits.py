@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 _OPEN_FILES = next(int(kind.default or 0) for kind in LIMITS if kind.field == "files")
 _SPARE = 1_024
-_given: list[int] = []
-"""The soft limit on open files that this process was started with, if it has raised it."""
+_given: dict[int, int] = {}
+"""The soft limits that this process was started with, of those that it has changed."""
+_NO_CORE = 1
+"""One byte: too little for a file, and the one value at which the kernel asks no handler."""
 
 
 def rlimits(
@@ -26,8 +28,7 @@ def rlimits(
     Elsewhere the kernel counts all that the user runs, or nothing.
     """
     wanted = [
-        # One byte: too little for a file, and the one value at which the kernel asks no handler.
-        (resource.RLIMIT_CORE, 1),
+        (resource.RLIMIT_CORE, _NO_CORE),
         (resource.RLIMIT_NOFILE, files_limit(limits.files or _OPEN_FILES)),
         (resource.RLIMIT_FSIZE, limits.disk_bytes),
         (resource.RLIMIT_DATA, None if memory_is_held else limits.memory_bytes),
@@ -38,19 +39,33 @@ def rlimits(
 
 def raise_open_files() -> None:
     """Let this process, and what it forks, open as many files as it may. What is executed gets
-    back what was given: `restore_open_files`.
+    back what was given: `restore_soft_limits`.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        _given.append(soft)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _change_soft(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-def restore_open_files() -> None:
-    """For a child before it executes a command: many programs do badly with a high soft limit."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if _given and (hard == resource.RLIM_INFINITY or _given[0] <= hard):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_given[0], hard))
+def dump_no_core() -> None:
+    """Let a crash of this process, and of what it forks, leave no copy of its memory, which may
+    hold secrets. What is executed gets back what was given: `restore_soft_limits`.
+    """
+    _change_soft(resource.RLIMIT_CORE, _allowed(resource.RLIMIT_CORE, _NO_CORE))
+
+
+def _change_soft(kind: int, value: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    if soft != value:
+        _given.setdefault(kind, soft)
+        resource.setrlimit(kind, (value, hard))
+
+
+def restore_soft_limits() -> None:
+    """For a child before it executes a command: many programs do badly with a high soft limit on
+    open files, and the owner may want core dumps.
+    """
+    for kind, soft in _given.items():
+        hard = resource.getrlimit(kind)[1]
+        if hard == resource.RLIM_INFINITY or soft <= hard:
+            resource.setrlimit(kind, (soft, hard))
 
 
 def files_limit(wanted: int, hard: int | None = None) -> int:

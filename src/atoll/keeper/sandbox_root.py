@@ -18,7 +18,16 @@ from contextlib import contextmanager, suppress
 
 from atoll.keeper import calls
 from atoll.keeper.handles import Opened
-from atoll.model.enclosure import Copy, Devpts, Directory, Link, Shown, TextFile, Tmpfs
+from atoll.model.enclosure import (
+    Copy,
+    Devpts,
+    Directory,
+    Link,
+    PrivateTmpfs,
+    Shown,
+    TextFile,
+    Tmpfs,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +54,8 @@ class RootBuilder:
         self._uid = uid
         self._namespace = namespace
         self._mounted: set[str] = set()
+        self.private: int | None = None
+        """A descriptor of the private tmpfs, by which it can be written."""
 
     def build(self, entries: Iterable[RootEntry]) -> None:
         """Mount the root and place the entries in it, in order."""
@@ -66,7 +77,7 @@ class RootBuilder:
             if isinstance(entry, Shown) and entry.is_store and _is_filled(parent, name):
                 return
             self._make(parent, name, entry)
-        if isinstance(entry, Shown | Tmpfs | Devpts):
+        if isinstance(entry, Shown | Tmpfs | Devpts | PrivateTmpfs):
             self._mounted.add("/" + "/".join((*above, name)))
 
     def _reach(self, root: int, names: list[str], *, is_fixed: bool) -> int:
@@ -101,6 +112,8 @@ class RootBuilder:
                 self._mount(parent, name, "tmpfs", _MS_NOSUID | _MS_NODEV, entry.options)
             case Devpts():
                 self._mount(parent, name, "devpts", _MS_NOSUID | _MS_NOEXEC, entry.options)
+            case PrivateTmpfs():
+                self._mount_private(parent, name, entry)
             case Shown():
                 self._bind(parent, name, entry)
 
@@ -108,6 +121,13 @@ class RootBuilder:
         self._make_directory(parent, name, 0o755)
         with _opened(parent, name) as place:
             calls.mount("atoll", _path(place), kind, flags, options)
+
+    def _mount_private(self, parent: int, name: str, entry: PrivateTmpfs) -> None:
+        """The mount in the root is read-only; a second one, which is attached nowhere, is not."""
+        self._mount(parent, name, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, entry.options)
+        with _opened(parent, name) as place:
+            self.private = calls.clone_mounts(place)
+            calls.change_mounts(place, calls.MOUNT_READ_ONLY)
 
     def _bind(self, parent: int, name: str, entry: Shown) -> None:
         try:

@@ -14,7 +14,7 @@ from atoll.keeper import calls
 from atoll.keeper.child_process import close_all_but
 from atoll.keeper.launchers import launcher_of
 from atoll.keeper.loop import HANDLED_SIGNALS
-from atoll.keeper.rlimits import restore_open_files
+from atoll.keeper.rlimits import restore_soft_limits
 from atoll.keeper.start_error import NO_WALLS, NOT_EXECUTABLE, NOT_FOUND, StartError
 
 TYPE_CHECKING = False
@@ -195,7 +195,7 @@ def _become_command(spec: KeeperSpec, inherited: _Inherited, limits: RunLimits |
     try:
         try:
             if limits is None:
-                restore_open_files()
+                restore_soft_limits()
             else:
                 limits.enter()
             _enter(spec, inherited)
