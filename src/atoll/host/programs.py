@@ -34,6 +34,12 @@ _PLACES = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
 """Passed on from the owner's environment if they are absolute paths."""
 _WORDS = ("USER", "LOGNAME", "GIT_CONFIG_NOSYSTEM", "GIT_CEILING_DIRECTORIES")
 """Passed on with any value. None of them holds a credential."""
+_SWITCHES = frozenset(
+    {
+        *("ATOLL_DAEMON", "ATOLL_WATCH", "ATOLL_ROUTER_PORT", "ATOLL_SHARE_PORTS"),
+        *("USER", "LOGNAME", "LANG", "LANGUAGE", "TERM", "TZ"),
+    }
+)
 _GIT_SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -149,6 +155,23 @@ def own_environment() -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
     }
+
+
+def owner_settings(owner: Mapping[str, str]) -> dict[str, str]:
+    """What a background process needs of the owner's environment, so that capsules look as they do
+    from a command: paths that exist, the locale, and Atoll's own switches. None is a credential.
+    """
+    return {
+        name: value
+        for name, value in owner.items()
+        if name in _SWITCHES or name.startswith("LC_") or _names_place(value)
+    }
+
+
+def _names_place(value: str) -> bool:
+    """Whether a value is a list of absolute paths of which one exists."""
+    places = [place for place in value.split(":") if place]
+    return all(map(os.path.isabs, places)) and any(map(os.path.lexists, places))
 
 
 def trusted_path(path: str, *, avoid: Sequence[str] = ()) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.host.beneath import TreeReader
-from atoll.host.intake import quarantine
+from atoll.host.intake import quarantine, secret_scan
 from atoll.host.intake.loose_objects import LooseObjects, algorithm_of, copy_reachable
 from atoll.host.intake.pack_writer import PackWriter
 from atoll.host.intake.quarantine import OwnerStore, lines_of
@@ -34,6 +34,7 @@ from atoll.host.intake.transfer import (
 )
 from atoll.host.process import Completed
 from atoll.model.errors import StateError
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.untrusted import InsidePath, ObjectId
 
 _HEADER = struct.Struct(">4sII")
@@ -67,6 +68,7 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     at: InsidePath = GIT_DIRECTORY,
     commits_only: bool = False,
     history: Path | None = None,
+    search: SecretSearch | None = None,
 ) -> Imported:
     """Imports the commits `tips` and everything they need into the owner's `repository`.
 
@@ -77,8 +79,10 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     What the tips need must be there or in the agent's own repository: objects do not become part
     of the agent's work because the owner happens to have them.
 
+    What the tips add to `known` and to the owner's branches may not contain what `search` finds.
+
     Raises ValueError for invalid object ids; StateError for objects that are broken, malicious,
-    incomplete (IncompleteError) or over a limit; DriverError if a git or the disk fails;
+    secret, incomplete (IncompleteError) or over a limit; DriverError if a git or the disk fails;
     PrerequisiteError if git is missing. In all cases nothing was imported or, if the disk failed
     half-way, at most single unreferenced objects.
     """
@@ -86,7 +90,7 @@ def import_objects(  # noqa: PLR0913 - two repositories, and what may pass betwe
     if not tips:
         return Imported(0, 0, {})
     store = OwnerStore.open(repository)
-    transfer = Transfer.start(list(dict.fromkeys(tips)), limits)
+    transfer = Transfer.start(list(dict.fromkeys(tips)), limits, search=search, known=known)
     return _Import(reader, at, store, transfer, commits_only, history).run(known)
 
 
@@ -127,6 +131,7 @@ class _Import:
         if len(found) == len(self._tips):
             transfer = self._transfer._replace(tips=tuple(commits.values()))
             if not commits or (had >= set(commits) and self._store.walk(transfer).is_good):
+                secret_scan.require_clean(self._store.program, transfer)
                 return Imported(0, 0, commits)
             try:
                 return Imported(*self._from_loose(transfer), commits)
@@ -232,6 +237,8 @@ class _Import:
             elif not (done := self._store.walk(transfer)).is_good:
                 quarantine.require_host(done, "rev-list", self._store.repository)
                 raise transfer.incomplete(error_output(done.completed))
+            else:
+                secret_scan.require_clean(self._store.program, transfer)
         return Imported(*brought, commits)
 
     def _packs(self) -> list[InsidePath]:

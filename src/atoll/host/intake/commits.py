@@ -9,6 +9,7 @@ from atoll.host.intake import quarantine
 from atoll.host.intake.blob_filters import prepare_attributes
 from atoll.host.intake.lfs_objects import LfsStore
 from atoll.host.intake.quarantine import OwnerStore, lines_of
+from atoll.host.intake.secret_scan import searched
 from atoll.host.intake.store import IntakeRepository, personal_files
 from atoll.host.intake.transfer import (
     LIMITS,
@@ -20,6 +21,7 @@ from atoll.host.intake.transfer import (
 from atoll.host.process import stream
 from atoll.model.errors import StateError
 from atoll.model.lfs import Pointer
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.units import render_size
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_path
 
@@ -108,17 +110,19 @@ def publish(
     commits: Sequence[ObjectId],
     *,
     known: Sequence[str] = (),
+    search: SecretSearch | None = None,
 ) -> ImportSize:
     """Copies commits of the store into the owner's `repository`, with the checks of an import.
 
-    `known` are commits that the owner has. Raises as `import_objects` does.
+    `known` are commits that the owner has; what is new may not contain what `search` finds. Raises
+    as `import_objects` does.
     """
     require_ids(*commits, *known)
     if not commits:
         return ImportSize(objects=0, size_bytes=0)
     owner = OwnerStore.open(repository)
-    transfer = Transfer.start(commits, LIMITS)
-    _publish_lfs_objects(store, repository)
+    transfer = Transfer.start(commits, LIMITS, search=search, known=known)
+    _publish_lfs_objects(store, repository, search)
     if not store.has_other_objects():
         return _publish_made(store, owner, transfer)
     store.flush()
@@ -152,7 +156,9 @@ def _publish_made(store: IntakeRepository, owner: OwnerStore, transfer: Transfer
     return brought
 
 
-def _publish_lfs_objects(store: IntakeRepository, repository: str) -> None:
+def _publish_lfs_objects(
+    store: IntakeRepository, repository: str, search: SecretSearch | None
+) -> None:
     """Copies the contents of Git LFS files to the owner's LFS store."""
     place = store.large_files
     if not place.is_dir():
@@ -160,7 +166,9 @@ def _publish_lfs_objects(store: IntakeRepository, repository: str) -> None:
     target = LfsStore.of(repository, store.settings.lfs_storage)
     for source in sorted(place.iterdir()):
         pointer = Pointer(source.name, source.stat().st_size)
-        if not target.has(pointer) and not target.take(pointer, _pieces(source)):
+        if not target.has(pointer) and not target.take(
+            pointer, searched(_pieces(source), search, pointer.oid)
+        ):
             raise StateError(f"the Git LFS object `{pointer.oid}` changed while it was copied")
 
 

@@ -29,10 +29,12 @@ from atoll.host import files
 from atoll.host.beneath import TreeReader
 from atoll.host.intake.quarantine import lines_of
 from atoll.host.intake.refs import GIT_DIRECTORY
+from atoll.host.intake.secret_scan import searched
 from atoll.host.intake.store import IntakeRepository
 from atoll.host.intake.transfer import require_ids, writing
 from atoll.model.errors import StateError
 from atoll.model.lfs import POINTER_BYTES, Pointer, parse_pointer
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.units import render_size
 from atoll.model.untrusted import InsidePath, Untrusted, find_path
 
@@ -248,12 +250,21 @@ def _identity(pointer: Pointer, status: os.stat_result) -> tuple[str | int, ...]
 class LfsBudget:
     """What one import may still cost, including submodules."""
 
-    def __init__(self, size_bytes: int = 0, *, wrong: WrongObjects | None = None) -> None:
-        """`size_bytes` is the capsule's disk limit; 0 if it has none."""
+    def __init__(
+        self,
+        size_bytes: int = 0,
+        *,
+        wrong: WrongObjects | None = None,
+        search: SecretSearch | None = None,
+    ) -> None:
+        """`size_bytes` is the capsule's disk limit; 0 if it has none. No object may contain what
+        `search` finds.
+        """
         self.left_bytes = min(size_bytes or MOST_BYTES, MOST_BYTES)
         self.left_wrong_bytes = MOST_WRONG_BYTES
         self.left_hole_bytes = MOST_HOLE_BYTES
         self.wrong = wrong or WrongObjects()
+        self.search = search
 
     def allows(self, size_bytes: int) -> bool:
         return size_bytes <= min(self.left_bytes, self.left_wrong_bytes)
@@ -445,7 +456,7 @@ def _take(
                 continue
             if not budget.spend(pointer.size_bytes, _hole_bytes(handle, budget.left_hole_bytes)):
                 continue
-            if target.take(pointer, pieces(file)):
+            if target.take(pointer, searched(pieces(file), budget.search, place.shown())):
                 return True
             budget.left_wrong_bytes -= pointer.size_bytes
             budget.wrong.add(pointer, status)

@@ -25,8 +25,18 @@ from typing import NamedTuple
 
 from atoll.host import files
 from atoll.host.git import git
-from atoll.host.intake.transfer import LOOK, ImportSize, Transfer, error_output, failure_of, writing
+from atoll.host.intake import secret_scan
+from atoll.host.intake.transfer import (
+    LIMITS,
+    LOOK,
+    ImportSize,
+    Transfer,
+    error_output,
+    failure_of,
+    writing,
+)
 from atoll.host.process import Program, Streamed, stream
+from atoll.model.secretvalues import SecretSearch
 
 _PREFIX = "tmp_objdir-atoll-"
 """`git gc` removes old files whose names start with `tmp_`."""
@@ -172,10 +182,20 @@ def require_commits(aside: OwnerStore, transfer: Transfer) -> None:
             raise transfer.no_commit(tip, kind)
 
 
+def require_clean(repository: str, tip: str, search: SecretSearch) -> None:
+    """Raises StateError if a commit that the owner's repository has already, such as that of a
+    recovery point, contains a secret which the owner's branches do not have.
+    """
+    transfer = Transfer.start([tip], LIMITS, search=search)
+    secret_scan.require_clean(OwnerStore.open(repository).program, transfer)
+
+
 def accept_pack(
     store: OwnerStore, aside: OwnerStore, transfer: Transfer, pack: FileIO, brought: ImportSize
 ) -> None:
-    """Moves the quarantined objects into the owner's store if everything the tips need exists."""
+    """Moves the quarantined objects into the owner's store if everything the tips need exists, and
+    nothing in it is secret.
+    """
     _require_whole(aside, transfer)
     with writing():
         if brought.objects < _PACK_OBJECTS and brought.size_bytes < _PACK_BYTES:
@@ -209,6 +229,7 @@ def _require_whole(aside: OwnerStore, transfer: Transfer) -> None:
     if not done.is_good:
         require_host(done, "rev-list", aside.repository)
         raise transfer.incomplete(error_output(done.completed))
+    secret_scan.require_clean(aside.program, transfer)
 
 
 def _move_singles(aside: OwnerStore, names: Sequence[str]) -> None:

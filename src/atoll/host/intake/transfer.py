@@ -13,6 +13,7 @@ from typing import NamedTuple
 from atoll.host.process import Completed, Program, stream
 from atoll.model.errors import DriverError, StateError
 from atoll.model.names import printable
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.units import render_duration, render_size
 
 LOOK = "run `git fsck --full --strict` inside the capsule"
@@ -99,11 +100,22 @@ class Transfer(NamedTuple):
     tips: tuple[str, ...]
     limits: TransferLimits
     ends_at: float | None
+    search: SecretSearch | None = None
+    """Values that what is new in the tips must not contain (`secret_scan`)."""
+    known: tuple[str, ...] = ()
+    """Commits below which nothing is new, in addition to those that the owner's branches name."""
 
     @classmethod
-    def start(cls, tips: Sequence[str], limits: TransferLimits) -> Transfer:
+    def start(
+        cls,
+        tips: Sequence[str],
+        limits: TransferLimits,
+        *,
+        search: SecretSearch | None = None,
+        known: Sequence[str] = (),
+    ) -> Transfer:
         ends_at = None if limits.seconds is None else time.monotonic() + limits.seconds
-        return cls(tuple(tips), limits, ends_at)
+        return cls(tuple(tips), limits, ends_at, search, tuple(known))
 
     def left_s(self) -> float | None:
         return None if self.ends_at is None else self.ends_at - time.monotonic()
