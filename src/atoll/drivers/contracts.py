@@ -20,8 +20,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from atoll.model.agent import AgentEvent
 from atoll.model.enclosure import Enclosure, Limits, View
 from atoll.model.plan import IsolationPlan, WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath
 
@@ -237,16 +239,32 @@ class LayeredDriver(WorkspaceDriver, Protocol):
     def tip(self, plan: WorkspacePlan) -> str | None:
         """The commit of the branch, if it can be read from a single file; a hint, not a fact."""
 
-    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
+    def export_commits(
+        self, plan: WorkspacePlan, *, everything: bool, search: SecretSearch | None = None
+    ) -> ExportedCommits | None:
         """Imports the commits of the branch into the owner's repository, through a quarantine, with
         the Git LFS objects and submodule commits that they refer to; with `everything` also the
         uncommitted changes, as a commit on top. Returns None when there is no branch. Updates no
-        ref. Raises StateError when the import is refused.
+        ref. Raises StateError when the import is refused, also because something new contains what
+        `search` finds.
         """
 
-    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
+    def commit(
+        self,
+        plan: WorkspacePlan,
+        message: str,
+        author: Author,
+        *,
+        search: SecretSearch | None = None,
+    ) -> CommitResult:
         """Commits all files on top of the branch, in the owner's repository. Updates no ref. Raises
-        StateError when HEAD is not on the branch or nothing has changed.
+        StateError when HEAD is not on the branch or nothing has changed, or when something new
+        contains what `search` finds.
+        """
+
+    def tree(self, plan: WorkspacePlan) -> str:
+        """The git tree that a commit of all files would have; nothing is imported. Raises
+        StateError when the workspace cannot be read.
         """
 
     def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
@@ -350,6 +368,146 @@ class DrivenBrowser(BrowserDriver, Protocol):
         """Asks the browser to save its state and exit; the caller waits for its end. Raises OSError
         when no browser answers.
         """
+
+
+class HomeFile(NamedTuple):
+    """A file for the private home of a capsule. Nothing in it is secret."""
+
+    path: str
+    """Below the home directory."""
+    content: bytes
+
+
+class FoundLogin(NamedTuple):
+    """The owner's login of an agent's program, as it is on the host now."""
+
+    account: str
+    """What the login says of whose it is; empty when it says nothing."""
+    expires_at: float | None
+    """When the value stops working, unless the owner's own program renews it."""
+    is_expired: bool
+    values: Mapping[str, str]
+    """The real values by field: `""` of a key, otherwise `a`, `b`, … as in `Login.tokens`."""
+    cure: str = ""
+    """The owner's next command when it is expired."""
+    kept: str = ""
+    """JSON text of what may be copied from the owner's file: nothing secret."""
+
+    def __repr__(self) -> str:
+        return f"FoundLogin(fields={sorted(self.values)!r}, is_expired={self.is_expired})"
+
+
+class InsideLogin(NamedTuple):
+    """What a capsule holds instead of a login. Nothing in it is secret."""
+
+    env: Mapping[str, str]
+    files: tuple[HomeFile, ...]
+    key: str = ""
+    """The placeholder of a login that is a single key."""
+
+
+class EventFormat(Protocol):
+    """Reads the output of an agent. One instance reads one turn, from its first line.
+
+    What it reads is hostile: every text is shortened, and nothing raises.
+    """
+
+    def feed(self, line: str) -> list[AgentEvent]:
+        """The events of one line, without its newline; empty for a line that says nothing."""
+        ...
+
+
+class VaultKey(NamedTuple):
+    """The key that all values of a vault are encrypted with."""
+
+    id: str
+    """Names the key; not secret."""
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"VaultKey(id={self.id!r})"
+
+
+class KeptValue(NamedTuple):
+    """A value of a vault."""
+
+    value: bytes
+    stored_at: float
+    earlier: tuple[bytes, ...] = ()
+    """The values that it had before, the latest first; a few of them."""
+
+    def __repr__(self) -> str:
+        return f"KeptValue(stored_at={self.stored_at})"
+
+
+class Vault(Protocol):
+    """Values at rest, each encrypted and bound to its project and name.
+
+    Every method raises StateError for a vault that is damaged, of a newer version, or readable by
+    others.
+    """
+
+    def names(self, project: str) -> list[str]: ...
+
+    def is_empty(self) -> bool: ...
+
+    def find(self, key: VaultKey, project: str, name: str) -> KeptValue | None:
+        """Raises StateError when the value was encrypted with another key, or has been changed."""
+
+    def put(self, key: VaultKey, project: str, name: str, value: bytes) -> None:
+        """Stores a value; the one before is kept as an earlier one. Does nothing but set the time
+        when it is the same. Raises StateError as `find`.
+        """
+
+    def remove(self, project: str, name: str) -> bool:
+        """Removes a value with its earlier ones, without the key; returns whether there was one."""
+        ...
+
+
+class KeyStore(Protocol):
+    """Where the key of a vault is. Every method raises StateError for a key file that is damaged,
+    of a newer version, or readable by others.
+    """
+
+    def place(self) -> str:
+        """`none`, `file`, `keyring`, or `passphrase`: a file that is encrypted with one."""
+        ...
+
+    def key_id(self) -> str | None:
+        """Names the key, without reading it; None when there is none."""
+
+    def load(self, passphrase: str = "") -> VaultKey:
+        """Raises SecretUnavailable when it cannot be read now, StateError when there is no key or
+        the passphrase is wrong.
+        """
+        ...
+
+    def ensure(self, *, may_create: Callable[[], bool]) -> None:
+        """Creates a key when there is none. Raises StateError when `may_create` forbids it."""
+
+    def protect(self, key: VaultKey, passphrase: str) -> None:
+        """Encrypts the key with a passphrase; with an empty one, stores it as `ensure` does."""
+
+
+class SourceRequest(NamedTuple):
+    """What a source of secrets reads."""
+
+    of: str
+    """The variable, path, command or keyring entry."""
+    owner: Mapping[str, str]
+    """The owner's environment."""
+    root: str = ""
+    """The project; in a file below it, no link is followed."""
+    path: str = ""
+    """The PATH of a command."""
+
+
+class ValueSource(Protocol):
+    """One kind of place that values are read from."""
+
+    def read(self, request: SourceRequest) -> bytes:
+        """The value, at most 64 KiB. Raises SecretUnavailable, never with a part of the value."""
+        ...
 
 
 class NetworkGone(ConnectionError):  # noqa: N818 - it is a state of affairs

@@ -25,6 +25,7 @@ from atoll.drivers.isolation.wall_test import find_cure, try_walls
 from atoll.drivers.layers import probes
 from atoll.drivers.layers.store_overlays import place_of
 from atoll.host.programs import find_program, is_below
+from atoll.keeper import private_files
 from atoll.model.enclosure import (
     Bwrap,
     Copy,
@@ -32,6 +33,7 @@ from atoll.model.enclosure import (
     Directory,
     Enclosure,
     Link,
+    PrivateTmpfs,
     RootEntry,
     SandboxRoot,
     SharedStore,
@@ -125,6 +127,7 @@ class SandboxProcess(NamespaceProcess):
             Directory("/dev"),
             Devpts(_TERMINALS, f"newinstance,ptmxmode=0666,mode=0620,max={_MOST_PTYS}"),
             Tmpfs("/run", _SMALL),
+            PrivateTmpfs(private_files.PLACE, private_files.OPTIONS),
             Link("/var/run", "/run"),
             Link("/var/tmp", "/tmp"),  # noqa: S108 - inside
             *visible_paths.system(root, _private_places(plan, owner)),

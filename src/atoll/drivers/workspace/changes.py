@@ -147,6 +147,18 @@ def _export_parts(
     return parts.notes()
 
 
+def tree(site: Site) -> str:
+    """The tree that a commit of all files would have. Imports nothing into the owner's repository.
+
+    Raises StateError when the workspace or its repository cannot be read.
+    """
+    with site.opened() as (workspace, store):
+        taken = site.take(workspace, everything=False)
+        if taken is None:
+            raise StateError(_NO_REPOSITORY, hint=_HINT)
+        return str(_files(site, workspace, store, taken.head))
+
+
 def has_hook(site: Site, name: str) -> bool:
     """Whether a commit in the workspace would run a hook, judging by its files."""
     with site.opened() as (workspace, _):
@@ -163,5 +175,5 @@ def _commit_files(
         return None
     parents = [] if parent is None else [parent]
     made = commits.commit(store, tree, parents, text, author, author, int(time.time()))
-    commits.publish(store, site.plan.repository, [made], known=parents)
+    commits.publish(store, site.plan.repository, [made], known=parents, search=site.search)
     return made

@@ -36,6 +36,7 @@ from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.layers import is_private
 from atoll.model.names import branch_of
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 from atoll.model.untrusted import InsidePath, Untrusted, find_object_id
 
@@ -170,11 +171,23 @@ class LayeredWorkspace(ABC):
                 return find_object_id(Untrusted(content.removesuffix(b"\n")))
         return None
 
-    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
-        return changes.export_commits(self._site(plan), everything=everything)
+    def export_commits(
+        self, plan: WorkspacePlan, *, everything: bool, search: SecretSearch | None = None
+    ) -> ExportedCommits | None:
+        return changes.export_commits(self._site(plan, search), everything=everything)
 
-    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
-        return changes.commit(self._site(plan), message, author)
+    def commit(
+        self,
+        plan: WorkspacePlan,
+        message: str,
+        author: Author,
+        *,
+        search: SecretSearch | None = None,
+    ) -> CommitResult:
+        return changes.commit(self._site(plan, search), message, author)
+
+    def tree(self, plan: WorkspacePlan) -> str:
+        return changes.tree(self._site(plan))
 
     def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
         return changes.has_hook(self._site(plan), name)
@@ -220,11 +233,12 @@ class LayeredWorkspace(ABC):
         """Hides a file of a lower layer."""
         files.remove_beneath(tree, relative)
 
-    def _site(self, plan: WorkspacePlan) -> PrivateSite:
+    def _site(self, plan: WorkspacePlan, search: SecretSearch | None = None) -> PrivateSite:
         return PrivateSite(
             plan,
             lambda: self._opened(plan, (*plan.layers, plan.upper)),
             lambda aside: self._set_aside_whole(plan, aside),
+            search,
         )
 
     def _set_aside_whole(self, plan: WorkspacePlan, aside: Path) -> None:

@@ -26,6 +26,7 @@ from atoll.host.tree.layer_stack import Namespace
 from atoll.host.tree.merged_tree import MergedTree
 from atoll.model.errors import DriverError, StateError
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.untrusted import InsidePath, ObjectId
 
 _REFS_LIMIT = 1_000
@@ -71,15 +72,19 @@ def open_workspace(
 
 
 class PrivateSite:
-    """A workspace on layers; `opening` opens its files."""
+    """A workspace on layers; `opening` opens its files. With `search`, nothing that it finds is
+    imported.
+    """
 
     def __init__(
         self,
         plan: WorkspacePlan,
         opening: Callable[[], AbstractContextManager[WorkspaceFiles]],
         set_aside: Callable[[Path], None],
+        search: SecretSearch | None = None,
     ) -> None:
         self.plan = plan
+        self.search = search
         self.scratch = Pool(plan.pool).root
         self.set_aside = set_aside
         self._opening = opening
@@ -176,6 +181,7 @@ class PrivateSite:
         taken = import_objects(
             workspace.tree, self.plan.repository, fresh,
             known=known, commits_only=True, history=history.require_store(self.plan),
+            search=self.search,
         )  # fmt: skip
         named = {tip: taken.commits.get(tip) if tip in fresh else tip for tip in tips}
         return list(dict.fromkeys(commit for commit in named.values() if commit is not None))
@@ -183,7 +189,9 @@ class PrivateSite:
     def export_parts(
         self, workspace: WorkspaceFiles, store: IntakeRepository, tips: Sequence[str]
     ) -> Parts:
-        return export_parts(self.plan, workspace, store, tips, scratch=self.scratch)
+        return export_parts(
+            self.plan, workspace, store, tips, scratch=self.scratch, search=self.search
+        )
 
     def staged(self, workspace: WorkspaceFiles) -> tuple[IndexEntry, ...] | None:
         content, before = self._indexes(workspace)

@@ -31,6 +31,7 @@ from atoll.host.intake.transfer import Allowance, ImportSize, IncompleteError, O
 from atoll.model.errors import DriverError, StateError
 from atoll.model.layers import LayerKind
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_path
 
 _DEEPEST = 8
@@ -226,6 +227,7 @@ class _ModuleExport:
                 taken = import_objects(
                     self._tree, owner, [link.commit],
                     known=known, limits=limits, at=inside, history=history,
+                    search=self._budget.search,
                 )  # fmt: skip
             except OverLimitError as error:
                 raise self._allowance.exceeded() from error
@@ -320,15 +322,16 @@ def export_parts(
     tips: Sequence[str],
     *,
     scratch: Path,
+    search: SecretSearch | None = None,
 ) -> Parts:
     """Imports what commits refer to beyond the base commit.
 
     Includes what was exported before: an earlier version may have exported it without LFS objects
-    and submodules.
+    and submodules. Raises StateError if something new contains what `search` finds.
     """
     fresh = [tip for tip in dict.fromkeys(tips) if tip != plan.base_commit]
     # Shared by all capsules of the project while it has a base.
-    budget = LfsBudget(plan.disk_bytes, wrong=WrongObjects(scratch / _WRONG_OBJECTS))
+    budget = LfsBudget(plan.disk_bytes, wrong=WrongObjects(scratch / _WRONG_OBJECTS), search=search)
     known = [plan.base_commit]
     return Parts(
         import_lfs_objects(store, workspace.tree, fresh, known=known, budget=budget),

@@ -22,6 +22,7 @@ from atoll.host.intake.index import IndexEntry, parse_index
 from atoll.host.intake.store import IntakeRepository, open_store
 from atoll.host.tree.merged_tree import MergedTree
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.untrusted import InsidePath, ObjectId, Untrusted, find_object_id, find_ref_name
 
 _POINTER_BYTES = 1 << 16
@@ -29,6 +30,9 @@ _INDEX_BYTES = 256 << 20
 
 
 class LinkedSite:
+    search: SecretSearch | None = None
+    """What is committed there is in the owner's repository already."""
+
     def __init__(self, plan: WorkspacePlan, scratch: Path) -> None:
         self.plan = plan
         self.scratch = scratch

@@ -23,6 +23,7 @@ from atoll.host.process import Completed
 from atoll.host.recovery.recovery_points import PREFIX
 from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import WHOLE, Work
 from atoll.model.untrusted import InsidePath, ObjectId
 
@@ -54,6 +55,10 @@ class Site(Protocol):
 
     @property
     def plan(self) -> WorkspacePlan: ...
+
+    @property
+    def search(self) -> SecretSearch | None:
+        """Finds what must not leave the workspace; None for a recovery point, which has all."""
 
     def is_there(self) -> bool:
         """Whether the workspace has files."""

@@ -1,0 +1,390 @@
+"""What a model's answer took, read from the traffic in the formats of the vendors. No I/O.
+
+Known are Anthropic messages, OpenAI chat completions and responses, and Gemini with the wrapped
+form of Code Assist; as one JSON value, as server-sent events, and as WebSocket messages. Memory is
+bounded: what is longer than `LIMIT_BYTES` is not read, and its tokens are unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from atoll.drivers.network.event_stream import EventStream
+from atoll.drivers.network.websocket import TEXT, MessageReader, WebSocketError
+
+Object = Mapping[str, Any]
+LIMIT_BYTES = 4 << 20
+"""Of one event, one message or one JSON body."""
+_MOST_TOKENS = 10**12
+_BYTES_PER_TOKEN = 4
+_EVENT_BYTES = 250
+"""What an event of a stream takes besides its text."""
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}")
+_REQUESTED = re.compile(rb'"model"\s*:\s*"([^"\\]{1,120})"')
+_IN_PATH = re.compile(r"/(?:models|deployments)/([^/:]+)")
+_WORD = re.compile(r"[A-Za-z_]{3,40}")
+
+
+class ModelFormat(StrEnum):
+    ANTHROPIC = "anthropic"
+    CHAT = "chat"
+    """Also the older completions, and embeddings, which report usage in the same words."""
+    RESPONSES = "responses"
+    GEMINI = "gemini"
+    OTHER = "other"
+    """Costs money and is not read: its tokens are unknown."""
+
+
+_PATHS = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (ModelFormat.ANTHROPIC, r"/v1/messages$"),
+        (ModelFormat.CHAT, r"/(?:completions|embeddings)$"),
+        (ModelFormat.RESPONSES, r"/responses(?:/compact)?$"),
+        (ModelFormat.GEMINI, r":(?:streamG|g)enerateContent$"),
+        (
+            ModelFormat.OTHER,
+            r"/v1/(?:messages/batches|batches|complete$|images/|audio/|videos|threads)"
+             r"|:(?:batchGenerateContent|batchEmbedContents|embedContent|predict\w*)$",
+        ),
+    )
+)
+
+
+class Tokens(NamedTuple):
+    """Of one answer."""
+
+    input_tokens: int = 0
+    """With those that were read from a cache or written to it."""
+    output_tokens: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+class Counted(NamedTuple):
+    """One answered request."""
+
+    model: str
+    """Empty when neither the request nor the answer names it in a usual form."""
+    tokens: Tokens | None
+    """None: the answer does not say, or it cannot be read."""
+
+
+class StreamError(NamedTuple):
+    """An error in a WebSocket message, which stands for an answer with a status."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+def find_format(method: str, path: str) -> ModelFormat | None:
+    """The format of a request to a model; None for anything else. `path` may have a query."""
+    path = path.partition("?")[0].rstrip("/")
+    if method == "GET":
+        # The handshake of a WebSocket; anything else there costs nothing.
+        return ModelFormat.RESPONSES if path.endswith("/responses") else None
+    if method != "POST":
+        return None
+    return next((kind for kind, known in _PATHS if known.search(path)), None)
+
+
+def requested_model(path: str, body: bytes) -> str:
+    """The model that a request asks for, from its path or the beginning of its body."""
+    if named := _IN_PATH.search(path):
+        return clean_model(named[1])
+    found = _REQUESTED.search(body)
+    return clean_model(found[1].decode("utf-8", "replace")) if found else ""
+
+
+def clean_model(name: object) -> str:
+    """The name of a model if it is a usual one, otherwise empty."""
+    text = name.removeprefix("models/") if isinstance(name, str) else ""
+    return text if _MODEL.fullmatch(text) else ""
+
+
+def error_word(body: bytes) -> str:
+    """The kind of an error, such as `rate_limit_error`; never its text, which may contain anything.
+
+    Empty when there is none of a usual form.
+    """
+    value = _parse(body)
+    if isinstance(value, list) and value:
+        value = value[0]
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict):
+        return ""
+    words = (error.get(key) for key in ("type", "code", "status"))
+    return next((w for w in words if isinstance(w, str) and _WORD.fullmatch(w)), "")
+
+
+class UsageReader:
+    """Of one exchange: fed with the response, it knows what was answered.
+
+    A stream that was cut before its usage arrived is estimated from its size, so that a client that
+    hangs up early is counted as well.
+    """
+
+    def __init__(self, kind: ModelFormat, *, model: str = "", request_bytes: int = 0) -> None:
+        self._kind = kind
+        self._asked = model
+        self._request_bytes = request_bytes
+        self._answer = _Answer(kind)
+        self._events: EventStream | None = None
+        self._messages: MessageReader | None = None
+        self._body: bytearray | None = None
+        self._is_asked = False
+        """Whether a WebSocket has an answer under way."""
+        self._is_too_long = False
+        self.errors: list[StreamError] = []
+        """Of a WebSocket, not yet taken by the caller."""
+
+    @property
+    def error(self) -> str:
+        """The kind of error that a stream reported after its status was good."""
+        return self._answer.error
+
+    @property
+    def is_answering(self) -> bool:
+        return self._is_asked
+
+    def begin(self, content_type: str) -> None:
+        """The response is a good one, of this type."""
+        if content_type.partition(";")[0].strip().lower() == "text/event-stream":
+            self._events = EventStream(LIMIT_BYTES)
+        else:
+            self._body = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        if self._events is not None:
+            for event in self._events.feed(data):
+                self._answer.add_event(event)
+        elif self._body is not None:
+            self._is_too_long |= len(self._body) + len(data) > LIMIT_BYTES
+            if not self._is_too_long:
+                self._body += data
+
+    def feed_frames(self, data: bytes) -> list[Counted]:
+        """WebSocket frames of the server; returns the answers that they complete."""
+        if self._messages is None:
+            self._messages = MessageReader(LIMIT_BYTES)
+        found: list[Counted] = []
+        try:
+            messages = self._messages.feed(data)
+        except WebSocketError:
+            # Nothing more of this connection can be read: what it asks has unknown usage.
+            self._is_too_long = True
+            return found
+        for message in messages:
+            if message.opcode == TEXT:
+                found += self._take_message(message.data, is_whole=message.is_whole)
+        return found
+
+    def _take_message(self, data: bytes, *, is_whole: bool) -> Iterator[Counted]:
+        value = _parse(data) if is_whole else None
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(value, dict) and kind == "error":
+            self._is_asked = False
+            self.errors.append(_stream_error(value, data))
+            return
+        if kind == "response.created":
+            self._is_asked = True
+        self._answer.add_event(data if is_whole else b"{}")
+        if kind in _RESPONSE_ENDS:
+            yield self._counted(is_cut=False)
+            self._is_asked, self._answer = False, _Answer(self._kind)
+
+    def end(self, *, is_cut: bool) -> list[Counted]:
+        """The exchange is over. Returns what was not returned before."""
+        if self._messages is not None:
+            if not self._is_asked and not self._is_too_long:
+                return []
+            return [self._counted(is_cut=True)]
+        if self._events is not None:
+            for event in self._events.end():
+                self._answer.add_event(event)
+        elif self._body is None:
+            return []
+        elif not self._is_too_long:
+            self._answer.add_body(bytes(self._body))
+        return [self._counted(is_cut=is_cut)]
+
+    def _counted(self, *, is_cut: bool) -> Counted:
+        model = self._answer.model or self._asked
+        tokens = None if self._is_too_long else self._answer.tokens
+        if self._kind is ModelFormat.OTHER or self._is_too_long:
+            return Counted(model, None)
+        if is_cut and not self._answer.is_final:
+            known = tokens or Tokens()
+            tokens = known._replace(
+                input_tokens=known.input_tokens or self._request_bytes // _BYTES_PER_TOKEN,
+                output_tokens=max(known.output_tokens, self._answer.estimated_output),
+            )
+        return Counted(model, tokens)
+
+
+_RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+class _Answer:
+    """What is known of one answer so far."""
+
+    def __init__(self, kind: ModelFormat) -> None:
+        self._kind = kind
+        self._numbers: dict[str, int] = {}
+        self.model = ""
+        self.error = ""
+        self.is_final = False
+        self.estimated_output = 0
+
+    @property
+    def tokens(self) -> Tokens | None:
+        if not self._numbers:
+            return None
+        given = Tokens(**self._numbers)
+        # Every part is in the sum, whatever a server claims.
+        least = given.cache_read + given.cache_write
+        return given._replace(input_tokens=max(given.input_tokens, least))
+
+    def add_event(self, data: bytes) -> None:
+        self.estimated_output += 1 + max(0, len(data) - _EVENT_BYTES) // _BYTES_PER_TOKEN
+        if data.strip() == b"[DONE]":
+            self.is_final = True
+            return
+        self._add(_parse(data))
+
+    def add_body(self, data: bytes) -> None:
+        value = _parse(data)
+        for part in value if isinstance(value, list) else [value]:
+            self._add(part)
+        self.is_final = value is not None
+
+    def _add(self, value: object) -> None:
+        if not isinstance(value, dict):
+            return
+        error = value.get("error")
+        if isinstance(error, dict) and not self.error:
+            self.error = error_word(json.dumps({"error": error}).encode()) or "error"
+        match self._kind:
+            case ModelFormat.ANTHROPIC:
+                self._add_anthropic(value)
+            case ModelFormat.CHAT:
+                self._add_chat(value)
+            case ModelFormat.RESPONSES:
+                self._add_response(value)
+            case ModelFormat.GEMINI:
+                self._add_gemini(value)
+            case ModelFormat.OTHER:
+                pass
+
+    def _add_anthropic(self, value: Object) -> None:
+        message = _object(value, "message") if value.get("type") == "message_start" else value
+        self.model = clean_model(message.get("model")) or self.model
+        self.is_final |= value.get("type") == "message_stop"
+        usage = _object(message, "usage")
+        parts = {
+            name: count
+            for name, key in (
+                ("cache_read", "cache_read_input_tokens"),
+                ("cache_write", "cache_creation_input_tokens"),
+                ("output_tokens", "output_tokens"),
+            )
+            if (count := _count(usage.get(key))) is not None
+        }
+        plain = _count(usage.get("input_tokens"))
+        if plain is not None:
+            # The vendor counts cached tokens apart.
+            known = {**self._numbers, **parts}
+            parts["input_tokens"] = plain + known.get("cache_read", 0) + known.get("cache_write", 0)
+        self._numbers |= parts
+
+    def _add_chat(self, value: Object) -> None:
+        self.model = clean_model(value.get("model")) or self.model
+        self._add_openai_usage(
+            _object(value, "usage"), ("prompt_tokens", "completion_tokens"), "prompt_tokens_details"
+        )
+
+    def _add_response(self, value: Object) -> None:
+        is_whole = "response" not in value
+        response = value if is_whole else _object(value, "response")
+        self.model = clean_model(response.get("model")) or self.model
+        if value.get("type") == "response.failed":
+            self.error = error_word(json.dumps({"error": response.get("error")}).encode())
+            self.error = self.error or "error"
+        if is_whole and "output" not in response:
+            return
+        if is_whole or value.get("type") in _RESPONSE_ENDS:
+            self.is_final = True
+            self._add_openai_usage(
+                _object(response, "usage"),
+                ("input_tokens", "output_tokens"),
+                "input_tokens_details",
+            )
+
+    def _add_openai_usage(self, usage: Object, names: tuple[str, str], details: str) -> None:
+        given, made = (_count(usage.get(name)) for name in names)
+        if given is None:
+            return
+        cached = _count(_object(usage, details).get("cached_tokens")) or 0
+        written = _count(_object(usage, details).get("cache_write_tokens")) or 0
+        self._numbers = {
+            "input_tokens": given,
+            "output_tokens": made or 0,
+            "cache_read": cached,
+            "cache_write": written,
+        }
+        self.is_final = True
+
+    def _add_gemini(self, value: Object) -> None:
+        body = _object(value, "response") if "response" in value else value
+        self.model = clean_model(body.get("modelVersion")) or self.model
+        candidates = body.get("candidates")
+        for candidate in candidates if isinstance(candidates, list) else ():
+            self.is_final |= isinstance(candidate, dict) and bool(candidate.get("finishReason"))
+        usage = _object(body, "usageMetadata")
+        given = _count(usage.get("promptTokenCount"))
+        if given is None:
+            return
+        made = [_count(usage.get(k)) or 0 for k in ("candidatesTokenCount", "thoughtsTokenCount")]
+        self._numbers = {
+            "input_tokens": given + (_count(usage.get("toolUsePromptTokenCount")) or 0),
+            "output_tokens": sum(made),
+            "cache_read": _count(usage.get("cachedContentTokenCount")) or 0,
+        }
+
+
+def _stream_error(value: Object, data: bytes) -> StreamError:
+    status = value.get("status", value.get("status_code"))
+    headers = _object(value, "headers")
+    return StreamError(
+        status if isinstance(status, int) and 100 <= status < 600 else 500,
+        tuple(
+            (name.lower().encode(), str(text).encode())
+            for name, text in headers.items()
+            if isinstance(text, str | int | float)
+        ),
+        data,
+    )
+
+
+def _parse(data: Sequence[int] | bytes) -> Any:
+    """The value of a JSON text; None for anything else."""
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _object(value: Object, key: str) -> Object:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None
