@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll.engine.state.database import Database
@@ -79,6 +79,32 @@ class AgentRows(Database):
             )
         return self.turns(capsule_id)[-1]
 
+    def set_turn_run(self, turn: AgentTurn, run: int) -> None:
+        """The run that was started for a turn, which is stored before."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE agent_turns SET run = ? WHERE capsule_id = ? AND number = ?",
+                (run, turn.capsule_id, turn.number),
+            )
+
+    def copy_agent(self, origin: AgentRecord, capsule_id: int, turns: Sequence[int]) -> None:
+        """Gives a fork the agent of its origin with these turns, which have no run of the fork's.
+
+        Usage is not copied: it was paid for once.
+        """
+        now = time.time()
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO agents SELECT ?, adapter, task, state, reason, ?, ? "
+                "FROM agents WHERE capsule_id = ?",
+                (capsule_id, now, now, origin.capsule_id),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO agent_turns SELECT ?, number, 0, prompt, at, verdict "
+                "FROM agent_turns WHERE capsule_id = ? AND number = ?",
+                [(capsule_id, origin.capsule_id, number) for number in turns],
+            )
+
     def set_verdict(self, turn: AgentTurn, verdict: str) -> None:
         with self._write() as db:
             db.execute(
@@ -96,19 +122,21 @@ class AgentRows(Database):
         """Adds to what was counted. A cost that is unknown once stays unknown."""
         with self._write(durable=False) as db:
             db.execute(
-                "INSERT INTO model_usage VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "INSERT INTO model_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (capsule_id, model) DO UPDATE SET "
                 "requests = requests + excluded.requests, "
                 "input_tokens = input_tokens + excluded.input_tokens, "
                 "output_tokens = output_tokens + excluded.output_tokens, "
                 "cached_tokens = cached_tokens + excluded.cached_tokens, "
-                "cost_usd = cost_usd + excluded.cost_usd",
+                "cost_usd = cost_usd + excluded.cost_usd, "
+                "uncounted = uncounted + excluded.uncounted",
                 (capsule_id, *usage),
             )
 
     def usage(self, capsule_id: int) -> list[ModelUsage]:
         rows = self._rows(
-            "SELECT model, requests, input_tokens, output_tokens, cached_tokens, cost_usd "
+            "SELECT model, requests, input_tokens, output_tokens, cached_tokens, "
+            "cost_usd, uncounted "
             "FROM model_usage WHERE capsule_id = ? ORDER BY model",
             capsule_id,
         )
@@ -136,11 +164,11 @@ def _encode(task: AgentTask) -> str:
 
 def _agent(row: Mapping[str, Any]) -> AgentRecord:
     task = json.loads(row["task"])
-    budget, checks = AgentBudget(**task["budget"]), tuple(task["checks"])
+    lists = {key: tuple(task[key]) for key in ("checks", "command") if key in task}
     return AgentRecord(
         **{
             **row,
-            "task": AgentTask(**{**task, "budget": budget, "checks": checks}),
+            "task": AgentTask(**{**task, **lists, "budget": AgentBudget(**task["budget"])}),
             "state": AgentState(row["state"]),
         }
     )

@@ -62,6 +62,8 @@ def find_damage(store: Store) -> list[str]:
                 _parse(kind, store.part(capsule, kind))
         for snapshot in store.snapshots():
             snapshot_layers(snapshot)
+        for project in store.projects():
+            store.secrets(project.id)
     except StateError as error:
         wrong.append(error.message)
     return wrong

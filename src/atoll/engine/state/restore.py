@@ -42,6 +42,8 @@ class Restored(NamedTuple):
     """The backup that was used; None without a usable one."""
     kept: Path | None
     """The directory of the damaged files."""
+    has_secrets: bool = False
+    """Whether there are secrets, whose grants were withdrawn."""
 
 
 def repair(home: Path) -> Restored | None:
@@ -93,7 +95,7 @@ def _replace(home: Path, reason: str) -> Restored:
             _correct(store)
         finally:
             store.close()
-    return Restored(reason, chosen, kept)
+    return Restored(reason, chosen, kept, has_secrets=(home / "secrets").is_dir())
 
 
 def _set_aside(home: Path) -> Path | None:
@@ -114,8 +116,8 @@ def _correct(store: Store) -> None:
     """Deletes from a restored backup what may have changed since.
 
     A capsule without files has been removed. One that was being created has been finished or
-    removed; as unfinished it would be removed without its work being stored. Grants of a capsule
-    without a description may have been revoked.
+    removed; as unfinished it would be removed without its work being stored. Network rules of a
+    capsule without a description may have been revoked, and so may any grant of a secret.
     """
     for capsule in store.capsules():
         is_described = descriptions.load(Path(capsule.directory)) is not None
@@ -125,6 +127,7 @@ def _correct(store: Store) -> None:
         elif not is_described:
             for rule in store.grants(capsule):
                 store.drop_grant(capsule, rule)
+    store.drop_secret_grants()
 
 
 def _has_files(store: Store, capsule: CapsuleRecord) -> bool:

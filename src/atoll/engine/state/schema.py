@@ -252,6 +252,7 @@ CREATE TABLE model_usage (
     capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
     model TEXT NOT NULL, requests INTEGER NOT NULL, input_tokens INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, cost_usd REAL,
+    uncounted INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (capsule_id, model)
 ) STRICT;
 CREATE TABLE model_traffic (

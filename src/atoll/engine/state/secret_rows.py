@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.engine.state.database import Database
+from atoll.engine.state.database import DamagedError, Database
 from atoll.model.secret import (
     AuditEntry,
     BrokerScope,
@@ -18,6 +18,10 @@ from atoll.model.secret import (
     SecretOrigin,
     SecretRecord,
 )
+
+USES_KEPT = 10_000
+"""Lines of the audit about uses, per project."""
+_USES = ("used", "refused")
 
 
 class SecretRows(Database):
@@ -84,6 +88,11 @@ class SecretRows(Database):
             )
             return cursor.rowcount > 0
 
+    def drop_secret_grants(self) -> int:
+        """Drops all grants of all secrets; returns their number."""
+        with self._write() as db:
+            return db.execute("DELETE FROM secret_grants").rowcount
+
     def secret_grants(self, capsule_id: int) -> list[GrantRecord]:
         """The grants of a capsule, by name of the secret; expired ones too."""
         return self._secret_grants("g.capsule_id = ?", capsule_id)
@@ -108,12 +117,21 @@ class SecretRows(Database):
             )
 
     def add_audit(self, project_id: str, entry: AuditEntry) -> None:
-        with self._write(durable=False) as db:
+        """Of uses and refusals, the latest are kept; of other acts, all."""
+        is_use = entry.act in _USES
+        with self._write(durable=not is_use) as db:
             db.execute(
                 "INSERT INTO secret_audit (at, project_id, secret, capsule, act, detail) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (entry.at, project_id, entry.secret, entry.capsule, entry.act, entry.detail),
             )
+            if is_use:
+                db.execute(
+                    "DELETE FROM secret_audit WHERE project_id = :project AND act IN (:a, :b) "
+                    "AND id <= (SELECT id FROM secret_audit WHERE project_id = :project "
+                    "AND act IN (:a, :b) ORDER BY id DESC LIMIT 1 OFFSET :kept)",
+                    {"project": project_id, "a": _USES[0], "b": _USES[1], "kept": USES_KEPT},
+                )
 
     def audit(self, project_id: str, name: str | None = None) -> list[AuditEntry]:
         """The oldest first; of one secret, or of all."""
@@ -132,6 +150,13 @@ def _encode(delivery: Delivery) -> dict[str, object]:
 
 
 def _secret(row: Mapping[str, Any]) -> SecretRecord:
+    try:
+        return _parse(row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamagedError(f"the database holds a damaged secret: {error}") from error
+
+
+def _parse(row: Mapping[str, Any]) -> SecretRecord:
     origin, delivery = json.loads(row["origin"]), json.loads(row["delivery"])
     scope = delivery["broker"]
     if scope is not None:
@@ -140,7 +165,7 @@ def _secret(row: Mapping[str, Any]) -> SecretRecord:
     return SecretRecord(
         **{
             **row,
-            "origin": SecretOrigin(OriginKind(origin["kind"]), origin["of"]),
+            "origin": SecretOrigin(OriginKind(origin["kind"]), origin["of"], origin["detail"]),
             "delivery": Delivery(DeliveryKind(delivery["kind"]), delivery["path"], scope),
         }
     )

@@ -72,6 +72,8 @@ class Session:
         """Whether background processes may outlive a command: upkeep, for which the command waits
         otherwise, and the daemon, without which no connection leaves a capsule.
         """
+        self.ask_passphrase: Callable[[], str] | None = None
+        """Asks the owner for the passphrase of the vault; None when nobody can be asked."""
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")
