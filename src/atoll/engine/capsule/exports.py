@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.engine.run import runs
+from atoll.engine.secret import scan
 from atoll.engine.state.leases import workspace_plan
 from atoll.engine.state.session import Session, find_session
 from atoll.host import git
@@ -97,13 +98,15 @@ def export(session: Session, capsule: CapsuleRecord, *, everything: bool = False
     if not plan.is_layered:
         return _shared(session, capsule, branch, everything=everything)
     driver = registry.layered_driver(plan.driver)
-    exported = driver.export_commits(plan, everything=everything)
+    search = scan.find_search(session, capsule)
+    exported = driver.export_commits(plan, everything=everything, search=search)
     if exported is None:
         raise StateError(
             f"`{capsule.name}` has no branch `{branch}` any more",
             hint=f"atoll run {capsule.name} -- git switch -c {branch}",
         )
     session.reach("export.brought", capsule.name)
+    scan.require_clean(capsule, plan.repository, exported.commit, search)
     warn_of(session, capsule, exported.notes)
     return place(session, capsule, plan, exported.commit)
 

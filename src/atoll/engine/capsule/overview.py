@@ -65,7 +65,7 @@ def summaries(session: Session, project: state.ProjectRecord) -> list[Summary]:
                 project=project.name,
                 runs=runs.living(session, record),
                 is_paused=is_ready and freezer.is_paused(record),
-                changed=_changed(session, record) if is_ready else None,
+                changed=find_changed(session, record) if is_ready else None,
                 ahead=ahead,
                 behind=behind,
                 disk=disk_use.of_capsule(session, record),
@@ -98,7 +98,8 @@ def _distance(
         return None, None
 
 
-def _changed(session: Session, capsule: state.CapsuleRecord) -> Changed | None:
+def find_changed(session: Session, capsule: state.CapsuleRecord) -> Changed | None:
+    """What a capsule has changed; None when that cannot be read."""
     try:
         plan = workspace_plan(session, capsule)
         if not plan.is_layered:

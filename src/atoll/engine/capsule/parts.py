@@ -5,7 +5,9 @@ from __future__ import annotations
 from atoll.drivers import registry
 from atoll.drivers.layers.pool import Pool
 from atoll.engine.browser.profiles import BrowserProfile
+from atoll.engine.history.conversation import Conversation
 from atoll.engine.history.workspace import Workspace
+from atoll.engine.secret.part import SecretGrants
 from atoll.engine.state.leases import ISOLATION, isolation_plan, payload_of
 from atoll.engine.state.parts import Part
 from atoll.engine.state.session import Session
@@ -51,7 +53,7 @@ class PrivateHome(Part):
         session.reach("rm.isolation", capsule.name)
 
 
-_parts: list[Part] = [Workspace(), PrivateHome(), BrowserProfile()]
+_parts: list[Part] = [Workspace(), PrivateHome(), BrowserProfile(), SecretGrants(), Conversation()]
 
 
 def registered() -> tuple[Part, ...]:

@@ -237,7 +237,7 @@ def _require_supported(config: Config, level: levels.Level, *, dirty: bool) -> N
             f"level `{level.name}` starts from a commit: `--dirty` needs layers",
             hint=f"omit `--dirty`, or use level `{levels.DEFAULT}`",
         )
-    missing = [f"secret `{secret}`" for secret in (config.file.secrets if config.file else ())]
+    missing: list[str] = []
     if level.workspace != levels.LAYERS:
         missing += [f"`project.carry`: {path}" for path in settings.value("project.carry") or ()]
     if settings.value("tools.use") != "none":

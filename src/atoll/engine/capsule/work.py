@@ -12,6 +12,7 @@ from atoll.drivers import registry
 from atoll.drivers.contracts import Author, CommitResult
 from atoll.engine.capsule import exports, foreground_runs, removal
 from atoll.engine.run import freezer, internal_runs
+from atoll.engine.secret import scan
 from atoll.engine.state.leases import isolation_plan, snapshot_layers, workspace_plan
 from atoll.engine.state.session import Session
 from atoll.host import git
@@ -20,6 +21,7 @@ from atoll.host.programs import host_path
 from atoll.model.errors import DriverError, IsolationError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import CapsuleRecord, Patch, Snapshot
 
 _HOOK_S = 3600.0
@@ -94,7 +96,9 @@ def commit(session: Session, capsule: CapsuleRecord, message: str, *, verify: bo
         _run_hook(session, capsule, "pre-commit")
     if verify and driver.has_hook(plan, "commit-msg"):
         message = _checked_message(session, capsule, message)
-    made = _made(capsule, plan, message, author)
+    search = scan.find_search(session, capsule)
+    made = _made(capsule, plan, message, author, search)
+    scan.require_clean(capsule, plan.repository, made.commit, search)
     exports.warn_of(session, capsule, made.notes)
     exports.place(session, capsule, plan, made.commit)
     _give(session, capsule, made)
@@ -102,11 +106,15 @@ def commit(session: Session, capsule: CapsuleRecord, message: str, *, verify: bo
 
 
 def _made(
-    capsule: CapsuleRecord, plan: WorkspacePlan, message: str, author: Author
+    capsule: CapsuleRecord,
+    plan: WorkspacePlan,
+    message: str,
+    author: Author,
+    search: SecretSearch | None,
 ) -> CommitResult:
     name = capsule.name
     try:
-        return registry.layered_driver(plan.driver).commit(plan, message, author)
+        return registry.layered_driver(plan.driver).commit(plan, message, author, search=search)
     except StateError as error:
         hint = error.hint or f"atoll diff {name}; atoll run {name} -- git status"
         raise StateError(f"`{name}`: {error.message}", hint=hint) from error

@@ -49,6 +49,10 @@ SOCKET = "socket"
 LOG = "log"
 OFF = "ATOLL_DAEMON"
 """Set to `off`, no daemon is started: no ports are published, no capsule has network access."""
+_BUS = "DBUS_SESSION_BUS_ADDRESS"
+"""The way to the owner's keyring, where the key of the vault may be."""
+_ROOTS = ("SSL_CERT_FILE",)
+"""The certificates that the owner trusts: the broker verifies servers with them."""
 _PATIENCE_S = 30.0
 _STARTED_S = 20.0
 _KINDS: dict[str, type[AtollError]] = {
@@ -224,7 +228,10 @@ def begin(session: Session) -> None:
         for key, value in session.owner.items()
         if key.lower() in PROXY_VARIABLES and value
     }
-    env = {**own_environment(), **proxies}
+    roots = {key: session.owner[key] for key in _ROOTS if session.owner.get(key)}
+    env = {**own_environment(), **proxies, **roots}
+    if bus := session.owner.get(_BUS):
+        env[_BUS] = bus
     session.forkserver.start_once(lock_of(session.home), argv, env)
 
 

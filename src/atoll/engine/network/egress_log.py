@@ -30,12 +30,12 @@ class EgressAttempt(NamedTuple):
     at: float
     """Seconds since 1970."""
     via: str
-    """`connect`, `http`, `socks`, `caught`, `dns` or `host`."""
+    """`connect`, `http`, `socks`, `caught`, `dns`, `host` or `broker`."""
     place: str
     port: int
     allowed: bool
     why: str
-    """The rule that allows it, or the reason for the refusal."""
+    """The rule that allows it, or the reason for the refusal; of `broker`, the request."""
     address: str | None = None
     """The address of the connection."""
     sent: int = 0

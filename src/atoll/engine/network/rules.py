@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from atoll.model.egress import Policy
 from atoll.model.errors import IsolationError, SpecError, StateError
 from atoll.model.plan import IsolationPlan
 from atoll.model.presets import MODES, widest
+from atoll.model.secret import GrantRecord
 from atoll.model.state import CapsuleRecord, CapsuleState, ProjectRecord
 
 
@@ -156,9 +158,30 @@ def policy_of(session: Session, capsule_id: int) -> Policy:
         plan = isolation_plan(session, capsule)
     except StateError:
         return Policy("none")
-    granted = [*session.store.project_grants(capsule.project_id), *session.store.grants(capsule)]
+    granted = [
+        *session.store.project_grants(capsule.project_id),
+        *session.store.grants(capsule),
+        *brokered_rules(session, capsule_id),
+    ]
     texts = presets.expand([*plan.allow, *granted], registries.found(session))
     return Policy.of(_mode(session, capsule, plan), texts)
+
+
+def brokered_grants(session: Session, capsule_id: int) -> list[GrantRecord]:
+    """The brokered secrets that were granted to a capsule and have not expired."""
+    now = time.time()
+    return [
+        grant
+        for grant in session.store.secret_grants(capsule_id)
+        if grant.secret.delivery.broker is not None and not grant.is_expired(now)
+    ]
+
+
+def brokered_rules(session: Session, capsule_id: int) -> list[str]:
+    """What a capsule must reach to use them."""
+    scopes = (grant.secret.delivery.broker for grant in brokered_grants(session, capsule_id))
+    hosts = {host for scope in scopes if scope is not None for host in scope.hosts}
+    return [f"{host}:443" for host in sorted(hosts)]
 
 
 def _mode(session: Session, capsule: CapsuleRecord, plan: IsolationPlan) -> str:

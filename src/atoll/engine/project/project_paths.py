@@ -7,8 +7,12 @@ from pathlib import Path
 
 from atoll.engine.state.session import Session
 from atoll.host import files
+from atoll.host.programs import is_below
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import printable
+
+CLONES = "repositories"
+"""Below Atoll's home: clones of repositories that were given by URL."""
 
 
 def require_owners(session: Session, path: str) -> None:
@@ -22,12 +26,19 @@ def require_owners(session: Session, path: str) -> None:
         # A missing directory is reported when the checkout is looked up.
         is_here = not os.path.exists(path)
     homes = [place for place in (Path(real), *Path(real).parents) if _is_home(session, place)]
-    if is_here and (not homes or _is_worktree(session, Path(real), homes[0])):
+    if is_here and (not homes or _is_clone(real, homes[0])):
+        return
+    if is_here and _is_worktree(session, Path(real), homes[0]):
         return
     raise StateError(
         f"`{printable(path)}` is the workspace of a capsule, not a project",
         hint="cd to the project itself",
     )
+
+
+def _is_clone(path: str, home: Path) -> bool:
+    """Whether a path is in a repository that Atoll cloned, where no capsule can write."""
+    return is_below(path, [str(home / CLONES)])
 
 
 def _is_home(session: Session, place: Path) -> bool:

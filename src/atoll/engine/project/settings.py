@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from atoll.model.projectfile import Claim
+    from atoll.model.secret import DeclaredSecret
+    from atoll.model.spec import UserFile
 
 FILE_NAME = "atoll.toml"
 COMMAND_LINE = "command line"
@@ -55,7 +57,7 @@ class ProjectFileText(NamedTuple):
     claims: tuple[Claim, ...]
     services: dict[str, int]
     """The ports that services ask for, by service."""
-    secrets: tuple[str, ...]
+    secrets: Mapping[str, DeclaredSecret]
 
     @property
     def digest(self) -> str:
@@ -136,14 +138,20 @@ def user_file_path(owner: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path("~/.config").expanduser()) / "atoll" / "config.toml"
 
 
-def _load_user_layer(owner: Mapping[str, str]) -> dict[str, Setting]:
+def load_user_file(owner: Mapping[str, str]) -> UserFile | None:
+    """The user's settings file; None if there is none. Raises SpecError with every mistake."""
     path = user_file_path(owner)
     text = files.read_regular(path, limit_bytes=FILE_LIMIT_BYTES)
     if text is None:
-        return {}
+        return None
     from atoll.model.projectfile import parse_user_file  # noqa: PLC0415 - heavy
 
-    return _flatten(parse_user_file(text, source=str(path)), str(path))
+    return parse_user_file(text, source=str(path))
+
+
+def _load_user_layer(owner: Mapping[str, str]) -> dict[str, Setting]:
+    file = load_user_file(owner)
+    return {} if file is None else _flatten(file, str(user_file_path(owner)))
 
 
 def load_project_text(root: Path) -> bytes | None:
@@ -163,7 +171,7 @@ def _load_project_layer(root: Path) -> tuple[ProjectFileText | None, dict[str, S
         text=text,
         claims=commands(parsed),
         services={name: s.port for name, s in parsed.services.items() if s.port is not None},
-        secrets=tuple(parsed.secrets),
+        secrets={name: secret.declared for name, secret in parsed.secrets.items()},
     )
     return file, _flatten(parsed, FILE_NAME)
 

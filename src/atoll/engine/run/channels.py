@@ -56,6 +56,13 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError):
             self._pending.clear()
 
+    def drain(self, *, timeout_s: float) -> None:
+        """Waits until nothing is pending. Raises DriverError when the keeper takes nothing."""
+        while self.congested:
+            if not select.select([], [self], [], timeout_s)[1]:
+                raise DriverError(f"the keeper of `{self.run.label}` does not answer")
+            self.flush()
+
     def write(self, data: bytes) -> None:
         for at in range(0, len(data), _CHUNK_BYTES):
             self._send(wire.encode(wire.MessageKind.STDIN, data[at : at + _CHUNK_BYTES]))

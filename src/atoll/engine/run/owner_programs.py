@@ -41,6 +41,7 @@ _LOCATIONS = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_CONFIG", "GIT_CONFIG_PARAMETERS",
     "GIT_ATTR_SOURCE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE",
 )  # fmt: skip
+_CREDENTIALS = ("ATOLL_PASSPHRASE",)
 _HOOK = """#!/bin/sh
 test "$1" = prepared || exit 0
 echo "atoll: this is a view of a capsule's files; commit with: atoll commit NAME -m MESSAGE" >&2
@@ -87,7 +88,8 @@ def find_program(session: Session, capsule: CapsuleRecord, argv: Sequence[str]) 
 def environment(session: Session, capsule: CapsuleRecord) -> dict[str, str]:
     """All of the owner's variables, without paths into the project."""
     roots = _roots(session, capsule)
-    env = {key: value for key, value in session.owner.items() if key not in _LOCATIONS}
+    left_out = (*_LOCATIONS, *_CREDENTIALS)
+    env = {key: value for key, value in session.owner.items() if key not in left_out}
     env["PATH"] = programs.trusted_path(env.get("PATH", ""), avoid=roots)
     for key in _SEARCH_PATHS:
         env[key] = ":".join(p for p in env.get(key, "").split(":") if _is_outside(p, roots))

@@ -26,6 +26,7 @@ from atoll.engine.state.session import Session
 from atoll.host import files, locks, procfs, view_client
 from atoll.host.forkserver import await_ready
 from atoll.host.process import pause, wait_until
+from atoll.host.view_client import InsideFile
 from atoll.keeper import wire
 from atoll.keeper.log import LogEntry, follow_log, read_log
 from atoll.keeper.private_input import PrivateInput
@@ -69,10 +70,14 @@ class RunSpec(NamedTuple):
     """Where it starts, in the workspace; an absolute path is one inside the capsule."""
     is_own: bool = False
     """Started by Atoll on its own account (`atoll.engine.run.internal_runs`)."""
+    env: Mapping[str, str] = MappingProxyType({})
+    """More variables, none of them secret: they are recorded with the run."""
     private_env: Mapping[str, str] = MappingProxyType({})
     """Variables for this run only; they are recorded nowhere."""
     redact: tuple[bytes, ...] = ()
     """Values that the recorded log must not contain; the values of `private_env` are added."""
+    files: tuple[InsideFile, ...] = ()
+    """Files that must be on the private tmpfs of the view when it starts."""
 
     def with_secrets(self, env: Mapping[str, str], redact: Sequence[bytes]) -> RunSpec:
         """Adds private variables, unless this run has its own of the same name."""
@@ -127,7 +132,7 @@ def start(
         payload = keeper_spec(token, walled, spec, ports=_held_ports(capsule))
         session.reach("run.prepared", run.label)
         with _private_input(spec) as private:
-            _launch(session, capsule, run, payload, lock, inside, private)
+            _launch(session, capsule, run, payload, lock, inside, private, spec.files)
         session.reach("run.launched", run.label)
         _note_running(session, run)
     finally:
@@ -179,7 +184,7 @@ def keeper_spec(
     return KeeperSpec(
         run=token,
         argv=spec.argv,
-        env={**inside.env, procfs.MARKER: token},
+        env={**inside.env, **spec.env, procfs.MARKER: token},
         cwd=os.path.normpath(os.path.join(inside.cwd, spec.cwd)),
         tty=spec.tty,
         rows=spec.rows,
@@ -234,6 +239,7 @@ def _launch(  # noqa: PLR0913, PLR0917 - a run, and what its keeper needs
     lock: locks.Lock,
     inside: Enclosure,
     private: tuple[int, ...],
+    given: Sequence[InsideFile],
 ) -> None:
     """Starts a run's keeper, in the capsule's view where that has one."""
     if not inside.has_view:
@@ -243,6 +249,10 @@ def _launch(  # noqa: PLR0913, PLR0917 - a run, and what its keeper needs
 
     def begin(ready: int) -> None:
         def is_asked() -> bool:
+            # Each time: the view may be another one, which has none of them.
+            if not view_client.put_files(inside.holder, given, subject=capsule.name):
+                open_view(session, capsule)
+                return False
             # Its ways out are open before it begins.
             is_held = not inside.has_egress or daemon_client.attach(session, capsule)
             request: StartRequest = {"start": run.directory, "owner": not inside.has_walls}
@@ -404,9 +414,11 @@ def stop_all(session: Session, capsule: CapsuleRecord) -> list[Run]:
 
 
 def find_channel(
-    session: Session, run: Run, *, role: str, rows: int = 24, cols: int = 80
+    session: Session, run: Run, *, role: str, rows: int | None = 24, cols: int | None = 80
 ) -> Channel | None:
-    """Connects to an active run; None when it has ended."""
+    """Connects to an active run; None when it has ended. Without a size, its terminal keeps its
+    own.
+    """
     found: list[socket.socket] = []
 
     def connected() -> bool:
@@ -420,7 +432,8 @@ def find_channel(
         raise DriverError(f"the keeper of `{run.label}` does not answer")
     if not found:
         return None
-    return Channel(found[0], run, hello={"role": role, "rows": rows, "cols": cols})
+    size = {} if rows is None or cols is None else {"rows": rows, "cols": cols}
+    return Channel(found[0], run, hello={"role": role, **size})
 
 
 def entries(session: Session, run: Run, *, follow: bool = False) -> Iterator[LogEntry]:

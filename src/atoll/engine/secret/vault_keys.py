@@ -1,0 +1,89 @@
+"""The key of the vault in this process: read from where it is, unlocked, or given to the daemon.
+
+A key is kept for as long as the process, outside of any object that may be shown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atoll.drivers import registry
+from atoll.drivers.contracts import KeyStore, Vault, VaultKey
+from atoll.engine.state.session import Session
+from atoll.model.errors import SecretUnavailable, StateError
+
+PASSPHRASE = "ATOLL_PASSPHRASE"  # noqa: S105 - the name of a variable
+_held: dict[Path, VaultKey] = {}
+
+
+class VaultLockedError(SecretUnavailable):
+    """The key needs a passphrase, and nobody can be asked for it."""
+
+
+def vault_of(session: Session) -> Vault:
+    return registry.vault(_directory(session))
+
+
+def key_store_of(session: Session) -> KeyStore:
+    return registry.key_store(_directory(session))
+
+
+def _directory(session: Session) -> Path:
+    return session.home / "secrets"
+
+
+def hold(home: Path, key: VaultKey) -> None:
+    """Uses this key for the vault of a home until `drop`, whatever protects it on disk."""
+    _held[home] = key
+
+
+def drop(home: Path) -> None:
+    _held.pop(home, None)
+
+
+def open_key(session: Session) -> VaultKey:
+    """The key, with the passphrase of the owner if it needs one. Raises SecretUnavailable when it
+    cannot be read now, StateError when there is none or the passphrase is wrong.
+    """
+    store = key_store_of(session)
+    held = _held.get(session.home)
+    if held is not None and held.id == store.key_id():
+        return held
+    if store.place() != "passphrase":
+        return store.load()
+    key = store.load(_passphrase(session))
+    # Deriving it again takes long.
+    hold(session.home, key)
+    return key
+
+
+def ensure_key(session: Session) -> VaultKey:
+    """As `open_key`; creates the key with the first value."""
+    key_store_of(session).ensure(may_create=vault_of(session).is_empty)
+    return open_key(session)
+
+
+def load_afresh(session: Session) -> VaultKey:
+    """As `open_key`, and the passphrase is checked in any case."""
+    drop(session.home)
+    return open_key(session)
+
+
+def protect(session: Session, passphrase: str) -> None:
+    """Sets, changes or (when empty) removes the passphrase."""
+    key = ensure_key(session)
+    key_store_of(session).protect(key, passphrase)
+
+
+def _passphrase(session: Session) -> str:
+    given = session.owner.get(PASSPHRASE, "")
+    if given:
+        return given
+    if session.ask_passphrase is not None:
+        return session.ask_passphrase()
+    raise VaultLockedError("the vault is locked", hint=f"set {PASSPHRASE}, or use a terminal")
+
+
+def require_vault(session: Session) -> None:
+    if key_store_of(session).place() == "none":
+        raise StateError("there is no vault yet", hint="atoll secret set NAME")
