@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -43,6 +43,7 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from atoll.engine.agent.agents import Agent
     from atoll.engine.browser.browsers import Browser
     from atoll.engine.capsule.disk_use import DiskUse
 
@@ -184,8 +185,17 @@ class Capsule:
         run = self.start(RunSpec(argv=tuple(argv), timeout_s=timeout_s, private_env=env or {}))
         return self.follow(run, stdin=stdin)
 
-    def start(self, spec: RunSpec, *, owner: bool = False) -> Run:
-        """Starts a run; with `owner` as the owner's own program, with all of their environment."""
+    def start(
+        self,
+        spec: RunSpec,
+        *,
+        owner: bool = False,
+        finish: Callable[[Session, Run], None] = exports.finish_when_over,
+    ) -> Run:
+        """Starts a run; with `owner` as the owner's own program, with all of their environment.
+
+        `finish` is called for a background run, to provide for its end.
+        """
         freezer.require_running(self.record)
         if spec.network is not None:
             rules.require_mode(self.session, self.record, spec.network)
@@ -197,9 +207,17 @@ class Capsule:
             from atoll.engine.run import owner_programs  # noqa: PLC0415 - only for `edit`
 
             inside, spec = owner_programs.for_the_owner(self.session, self.record, inside, spec)
+        elif self.session.store.secret_grants(self.record.id):
+            from atoll.engine.secret import delivery  # noqa: PLC0415 - for few capsules
+
+            spec = delivery.add_secrets(self.session, self.record, inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
+        if spec.files:
+            from atoll.engine.secret import delivery  # noqa: PLC0415 - for few capsules
+
+            delivery.drop_revoked(self.session, self.record)
         if spec.background:
-            exports.finish_when_over(self.session, run)
+            finish(self.session, run)
         return run
 
     def parse_variables(self, words: Sequence[str], files: Sequence[str]) -> dict[str, str]:
@@ -333,6 +351,13 @@ class Capsule:
         from atoll.engine.browser.browsers import Browser  # noqa: PLC0415 - for few verbs
 
         return Browser(self.session, self.record, self.start, self.alone)
+
+    @property
+    def agent(self) -> Agent:
+        """Its agent: there may be none yet."""
+        from atoll.engine.agent.agents import Agent  # noqa: PLC0415 - for few verbs
+
+        return Agent(self.session, self.record, self.start)
 
     def report(self) -> dict[str, dict[str, str]]:
         """Facts about its parts, by part; without parts that report none."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.engine.projects import Project
+from atoll.engine.projects import Project, project_at
 from atoll.engine.state import session as sessions
 from atoll.engine.state.session import Listener, Session, Warn, open_session
 from atoll.host import disk_space, process
 
 if TYPE_CHECKING:
+    from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.bench.table import BenchReport
     from atoll.engine.bench.workspace import BenchOptions
     from atoll.engine.capsule.reaper import Collected
@@ -46,6 +47,23 @@ class Home:
     def projects(self) -> list[Project]:
         records = self.session.store.projects()
         return [Project(session=self.session, record=record) for record in records]
+
+    def project(self, where: str) -> Project:
+        """The project at a path, or the clone of a URL, which is made or refreshed."""
+        from atoll.engine.capsule import reaper  # noqa: PLC0415 - for few verbs
+        from atoll.engine.project import repositories  # noqa: PLC0415 - for few verbs
+
+        path = where
+        if repositories.is_url(where):
+            path = str(repositories.ensure_clone(self.session, where))
+        reaper.settle(self.session, at=os.path.abspath(path))
+        return project_at(self.session, os.path.abspath(path))
+
+    def agents(self) -> list[AgentStatus]:
+        """Every agent of every project as it is now."""
+        from atoll.engine.agent import agents  # noqa: PLC0415 - for one verb
+
+        return agents.statuses(self.session, None)
 
     def collect(
         self, *, dry_run: bool = False, gone: bool = False, bases: bool = False
@@ -151,6 +169,10 @@ class Home:
         """What is used up on the filesystem of a path, or of the home."""
         named = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         return disk_space.find_shortage(Path(named) if named else Home.default_path())
+
+    @staticmethod
+    def pause(seconds: float) -> None:
+        process.pause(seconds)
 
     @staticmethod
     def on_command(listener: Callable[[str], None]) -> None:

@@ -19,17 +19,21 @@ from atoll.host import files, git, programs
 from atoll.host.recovery import recovery_points
 from atoll.host.recovery.recovery_points import Shelf
 from atoll.model import state
-from atoll.model.errors import StateError
-from atoll.model.names import parse_name, printable, short_hash, slug
+from atoll.model.errors import SpecError, StateError
+from atoll.model.names import BRANCH_PREFIX, parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
 from atoll.model.state import RECOVERED, CapsuleState, Event, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
+    from atoll.engine.agent.observation import AgentStatus
+    from atoll.engine.agent.selection import AvailableAgent
     from atoll.engine.capsule.disk_use import DiskUse
     from atoll.engine.capsule.overview import Summary
     from atoll.engine.history import bases, layers
     from atoll.engine.project import excluded
     from atoll.engine.project.settings import Config
+    from atoll.engine.secret.project_secrets import Secrets
+    from atoll.model.agent import AgentSpec
     from atoll.model.shapes import PortReport
 
 T = TypeVar("T")
@@ -149,6 +153,79 @@ class Project:
 
         return excluded.ExcludedQuery(self.session, self.record, plan)
 
+    def spawn(
+        self,
+        spec: AgentSpec,
+        options: CapsuleSpec | None = None,
+        *,
+        on_progress: bases.FreezeProgress | None = None,
+    ) -> list[Capsule]:
+        """Starts an agent in a capsule of its own, or in several, or in the one that `spec` names.
+
+        `options` are those of new capsules. Everything is checked before a capsule is made. When a
+        start fails or is interrupted, the capsules that it made and in which nothing runs yet are
+        removed.
+        """
+        from atoll.engine.agent import spawning  # noqa: PLC0415 - for few verbs
+
+        task = spawning.plan(self.session, self.record, spec, self._taken_names())
+        if spec.inside is not None:
+            if options not in (None, CapsuleSpec()):
+                raise SpecError("`--in` uses a capsule as it is: `atoll new` chose its options")
+            capsule = self.capsule(spec.inside)
+            capsule.agent.begin(task.chosen, task.task, rows=spec.rows, cols=spec.cols)
+            return [capsule]
+        source = self.config(options).settings.values["capsule.allow"].source
+        plans = spawning.narrow(task, self.plan_many(task.names, options), source)
+        spawning.require_possible(task, plans[0])
+        made = self.make(plans, on_progress=on_progress)
+        started: list[Capsule] = []
+        try:
+            for capsule in made:
+                capsule.agent.begin(task.chosen, task.task, rows=spec.rows, cols=spec.cols)
+                started.append(capsule)
+        except BaseException:
+            list(remove_all([one for one in made if one not in started], force=True))
+            raise
+        return made
+
+    def _taken_names(self) -> set[str]:
+        """Names that a new capsule cannot have."""
+        names = {record.name for record in self.session.store.capsules(self.record.id)}
+        prefix = f"refs/heads/{BRANCH_PREFIX}"
+        refs = git.refs_below(prefix, cwd=self.record.git_dir)
+        return names | {ref.removeprefix(prefix) for ref, _ in refs}
+
+    def names_agent(self, word: str) -> bool:
+        """Whether a word is the name of an agent. Raises SpecError for one that looks like a
+        mistyped name.
+        """
+        from atoll.engine.agent import selection  # noqa: PLC0415 - for few verbs
+
+        if selection.is_known(self.session, word):
+            return True
+        selection.require_not_mistyped(self.session, word)
+        return False
+
+    def agents(self) -> list[AgentStatus]:
+        """Every agent of the project as it is now, in the order of the capsules."""
+        from atoll.engine.agent import agents  # noqa: PLC0415 - for few verbs
+
+        return agents.statuses(self.session, self.record.id)
+
+    def available_agents(self) -> list[AvailableAgent]:
+        """Every agent that Atoll knows, with what is missing on this machine."""
+        from atoll.engine.agent import selection  # noqa: PLC0415 - for few verbs
+
+        return selection.available(self.session, self.record)
+
+    @property
+    def rings_bell(self) -> bool:
+        """Whether the owner wants to hear the terminal's bell when an agent wants a person."""
+        from atoll.engine.agent import notifications  # noqa: PLC0415 - for few verbs
+
+        return notifications.rings_bell(self.session)
+
     def fork(self, origin: Capsule, name: str, *, at: Snapshot | None = None) -> Capsule:
         """Creates a capsule from a snapshot of another, or from its current state."""
         from atoll.engine.capsule import creation  # noqa: PLC0415 - only to create
@@ -166,6 +243,13 @@ class Project:
         place = Path(os.path.realpath(directory))
         top = Path(os.path.realpath(self.root))
         return str(place.relative_to(top)) if place != top and place.is_relative_to(top) else ""
+
+    @property
+    def secrets(self) -> Secrets:
+        """Its secrets, and which capsules may use them."""
+        from atoll.engine.secret.project_secrets import Secrets  # noqa: PLC0415 - for few verbs
+
+        return Secrets(self.session, self.record, lambda name: self.capsule(name).record)
 
     def summaries(self) -> list[Summary]:
         """What `ls` shows of each capsule, in the order in which they were made."""
@@ -416,18 +500,21 @@ def open_project(
     home: str | os.PathLike[str] | None = None,
     listen: Listener | None = None,
     warn: Warn | None = None,
+    ask_passphrase: Callable[[], str] | None = None,
     background: bool = True,
 ) -> Project:
     """Opens the project that holds `path`, after putting right what a crash has left.
 
-    Without `background` nothing touches the home once a call has returned, but for the views of
-    capsules that are still there.
+    `ask_passphrase` is called when the vault is locked and ATOLL_PASSPHRASE is not set. Without
+    `background` nothing touches the home once a call has returned, but for the views of capsules
+    that are still there.
 
     Raises StateError when there is no usable repository, PrerequisiteError when Atoll's home
     cannot be used.
     """
     place = Path(home).absolute() if home is not None else None
     session = open_session(home=place, listen=listen, warn=warn, background=background)
+    session.ask_passphrase = ask_passphrase
     reaper.settle(session, at=os.path.abspath(path))
     _report_lost(session)
     return project_at(session, os.path.abspath(path))

@@ -17,6 +17,10 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from atoll.engine.agent.agents import Told, TurnView
+    from atoll.engine.agent.observation import AgentStatus
+    from atoll.engine.agent.selection import AvailableAgent
+    from atoll.engine.agent.verdicts import TurnVerdict
     from atoll.engine.browser.browsers import BrowserStatus
     from atoll.engine.capsule.disk_use import DiskUse
     from atoll.engine.capsule.exports import Exported
@@ -32,10 +36,17 @@ if TYPE_CHECKING:
     from atoll.engine.project.levels import Level
     from atoll.engine.project.settings import ProjectFileText
     from atoll.engine.run.captured_output import Captured
+    from atoll.engine.secret.listing import GrantStatus, SecretStatus
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
+    from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
+    from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
     from atoll.model.shapes import (
+        AgentBudgetShape,
+        AgentEventShape,
+        AgentShape,
+        AvailableAgentShape,
         BaseShape,
         BrowserSettingsShape,
         BrowserShape,
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
         LayerShape,
         LevelShape,
         LogEntryShape,
+        ModelUsageShape,
         MomentShape,
         NewCapsuleShape,
         OpenedShape,
@@ -74,12 +86,21 @@ if TYPE_CHECKING:
         RuleShape,
         RunNetworkShape,
         RunShape,
+        SecretAuditShape,
+        SecretGrantShape,
+        SecretShape,
         SettingShape,
         SnapshotShape,
+        SpawnedShape,
         StoppedDaemonShape,
         SummaryShape,
+        ToldShape,
+        TranscriptShape,
         TrustShape,
+        TurnShape,
         UntrustShape,
+        VaultShape,
+        VerdictShape,
         WallFindingShape,
         WallReportShape,
         WorkShape,
@@ -399,6 +420,51 @@ def rule(record: Allowed) -> RuleShape:
     return {"rule": record.rule, "source": record.source, "means": list(record.means)}
 
 
+def secret(record: SecretStatus) -> SecretShape:
+    scope = record.delivery.broker if record.delivery is not None else None
+    return {
+        "name": record.name,
+        "state": record.state,
+        "origin": record.origin.text if record.origin is not None else None,
+        "form": record.delivery.text if record.delivery is not None else None,
+        "hosts": list(scope.hosts) if scope is not None else [],
+        "allow": list(scope.allow) if scope is not None else [],
+        "deny": list(scope.deny) if scope is not None else [],
+        "repository": (scope.repository or None) if scope is not None else None,
+        "upstream": (scope.upstream or None) if scope is not None else None,
+        "ttl_s": record.ttl_s,
+        "created_at": record.created_at,
+        "rotated_at": record.rotated_at,
+        "used_at": record.used_at,
+        "ends_at_once": record.ends_at_once,
+        "grants": [secret_grant(one) for one in record.grants],
+    }
+
+
+def secret_grant(record: GrantStatus) -> SecretGrantShape:
+    return {
+        "capsule": record.capsule,
+        "granted_at": record.granted_at,
+        "expires_at": record.expires_at,
+        "expired": record.is_expired,
+        "used_at": record.used_at,
+    }
+
+
+def secret_use(record: AuditEntry) -> SecretAuditShape:
+    return {
+        "at": record.at,
+        "secret": record.secret,
+        "capsule": record.capsule,
+        "act": record.act,
+        "detail": record.detail,
+    }
+
+
+def vault(*, has_passphrase: bool) -> VaultShape:
+    return {"passphrase": has_passphrase}
+
+
 def setting(record: Setting) -> SettingShape:
     return {"key": record.key, "value": record.value, "source": record.source}
 
@@ -484,4 +550,131 @@ def collected(record: Collected) -> CollectedShape:
         "files": list(record.files),
         "recovered": list(record.recovered),
         "restored": list(record.restored),
+    }
+
+
+def model_usage(record: ModelUsage) -> ModelUsageShape:
+    return {
+        "model": record.model,
+        "requests": record.requests,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+        "cached_tokens": record.cached_tokens,
+        "cost_usd": record.cost_usd,
+    }
+
+
+def agent_budget(record: AgentBudget) -> AgentBudgetShape:
+    return {
+        "time_s": record.time_s,
+        "turns": record.turns,
+        "tokens": record.tokens,
+        "cost_usd": record.cost_usd,
+    }
+
+
+def agent(record: AgentStatus) -> AgentShape:
+    """An agent as `agents` shows it."""
+    task = record.agent.task
+    return {
+        "capsule": record.capsule,
+        "project": record.project,
+        "agent": record.agent.adapter,
+        "state": str(record.state),
+        "reason": record.reason,
+        "since": record.since,
+        "task": task.prompt,
+        "interactive": task.interactive,
+        "turns": record.turns,
+        "tokens": record.tokens,
+        "cost_usd": record.cost_usd,
+        "usage": [model_usage(one) for one in record.usage],
+        "budget": agent_budget(task.budget),
+        "changed_files": None if record.changed is None else record.changed.files,
+        "line": record.line,
+        "run": None if record.run is None else record.run.label,
+    }
+
+
+def spawned(record: CapsuleRecord, adapter: str, started: Run | None) -> SpawnedShape:
+    return {
+        "capsule": record.name,
+        "agent": adapter,
+        "branch": record.branch,
+        "run": None if started is None else started.label,
+    }
+
+
+def available_agent(record: AvailableAgent) -> AvailableAgentShape:
+    return {
+        "name": record.name,
+        "title": record.title,
+        "program": record.program,
+        "version": record.version,
+        "login": record.login,
+        "usable": record.is_usable,
+        "cure": record.cure or None,
+    }
+
+
+def agent_event(record: AgentEvent) -> AgentEventShape:
+    return {
+        "kind": str(record.kind),
+        "text": record.text,
+        "tool": record.tool,
+        "call": record.call,
+        "is_error": record.is_error,
+        "at": record.at,
+    }
+
+
+def verdict(record: TurnVerdict) -> VerdictShape:
+    return {
+        "state": str(record.state),
+        "reason": record.reason,
+        "at": record.at,
+        "tree": record.tree or None,
+        "commit": record.commit or None,
+        "checks": [
+            {
+                "command": one.command,
+                "passed": one.passed,
+                "exit_code": one.exit_code,
+                "run": one.run,
+                "output": one.output,
+            }
+            for one in record.checks
+        ],
+    }
+
+
+def turn(record: TurnView, events: list[AgentEvent]) -> TurnShape:
+    return {
+        "number": record.turn.number,
+        "prompt": record.turn.prompt,
+        "at": record.turn.at,
+        "run": record.turn.run or None,
+        "running": record.is_running,
+        "verdict": None if record.verdict is None else verdict(record.verdict),
+        "events": [agent_event(one) for one in events],
+    }
+
+
+def transcript(
+    name: str, adapter: str, turns: list[tuple[TurnView, list[AgentEvent]]]
+) -> TranscriptShape:
+    return {
+        "capsule": name,
+        "agent": adapter,
+        "turns": [turn(view, events) for view, events in turns],
+    }
+
+
+def told(name: str, record: Told | None, budget: AgentBudget) -> ToldShape:
+    return {
+        "capsule": name,
+        "turn": None if record is None or record.turn is None else record.turn.number,
+        "run": None if record is None or record.run is None else record.run.label,
+        "typed": record is not None and record.is_typed,
+        "budget": agent_budget(budget),
     }

@@ -1,0 +1,1 @@
+"""Agents: started for a task, observed by facts, told the next message."""

@@ -1,0 +1,152 @@
+"""Tells the owner that an agent wants a person: by a command, a webhook, or on the desktop.
+
+A process of its own delivers a notification, so that whoever records a state never waits, and a
+failure is a line in a log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.engine.project.settings import load_user_file
+from atoll.engine.state.session import Session
+from atoll.host import files, programs
+from atoll.host.process import Program, stream
+from atoll.host.programs import own_environment, python_command
+from atoll.model.agent import AgentRecord
+from atoll.model.errors import AtollError, DriverError
+from atoll.model.names import printable
+from atoll.model.state import CapsuleRecord
+
+if TYPE_CHECKING:
+    from atoll.model.spec import NotifySettings
+
+LOG = "notify.log"
+"""Below Atoll's home: the failures of the latest notifications."""
+_LOG_BYTES = 64 << 10
+_COMMAND_S = 30.0
+_WEBHOOK_S = 10.0
+_OUTPUT_BYTES = 64 << 10
+_EVENT_BYTES = 256 << 10
+_DESKTOP = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_TEXT_CHARACTERS = 500
+
+
+def notify(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> None:
+    """Starts to notify of a new state, if the owner wants to hear of it. Never raises or waits."""
+    with suppress(AtollError, OSError):
+        settings = _wanted(session, f"agent.{agent.state}")
+        if settings is None:
+            return
+        event = json.dumps(event_of(session, capsule, agent))
+        passed = {name: session.owner[name] for name in _DESKTOP if name in session.owner}
+        argv = python_command("atoll.engine.agent.notifications", str(session.home), event)
+        # No such lock exists: it starts at once.
+        none = session.home / "locks" / "none"
+        env = {**own_environment(), **passed}
+        session.forkserver.watch(str(none), argv, env)
+
+
+def rings_bell(session: Session) -> bool:
+    file = load_user_file(session.owner)
+    return file is None or file.notify.bell
+
+
+def event_of(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> dict[str, object]:
+    """What a command or a webhook gets."""
+    return {
+        "event": f"agent.{agent.state}",
+        "at": time.time(),
+        "project": session.store.project_name(capsule.project_id),
+        "capsule": capsule.name,
+        "agent": agent.adapter,
+        "state": str(agent.state),
+        "reason": printable(agent.reason[:_TEXT_CHARACTERS]),
+        "task": printable(agent.task.prompt[:_TEXT_CHARACTERS]),
+    }
+
+
+def _wanted(session: Session, kind: str) -> NotifySettings | None:
+    file = load_user_file(session.owner)
+    if file is None or kind not in file.notify.events:
+        return None
+    found = file.notify
+    return found if found.command or found.webhook or found.desktop else None
+
+
+def main() -> None:
+    """`HOME EVENT`: delivers one notification in all ways that the settings name."""
+    home, event = Path(sys.argv[1]), sys.argv[2]
+    file = load_user_file(os.environ)
+    if file is None or len(event) > _EVENT_BYTES:
+        return
+    deliver(home, event, file.notify)
+
+
+def deliver(home: Path, event: str, settings: NotifySettings) -> None:
+    """Each way is tried; failures are written to a log of bounded size."""
+    ways = (
+        (settings.command, _run_command),
+        (settings.webhook, _post),
+        ("desktop" if settings.desktop else None, _show_on_desktop),
+    )
+    for given, act in ways:
+        if given is None:
+            continue
+        try:
+            act(given, event)
+        except (AtollError, OSError, ValueError) as error:
+            said = error.message if isinstance(error, AtollError) else str(error)
+            _note_failure(home, f"{act.__name__.strip('_')}: {said}")
+
+
+def _run_command(command: str, event: str) -> None:
+    program = Program(
+        ("sh", "-c", command),
+        env={name: os.environ[name] for name in _DESKTOP if name in os.environ},
+        stdin=event.encode() + b"\n",
+    )
+    done = stream(program, bytes, limit_bytes=_OUTPUT_BYTES, timeout_s=_COMMAND_S)
+    if not done.is_good:
+        said = done.completed.stderr[-300:].decode(errors="replace").strip()
+        raise DriverError(f"the command failed ({done.ended}, {done.completed.code}): {said}")
+
+
+def _post(url: str, event: str) -> None:
+    from urllib.request import Request, urlopen  # noqa: PLC0415 - ssl: only for a webhook
+
+    request = Request(  # noqa: S310 - the settings accept https, and http on loopback
+        url, data=event.encode(), headers={"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=_WEBHOOK_S) as answer:  # noqa: S310 - likewise
+        answer.read(1)
+
+
+def _show_on_desktop(_: str, event: str) -> None:
+    found = json.loads(event)
+    program = programs.find_program("notify-send")
+    if program is None:
+        raise DriverError("`notify-send` is not installed")
+    title = f"atoll: {found['capsule']} is {found['state']}"
+    body = found["reason"] or found["task"]
+    env = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
+    stream(
+        Program((program, "--app-name=atoll", "--", title, body[:200]), env=env),
+        bytes,
+        limit_bytes=_OUTPUT_BYTES,
+        timeout_s=_WEBHOOK_S,
+    )
+
+
+def _note_failure(home: Path, text: str) -> None:
+    path = home / LOG
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {printable(text[:_TEXT_CHARACTERS])}\n".encode()
+    with suppress(OSError, AtollError):
+        before = files.read_regular(path, limit_bytes=1 << 20) or b""
+        files.write_atomic(path, (before + line)[-_LOG_BYTES:], durable=False)

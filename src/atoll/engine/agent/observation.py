@@ -1,0 +1,214 @@
+"""Looks at an agent: gathers the facts from which its state follows, without asking it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from atoll.engine.agent import budgets, event_log, selection, turns
+from atoll.engine.agent.states import record_state
+from atoll.engine.agent.status import AgentFacts, decide, since
+from atoll.engine.capsule import overview
+from atoll.engine.capsule.overview import Changed
+from atoll.engine.history import conversation
+from atoll.engine.run import freezer, runs
+from atoll.engine.state.session import Session
+from atoll.host import files, locks
+from atoll.keeper import log
+from atoll.keeper.log import read_log_end
+from atoll.model.agent import AgentEventKind, AgentRecord, AgentState, AgentTurn, ModelUsage
+from atoll.model.errors import AtollError, StateError
+from atoll.model.state import CapsuleRecord, Run
+
+_NOTE = "agent-activity.json"
+_NOTE_BYTES = 64 << 10
+_HEAD_BYTES = 512
+_BUSY_SHARE = 0.02
+"""Of one CPU: what an idle event loop stays below."""
+_END_BYTES = 128 << 10
+_LATE_S = 10.0
+_TELLING = (
+    AgentEventKind.MESSAGE,
+    AgentEventKind.TOOL_CALL,
+    AgentEventKind.ERROR,
+    AgentEventKind.END,
+    AgentEventKind.NOTICE,
+)
+
+
+class AgentStatus(NamedTuple):
+    """An agent as it was observed at one moment."""
+
+    capsule: str
+    project: str
+    agent: AgentRecord
+    state: AgentState
+    reason: str
+    since: float
+    turns: int
+    usage: tuple[ModelUsage, ...]
+    run: Run | None
+    """The run of the last turn."""
+    changed: Changed | None
+    line: str
+    """The last thing that the agent wrote: hostile text."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(used.input_tokens + used.output_tokens for used in self.usage)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None when the price of one of its models is unknown."""
+        total = 0.0
+        for used in self.usage:
+            if used.cost_usd is None:
+                return None
+            total += used.cost_usd
+        return total
+
+
+def look(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentStatus:
+    """Observes an agent, records a state that is new, and provides for a turn that nothing
+    concluded.
+    """
+    told = conversation.turns(session, capsule)
+    run, state, reason, began = _look(session, capsule, agent, told)
+    return AgentStatus(
+        capsule=capsule.name,
+        project=session.store.project_name(capsule.project_id),
+        agent=agent._replace(state=state, reason=reason),
+        state=state,
+        reason=reason,
+        since=began,
+        turns=len(told),
+        usage=tuple(session.store.usage(capsule.id)),
+        run=run,
+        changed=overview.find_changed(session, capsule),
+        line=_last_line(session, capsule, agent, told[-1], run) if told else "",
+    )
+
+
+def find_state(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentState:
+    """As `look`, but the state alone, which costs less."""
+    return _look(session, capsule, agent, conversation.turns(session, capsule))[1]
+
+
+def _look(
+    session: Session, capsule: CapsuleRecord, agent: AgentRecord, told: list[AgentTurn]
+) -> tuple[Run | None, AgentState, str, float]:
+    run = turns.find_run(session, capsule, told[-1]) if told else None
+    if run is not None:
+        run = runs.settle(session, run)
+    facts = gather(session, capsule, agent, told, run)
+    if run is not None and not session.read_only and _is_forgotten(session, capsule, facts, run):
+        turns.watch(session, run)
+    state, reason = decide(facts)
+    if not session.read_only:
+        record_state(session, capsule, state, reason)
+    return run, state, reason, since(facts, (agent.state, agent.reason, agent.since))
+
+
+def gather(
+    session: Session,
+    capsule: CapsuleRecord,
+    agent: AgentRecord,
+    told: list[AgentTurn],
+    run: Run | None,
+) -> AgentFacts:
+    now = time.time()
+    is_busy = locks.is_locked(turns.lock_of(session, capsule).path)
+    is_alive = run is not None and runs.is_alive(session, run)
+    last = told[-1] if told else None
+    verdict = turns.find_verdict(last) if last is not None else None
+    active_at, has_spoken = 0.0, False
+    if run is not None and is_alive:
+        active_at, has_spoken = _activity(session, capsule, run, now)
+    return AgentFacts(
+        now=now,
+        turns=len(told),
+        has_turns=bool(session.store.turns(capsule.id)),
+        is_preparing=is_busy and (last is None or (last.run == 0 and verdict is None)),
+        is_interactive=run is not None and run.tty,
+        is_alive=is_alive,
+        is_paused=freezer.is_paused(capsule),
+        # Nothing else is left to do once it has ended; see `_is_forgotten`.
+        is_concluding=is_busy or (run is not None and not is_alive),
+        was_copied=last is not None and last.run == 0,
+        started_at=last.at if last is not None else agent.created_at,
+        active_at=active_at,
+        has_spoken=has_spoken,
+        traffic=session.store.traffic(capsule.id),
+        excess=budgets.find_excess(session, capsule.id) or "",
+        verdict=verdict,
+    )
+
+
+def _is_forgotten(session: Session, capsule: CapsuleRecord, facts: AgentFacts, run: Run) -> bool:
+    """Whether a turn has ended, and the process that concludes it was killed."""
+    if facts.is_alive or facts.verdict is not None or run.ended_at is None:
+        return False
+    is_busy = locks.is_locked(turns.lock_of(session, capsule).path)
+    return not is_busy and facts.now - run.ended_at >= _LATE_S
+
+
+def _activity(session: Session, capsule: CapsuleRecord, run: Run, now: float) -> tuple[float, bool]:
+    """When a run last wrote output or used the CPU since the last look, and whether it ever wrote.
+
+    Each look notes the CPU time in a file beside the capsule's runs, where nothing inside writes.
+    """
+    wrote_at = 0.0
+    with suppress(OSError), Path(run.directory, log.CURRENT).open("rb") as stream:
+        # The first line of the log is no output.
+        if stream.readline(_HEAD_BYTES) and stream.read(1):
+            wrote_at = os.fstat(stream.fileno()).st_mtime
+    found = runs.processes(session, run)
+    pids, cpu_s = sorted(p.pid for p in found), sum(p.cpu_s for p in found)
+    before = _load_note(capsule)
+    busy_at = run.created_at
+    if before.get("token") == run.token:
+        elapsed_s = max(now - _number(before.get("at")), 0.001)
+        share = (cpu_s - _number(before.get("cpu_s"))) / elapsed_s
+        is_busy = share > _BUSY_SHARE or before.get("pids") != pids
+        busy_at = now if is_busy else _number(before.get("busy_at"))
+    note = {"token": run.token, "at": now, "cpu_s": cpu_s, "pids": pids, "busy_at": busy_at}
+    with suppress(OSError, AtollError):
+        path = Path(capsule.directory, _NOTE)
+        files.write_atomic(path, json.dumps(note).encode(), durable=False)
+    return max(wrote_at, busy_at), wrote_at > 0
+
+
+def _load_note(capsule: CapsuleRecord) -> dict[str, object]:
+    with suppress(OSError, ValueError, StateError):
+        content = files.read_regular(Path(capsule.directory, _NOTE), limit_bytes=_NOTE_BYTES)
+        found = json.loads(content or b"{}")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _last_line(
+    session: Session, capsule: CapsuleRecord, agent: AgentRecord, turn: AgentTurn, run: Run | None
+) -> str:
+    directory = conversation.log_directory(capsule, turn)
+    is_screen = run is not None and run.tty
+    try:
+        spec = selection.find_spec(session, agent.adapter, agent.task.command)
+    except AtollError:
+        return ""
+    name = "text" if is_screen else spec.events
+    entries = read_log_end(directory, size_bytes=_END_BYTES)
+    line = ""
+    for event in event_log.read_events(entries, name):
+        if event.kind in _TELLING and (event.text.strip() or event.tool):
+            line = event.text.strip() or event.tool
+            if event.kind is AgentEventKind.TOOL_CALL and event.tool:
+                line = f"{event.tool}: {event.text.strip()}"
+    return line.splitlines()[-1] if line else ""
