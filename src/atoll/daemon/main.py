@@ -19,7 +19,7 @@ from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
 from atoll.engine.network import daemon_client
 from atoll.host import sockets
 from atoll.host.procfs import is_stopped
-from atoll.keeper import calls, wire
+from atoll.keeper import calls, rlimits, wire
 from atoll.model.errors import StateError
 
 LOG_LIMIT_BYTES = 4 << 20
@@ -45,6 +45,7 @@ def main() -> None:
     _take_log(directory)
     calls.name_process("atoll-daemon")
     sockets.allow_many()
+    rlimits.dump_no_core()
     listener = wire.listen(directory, daemon_client.SOCKET, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
     failures, is_short = 0, False

@@ -13,6 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from atoll.daemon.broker.broker import Broker
+from atoll.daemon.broker.granted_secrets import GrantedSecrets, StoredSecrets
+from atoll.daemon.broker.metering import Meter
+from atoll.daemon.broker.tls_streams import ServerTrust
 from atoll.daemon.egress.egress_log_writer import Journal
 from atoll.daemon.egress.gateway import Egress, HostPortForward
 from atoll.daemon.egress.host_network import HostNetwork
@@ -47,6 +51,7 @@ class ServedCapsule:
         capsule: CapsuleRecord,
         network: CapsuleNetwork,
         host_network: HostNetwork,
+        trust: ServerTrust,
     ) -> None:
         self._session = session
         self.capsule = capsule
@@ -56,6 +61,9 @@ class ServedCapsule:
         """Its share of the loop, so that it does not delay others."""
         self.journal = Journal(Path(capsule.directory))
         self._egress_share = EgressShare()
+        secrets = GrantedSecrets(StoredSecrets(session, capsule.id))
+        self._meter = Meter(session, capsule.id)
+        self._broker = Broker(secrets, Path(capsule.directory), trust, self._meter)
         self._policy = partial(rules.policy_of, session, capsule.id)
         self._served: dict[str, asyncio.Task[None]] = {}
         self.problems: dict[str, str] = {}
@@ -92,6 +100,7 @@ class ServedCapsule:
                 host_network=self._host_network,
                 share=self._egress_share,
                 directory=Path(self.capsule.directory),
+                broker=self._broker,
             )
             return _start(self.share, partial(egress.serve, sockets), opened.pop_all())
 
@@ -123,6 +132,8 @@ class ServedCapsule:
     async def close(self) -> None:
         for task in self._served.values():
             await _end(task)
+        self._broker.close()
+        self._meter.close()
         self.network.close()
         self.journal.close()
 
@@ -140,6 +151,7 @@ class ServedCapsules:
         self._network_of = network_of
         self._publisher = publisher
         self._host_network = HostNetwork.of(os.environ)
+        self._trust = ServerTrust(os.environ.get("SSL_CERT_FILE"))
         self._attached: dict[int, ServedCapsule] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -281,7 +293,7 @@ class ServedCapsules:
         isolation_plan(self._session, capsule)  # raises if it was removed meanwhile
         network = self._network_of(capsule)
         await network.connect()
-        attached = ServedCapsule(self._session, capsule, network, self._host_network)
+        attached = ServedCapsule(self._session, capsule, network, self._host_network, self._trust)
         self._attached[capsule.id] = attached
         self._watchers[capsule.id] = asyncio.create_task(self._watch(attached))
         return attached

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll.daemon.agent_watcher import AgentWatcher
 from atoll.daemon.checkout_watcher import CheckoutWatcher
 from atoll.daemon.control import Control
 from atoll.daemon.fair_loop import FairLoop
@@ -22,6 +23,8 @@ from atoll.daemon.ports.host_listeners import ADMISSION
 from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.daemon.served_capsules import ServedCapsules
+from atoll.drivers.contracts import VaultKey
+from atoll.engine.secret import vault_keys
 from atoll.engine.state.session import ignore, open_session
 from atoll.model import daemon_messages as messages
 
@@ -73,6 +76,7 @@ class Worker:
                     self._router,
                     self._capsules,
                     self._watching,
+                    AgentWatcher(self._session),
                     MemoryTrimmer(),
                 )
             ]
@@ -130,6 +134,17 @@ class Worker:
                 return messages.PortsReply(report)
             case messages.ChangesRequest():
                 return await self._watching.changes(request)
+            case messages.UnlockRequest() | messages.LockRequest():
+                return self._set_vault_key(request)
+
+    def _set_vault_key(
+        self, request: messages.UnlockRequest | messages.LockRequest
+    ) -> messages.DoneReply:
+        home = self._session.home
+        vault_keys.drop(home)
+        if isinstance(request, messages.UnlockRequest):
+            vault_keys.hold(home, VaultKey(request.id, bytes.fromhex(request.key)))
+        return messages.DoneReply()
 
     def _status(self) -> DaemonStatusShape:
         return {

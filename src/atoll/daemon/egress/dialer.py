@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from atoll.daemon.egress.egress_log_writer import Journal
 from atoll.daemon.egress.host_network import HostNetwork, UnreachableError
@@ -18,7 +18,15 @@ from atoll.daemon.egress.limits import EgressShare, LimitError
 from atoll.daemon.egress.upstream_proxy import Upstream
 from atoll.daemon.relay import Counts
 from atoll.daemon.streams import Stream
-from atoll.model.egress import WEB_PORTS, Address, Destination, Policy, Verdict
+from atoll.drivers.network.http1 import Request
+from atoll.model.egress import (
+    WEB_PORTS,
+    Address,
+    Destination,
+    Policy,
+    Verdict,
+    canonical_address,
+)
 
 _LOOKUPS = 4
 """Concurrent lookups per capsule: those that never answer must not delay others."""
@@ -59,6 +67,22 @@ class EgressConnection(NamedTuple):
     """The proxy that plain HTTP requests are sent through."""
 
 
+class CredentialBroker(Protocol):
+    """Serves the hosts for which the capsule has brokered secrets."""
+
+    def serves(self, name: str) -> bool:
+        """Whether TLS to this name ends here. Asked for each connection."""
+        ...
+
+    async def serve_tls(self, dialer: Dialer, client: Stream, name: str) -> None:
+        """A connection whose ClientHello, still in the buffer, names a host that is served."""
+        ...
+
+    async def serve_plain(self, dialer: Dialer, client: Stream, request: Request) -> bool:
+        """A request to the proxy itself. Returns whether the client may send another."""
+        ...
+
+
 class Dialer:
     """Makes and logs the connections that leave one capsule."""
 
@@ -70,14 +94,21 @@ class Dialer:
         journal: Journal,
         host_network: HostNetwork,
         share: EgressShare,
+        broker: CredentialBroker | None = None,
     ) -> None:
         self.capsule = capsule
         self.policy = policy
+        self.broker = broker
         self.journal = journal
         self.share = share
         self._host_network = host_network
         self._lookups = asyncio.Semaphore(_LOOKUPS)
         self._asking: set[asyncio.Task[list[Address]]] = set()
+
+    def find_broker(self, place: str | Address | None) -> CredentialBroker | None:
+        """The broker, if it serves this host."""
+        is_served = isinstance(place, str) and self.broker and self.broker.serves(place)
+        return self.broker if is_served else None
 
     def require(self, wanted: Destination) -> Verdict:
         """Raises Refusal when the requested destination is not allowed."""
@@ -119,6 +150,22 @@ class Dialer:
             stream = Stream(await self._host_network.dial_upstream(upstream))
             return EgressConnection(stream, verdict.why, upstream=upstream)
         return EgressConnection(await self._host_network.tunnel(upstream, wanted), verdict.why)
+
+    async def connect_for_owner(self, host: str, port: int) -> EgressConnection:
+        """To a place that the owner has named, which the policy of the capsule does not concern.
+        Raises UnreachableError.
+        """
+        address = canonical_address(host)
+        found = [address] if address is not None else await self._look_up(host)
+        failure = UnreachableError("the name does not resolve")
+        for each in found:
+            try:
+                sock = await self._host_network.dial(each, port)
+            except UnreachableError as error:
+                failure = error
+                continue
+            return EgressConnection(Stream(sock), "upstream", str(each))
+        raise failure
 
     async def _look_up(self, name: str) -> list[Address]:
         if len(self._asking) >= _LOOKUPS_WAITING:

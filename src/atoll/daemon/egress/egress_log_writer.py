@@ -1,10 +1,11 @@
 """The egress log of one capsule: destinations, whether they were allowed, and bytes.
 
-Names, ports and numbers only; never a header, a path, a query or a body. It is bounded in size and
-in lines per second, and a flood does not replace what was written before it: the first file is
-kept, equal refusals become one line with a count, and once the lines of a burst are used up,
-attempts of one kind are summed up in one line a minute. If the log cannot be written, connections
-continue: missing lines are counted, and the count is written later.
+Names, ports and numbers only, and of requests to brokered hosts the method and path; never a
+header, a query or a body. It is bounded in size and in lines per second, and a flood does not
+replace what was written before it: the first file is kept, equal refusals become one line with a
+count, and once the lines of a burst are used up, attempts of one kind are summed up in one line a
+minute. If the log cannot be written, connections continue: missing lines are counted, and the count
+is written later.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from atoll.daemon.acceptor import Acceptor, ConnectionTasks
 from atoll.daemon.egress import dns_server
-from atoll.daemon.egress.dialer import Dialer, EgressConnection, Refusal
+from atoll.daemon.egress.dialer import CredentialBroker, Dialer, EgressConnection, Refusal
 from atoll.daemon.egress.egress_log_writer import Journal
 from atoll.daemon.egress.host_network import HostNetwork, UnreachableError
 from atoll.daemon.egress.http_requests import IDLE_S
@@ -78,7 +78,7 @@ async def _serve(sock: socket.socket, service: Service) -> None:
 class Egress:
     """Of one capsule."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a capsule's network
         self,
         *,
         capsule: str,
@@ -87,13 +87,19 @@ class Egress:
         host_network: HostNetwork,
         share: EgressShare,
         directory: Path,
+        broker: CredentialBroker | None = None,
     ) -> None:
         """`policy` is called for each decision, so that a change takes effect at once. `directory`
         stores the synthetic addresses; only the owner can write to it. OSError when they cannot be
         read. The sockets have to be open already, so that no other process uses the same file.
         """
         self._dialer = Dialer(
-            capsule=capsule, policy=policy, journal=journal, host_network=host_network, share=share
+            capsule=capsule,
+            policy=policy,
+            journal=journal,
+            host_network=host_network,
+            share=share,
+            broker=broker,
         )
         self._synthetic = SyntheticAddresses(directory)
         self._acceptor = EgressAcceptor(share, when_full=self._note_full)

@@ -101,6 +101,7 @@ def _require_agreement(dialer: Dialer, request: ProxyRequest, wanted: Destinatio
     """
     if wanted.port == _TLS_PORT:
         raise Refusal.because(wanted, "port 443 is for TLS only")
+    _require_unbrokered(dialer, wanted)
     for named in (request.authority, request.host):
         if named is None or named == wanted:
             continue
@@ -108,6 +109,13 @@ def _require_agreement(dialer: Dialer, request: ProxyRequest, wanted: Destinatio
         if not is_bare or named.port != wanted.port:
             raise Refusal.because(named, f"the request names `{named.text}`, not `{wanted.text}`")
         dialer.require(named)
+        _require_unbrokered(dialer, named)
+
+
+def _require_unbrokered(dialer: Dialer, wanted: Destination) -> None:
+    if dialer.find_broker(wanted.place):
+        why = f"secrets for `{wanted.place}` are brokered over TLS only: use https://"
+        raise Refusal.because(wanted, why)
 
 
 class _BadResponseError(Exception):

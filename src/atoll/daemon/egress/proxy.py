@@ -13,6 +13,8 @@ from atoll.daemon.streams import Stream
 from atoll.drivers.network import socks
 from atoll.model.egress import Destination
 
+BROKER_BASE = "/broker/"
+"""Requests below it are for the broker: the base URLs of brokered secrets."""
 _GRANTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _NOT_A_PROXY_REQUEST = (
     "this is a proxy: it accepts `http://HOST/PATH` and CONNECT, and serves no pages"
@@ -37,6 +39,9 @@ async def _serve_http(dialer: Dialer, client: Stream) -> None:
     goes_on = True
     while goes_on and (request := await http_requests.find_request(client)):
         if request.authority is None:
+            if dialer.broker is not None and request.path.startswith(BROKER_BASE):
+                goes_on = await dialer.broker.serve_plain(dialer, client, request)
+                continue
             await client.send(
                 http_requests.render_text(http_requests.BAD_REQUEST, _NOT_A_PROXY_REQUEST)
             )

@@ -1,7 +1,8 @@
 """Tunnels to one destination, from CONNECT, SOCKS5 and the transparent proxy.
 
 What is spoken in them must fit the port: on 443 TLS, whose hello names the place that was asked
-for; on 80 HTTP, each of whose requests does. On all other ports bytes are bytes.
+for; on 80 HTTP, each of whose requests does. On all other ports bytes are bytes. TLS to a host for
+which the capsule has a brokered secret ends at the broker; all other TLS stays end to end.
 """
 
 from __future__ import annotations
@@ -33,31 +34,59 @@ async def run_tunnel(
         await client.send(established)
         await http_requests.serve_fixed(dialer, client, wanted, via)
         return
+    if wanted.port == _TLS_PORT and dialer.find_broker(wanted.place):
+        await client.send(established)
+        await _broker(dialer, client, wanted, via)
+        return
     connection = await dialer.connect(wanted)
     server = connection.stream
     with contextlib.closing(server.sock):
         await client.send(established)
-        if wanted.port == _TLS_PORT and not await _greets(dialer, client, wanted, via):
-            return
+        if wanted.port == _TLS_PORT:
+            hello = await _find_hello(dialer, client, wanted, via)
+            if hello is None:
+                return
+            if broker := dialer.find_broker(hello.name):
+                # Behind an address that was allowed as such.
+                assert hello.name is not None  # noqa: S101 - a broker serves names only
+                server.sock.close()
+                await broker.serve_tls(dialer, client, hello.name)
+                return
         if server.buffer:
             await client.send(server.take())
         with dialer.noted(via, wanted, connection) as counts:
             await relay(client.sock, server.sock, first=client.take(), idle_s=IDLE_S, counts=counts)
 
 
-async def _greets(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> bool:
-    """Whether the ClientHello names the allowed destination; if not, the client was refused."""
+async def _broker(dialer: Dialer, client: Stream, wanted: Destination, via: str) -> None:
+    """TLS that ends here, to a brokered host."""
+    hello = await _find_hello(dialer, client, wanted, via)
+    broker = dialer.find_broker(wanted.place)
+    if hello is None:
+        return
+    if broker is None:
+        # The grant ended in this moment; nothing was sent yet.
+        client.reset()
+        return
+    await broker.serve_tls(dialer, client, str(wanted.place))
+
+
+async def _find_hello(
+    dialer: Dialer, client: Stream, wanted: Destination, via: str
+) -> Hello | None:
+    """The ClientHello, if it names the allowed destination; if not, the client was refused."""
     try:
-        require_agreement(dialer, await _read_hello(client), wanted)
+        hello = await _read_hello(client)
+        require_agreement(dialer, hello, wanted)
     except ValueError as error:
         refusal = Refusal.because(wanted, f"port 443 is for TLS only: {error}")
     except Refusal as found:
         refusal = found
         await client.send(client_hello.ALERT_DENIED)
     else:
-        return True
+        return hello
     dialer.note_refusal(via, refusal)
-    return False
+    return None
 
 
 async def _read_hello(client: Stream) -> Hello:

@@ -1,0 +1,172 @@
+"""Placeholders in a request, and the real values that take their places.
+
+Law: a real value appears only where a token of the client had the marker of a known placeholder,
+and a credential without one is refused, since it would be somebody else's: an injected agent must
+not use it to carry data out. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from atoll.drivers.network.http1 import Field
+from atoll.model.secret import Substitution
+
+CREDENTIAL_FIELDS = frozenset({
+    b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"x-goog-api-key",
+    b"x-auth-token", b"private-token", b"cookie",
+})  # fmt: skip
+CREDENTIAL_PARAMETERS = frozenset({"key", "api_key", "apikey", "access_token", "private_token"})
+_PUBLIC_FIELDS = frozenset({
+    b"host", b"user-agent", b"referer", b"origin", b"from", b"via", b"forwarded",
+    b"x-forwarded-for", b"x-forwarded-host", b"x-request-id", b"range", b"content-type",
+    b"content-disposition", b"accept", b"accept-language", b"accept-encoding",
+})  # fmt: skip
+"""Fields that servers log, store or show: a real value is never put into one."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}", re.ASCII)
+_SAFE_VALUE = re.compile(r"[!-~]+", re.ASCII)
+_BASIC = re.compile(r"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})", re.ASCII)
+_CREDENTIAL = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]* +)?([!-~]+)", re.ASCII)
+
+
+class UnsafeValueError(ValueError):
+    """A real value has characters that a header cannot carry. Never quotes it."""
+
+
+class Substituted(NamedTuple):
+    """The parts of a request with real values. Not to be shown to anybody but the server."""
+
+    fields: tuple[Field, ...]
+    query: str
+    replaced: tuple[tuple[str, str], ...]
+    """Pairs of a real value and the token that it took the place of."""
+
+    def __repr__(self) -> str:
+        return f"Substituted({len(self.replaced)} replaced)"
+
+
+def find_placeholders(
+    fields: Iterable[Field], query: str, placeholders: Iterable[str]
+) -> frozenset[str]:
+    """The placeholders that occur in a request, where they would be replaced."""
+    texts = [text for name, value in fields for text in _texts(name, value)]
+    texts += [unquote(value) for _, value in _parameters(query)]
+    return frozenset(p for p in placeholders if any(f"{p}x" in text for text in texts))
+
+
+def find_foreign(fields: Iterable[Field], query: str, placeholders: Iterable[str]) -> str | None:
+    """The name of a header or parameter that carries a credential which is no known placeholder."""
+    known = tuple(f"{placeholder}x" for placeholder in placeholders)
+    for name, value in fields:
+        lower = name.lower()
+        if lower in CREDENTIAL_FIELDS and not _is_known(lower, value.decode("latin-1"), known):
+            return lower.decode()
+    for key, text in _parameters(query):
+        is_credential = unquote(key).lower() in CREDENTIAL_PARAMETERS
+        if is_credential and text and not _has(unquote(text), known):
+            return unquote(key).lower()
+    return None
+
+
+def _is_known(name: bytes, value: str, known: Sequence[str]) -> bool:
+    if not value:
+        return True
+    if name == b"cookie":
+        pairs = (pair.partition("=")[2] or pair for pair in value.split(";") if pair.strip())
+        return all(_has(pair, known) for pair in pairs)
+    if basic := _BASIC.fullmatch(value):
+        return _has(_decode_basic(basic[1]), known)
+    # One credential and nothing else: a server might read the first of two.
+    match = _CREDENTIAL.fullmatch(value)
+    return match is not None and "," not in match[1] and _has(match[1], known)
+
+
+def _has(text: str, known: Iterable[str]) -> bool:
+    return any(marker in text for marker in known)
+
+
+def substitute(
+    fields: Iterable[Field], query: str, substitutions: Sequence[Substitution]
+) -> Substituted:
+    """Puts the real values in. Raises UnsafeValueError."""
+    for each in substitutions:
+        if not _SAFE_VALUE.fullmatch(each.value):
+            raise UnsafeValueError
+    replacer = _Replacer(substitutions)
+    changed = tuple((name, replacer.replace_field(name, value)) for name, value in fields)
+    return Substituted(changed, replacer.replace_query(query), tuple(replacer.replaced.items()))
+
+
+class _Replacer:
+    def __init__(self, substitutions: Sequence[Substitution]) -> None:
+        self._substitutions = substitutions
+        self.replaced: dict[str, str] = {}
+        """Real value → token."""
+
+    def replace_field(self, name: bytes, value: bytes) -> bytes:
+        if name.lower() in _PUBLIC_FIELDS:
+            return value
+        text = value.decode("latin-1")
+        if basic := _BASIC.fullmatch(text):
+            user, colon, password = _decode_basic(basic[1]).partition(":")
+            pair = f"{self._replace(user)}{colon}{self._replace(password)}"
+            if pair == f"{user}{colon}{password}":
+                return value
+            return b"Basic " + base64.b64encode(pair.encode("latin-1"))
+        return self._replace(text).encode("latin-1")
+
+    def replace_query(self, query: str) -> str:
+        if not query:
+            return query
+        parts = []
+        for part in query[1:].split("&"):
+            key, equals, value = part.partition("=")
+            plain = unquote(value, "latin-1")
+            changed = self._replace(plain)
+            if changed != plain:
+                value = quote(changed.encode("latin-1"), safe="")
+            parts.append(f"{key}{equals}{value}")
+        return f"?{'&'.join(parts)}"
+
+    def _replace(self, text: str) -> str:
+        return _TOKEN.sub(lambda match: self._value_of(match[0]), text)
+
+    def _value_of(self, token: str) -> str:
+        for marker, value in self._substitutions:
+            if marker in token:
+                self.replaced[value] = token
+                return value
+        return token
+
+
+def conceal(data: bytes, replaced: Iterable[tuple[str, str]]) -> bytes:
+    """Puts the tokens back where a server repeats a real value."""
+    for value, token in replaced:
+        data = data.replace(value.encode(), token.encode())
+    return data
+
+
+def _texts(name: bytes, value: bytes) -> Iterator[str]:
+    if name.lower() in _PUBLIC_FIELDS:
+        return
+    text = value.decode("latin-1")
+    basic = _BASIC.fullmatch(text)
+    yield _decode_basic(basic[1]) if basic else text
+
+
+def _decode_basic(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode("latin-1")
+    except binascii.Error:
+        return ""
+
+
+def _parameters(query: str) -> Iterator[tuple[str, str]]:
+    for part in query[1:].split("&"):
+        key, _, value = part.partition("=")
+        yield key, value
