@@ -35,6 +35,7 @@ from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.layers import LayerKind
 from atoll.model.names import branch_of, printable
 from atoll.model.plan import WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import WHOLE, Patch, Problem, RecoveryPoint, Work
 from atoll.testing.fakes import Content, digest_of, read_content, write_content
 
@@ -237,16 +238,26 @@ class FakeLayered:
         del stat
         return _patch(_files(_merge(Pool(plan.pool), layers)), _files(_workspace(plan)))
 
-    def export_commits(self, plan: WorkspacePlan, *, everything: bool) -> ExportedCommits | None:
+    def export_commits(
+        self, plan: WorkspacePlan, *, everything: bool, search: SecretSearch | None = None
+    ) -> ExportedCommits | None:
         tip = self.tip(plan)
         if tip is None:
             return None
         before, now = _require_commit(plan.repository, tip), _files(_workspace(plan))
         if everything and before != now:
+            _require_clean(now, search)
             return ExportedCommits(self.record(plan.repository, now, parent=tip))
         return ExportedCommits(tip)
 
-    def commit(self, plan: WorkspacePlan, message: str, author: Author) -> CommitResult:
+    def commit(
+        self,
+        plan: WorkspacePlan,
+        message: str,
+        author: Author,
+        *,
+        search: SecretSearch | None = None,
+    ) -> CommitResult:
         # A commit of the fake has neither.
         del message, author
         content = _workspace(plan)
@@ -256,8 +267,12 @@ class FakeLayered:
         now = _files(content)
         if _find_commit(plan.repository, tip) == now:
             raise StateError("nothing has changed")
+        _require_clean(now, search)
         made = self.record(plan.repository, now, parent=tip)
         return CommitResult(made, tip, pack=repr(sorted(now.items())).encode())
+
+    def tree(self, plan: WorkspacePlan) -> str:
+        return digest_of(_files(_workspace(plan)))
 
     def has_hook(self, plan: WorkspacePlan, name: str) -> bool:
         return f"{_GIT}hooks/{name}" in _workspace(plan)
@@ -272,6 +287,13 @@ class FakeLayered:
             self.write(plan, f"{_GIT}{_HEADS}{plan.branch}", f"{tip}\n".encode())
         if _head_ref(content) == f"{_HEADS}{former}":
             self.write(plan, _HEAD, f"ref: {_HEADS}{plan.branch}\n".encode())
+
+
+def _require_clean(content: Content, search: SecretSearch | None) -> None:
+    for name, (_, data) in content.items():
+        found = search and (search.find(data) or search.find(name.encode()))
+        if found:
+            raise StateError(f"`{name}` contains the secret `{found.secret}`")
 
 
 def _place(plan: WorkspacePlan) -> Path:

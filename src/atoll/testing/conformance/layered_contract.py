@@ -17,6 +17,7 @@ from atoll.drivers.contracts import Author, ExportedCommits, LayeredDriver, Work
 from atoll.drivers.layers.pool import Pool, new_upper
 from atoll.model.errors import PrerequisiteError, StateError
 from atoll.model.plan import Lease, WorkspacePlan
+from atoll.model.secretvalues import SecretSearch
 from atoll.model.state import RecoveryPoint
 from atoll.testing.conformance.witness import look, refused, release_elsewhere
 
@@ -453,6 +454,16 @@ class LayeredContractSuite:
             self.write(plan, ".git/HEAD", b"ref: refs/heads/elsewhere\n")
             with refused(StateError):
                 self.made.commit(plan, "off the branch", _AUTHOR)
+
+    def test_secrets_are_not_brought_out(self) -> None:
+        search = SecretSearch([("KEY", b"value-of-a-secret")])
+        with self.applied("secret") as [plan]:
+            self.write(plan, "new", b"\nvalue-of-a-secret\n")
+            with refused(StateError):
+                self.made.export_commits(plan, everything=True, search=search)
+            with refused(StateError):
+                self.made.commit(plan, "something", _AUTHOR, search=search)
+            assert self.made.commit(plan, "something", _AUTHOR).parent == plan.base_commit
 
     def test_commits_are_brought_out(self) -> None:
         with self.applied("out") as [plan]:
