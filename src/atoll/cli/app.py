@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 VERBS = {
+    "agents": "List agents and what they do, or the agents that can be used.",
     "allow": "Allow a capsule to connect to a destination.",
     "attach": "Attach the terminal to a run.",
     "bench": "Benchmark Atoll on this machine, against comparable tools.",
@@ -53,15 +54,20 @@ VERBS = {
     "rm": "Remove capsules without losing work.",
     "run": "Run a command inside a capsule.",
     "schema": "Print the JSON schema of atoll.toml.",
+    "secret": "Manage secrets: encrypted values that are granted to capsules.",
     "shell": "Open a shell inside a capsule.",
     "show": "Show details of a capsule, the settings or the base.",
     "snapshot": "Take a snapshot of a capsule.",
     "snapshots": "List the snapshots of a capsule.",
+    "spawn": "Start an agent in a capsule of its own.",
     "stop": "Stop runs and all their processes.",
+    "tell": "Send the next message to an agent.",
+    "transcript": "Print the conversation with an agent.",
     "trust": "Approve the current content of atoll.toml.",
     "untrust": "Revoke the approval of atoll.toml.",
     "verify": "Attack a capsule's isolation from inside, and report the results.",
     "warm": "Prepare the base that new capsules start from.",
+    "watch": "Show what an agent does, live or afterwards.",
     "wait": "Wait for a run to end.",
 }
 """Verb → one-line help, so that `--help` and completion import no verb module."""
@@ -69,10 +75,12 @@ VERBS = {
 SECTIONS = {
     "Capsules": ("new", "ls", "show", "path", "rm", "recover", "warm", "gc"),
     "Runs": ("run", "shell", "ps", "logs", "attach", "wait", "stop", "pause", "resume"),
+    "Agents": ("spawn", "agents", "watch", "tell", "transcript"),
     "Ports": ("ports", "checkout"),
     "Work": ("diff", "commit", "export", "edit", "code"),
     "Time": ("snapshot", "snapshots", "rollback", "fork"),
     "Network": ("network", "allow", "open", "browser", "daemon"),
+    "Secrets": ("secret",),
     "Project": ("init", "trust", "untrust", "schema"),
     "This machine": ("doctor", "verify", "levels", "bench", "demo", "completion"),
 }

@@ -12,8 +12,9 @@ from atoll.cli.output import envelope
 from atoll.cli.status import report, status_option
 from atoll.cli.terminal import Sink, is_terminal, relay, size
 from atoll.engine import shapes
+from atoll.engine.capsules import Capsule
 from atoll.model.errors import StateError
-from atoll.model.state import require_outcome
+from atoll.model.state import Run, require_outcome
 
 
 @click.command("attach")
@@ -30,12 +31,19 @@ def command(frame: Frame, run: str) -> int:
     capsule = frame.capsule(name)
     living = [] if number else capsule.living()
     found = living[-1] if living else capsule.require_run(parse_run(number or None, name))
+    return attach_to(frame, capsule, found)
+
+
+def attach_to(frame: Frame, capsule: Capsule, found: Run) -> int:
+    """Relays until the run ends or the user detaches; returns the exit code."""
     rows, cols = size()
     channel = None
     if found.outcome is None:
         channel = capsule.channel(found, role="attach", rows=rows, cols=cols)
     if channel is None:
-        raise StateError(f"`{found.label}` has ended", hint=f"atoll logs {name} {found.number}")
+        raise StateError(
+            f"`{found.label}` has ended", hint=f"atoll logs {capsule.name} {found.number}"
+        )
     tty = found.tty and is_terminal() and not frame.output.json
     if tty:
         frame.output.note(f"attached to {found.label}; press Ctrl-] to detach")

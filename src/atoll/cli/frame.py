@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -31,12 +31,28 @@ class Frame:
 
     def project(self) -> Project:
         if self._project is None:
+            from atoll.cli import prompts  # noqa: PLC0415 - not for --help
             from atoll.engine.projects import open_project  # noqa: PLC0415 - not for --help
 
             self._project = open_project(
-                self._path, listen=self.output.listen, warn=self.output.warn
+                self._path,
+                listen=self.output.listen,
+                warn=self.output.warn,
+                ask_passphrase=prompts.find_asker(),
             )
         return self._project
+
+    def use(self, where: str) -> Project:
+        """Selects the project at a path, or the clone of a URL, instead of `--project`."""
+        self._project = self.home().project(where)
+        return self._project
+
+    @staticmethod
+    def wait(seconds: float) -> None:
+        """Between two looks of a verb that repeats its answer."""
+        from atoll.engine.home import Home  # noqa: PLC0415 - not for --help
+
+        Home.pause(seconds)
 
     def home(self) -> Home:
         """For verbs that work on all projects, inside or outside a repository."""
@@ -52,6 +68,31 @@ class Frame:
 
     def capsule(self, name: str) -> Capsule:
         return self.project().capsule(name)
+
+
+class MessageCommand(click.Command):
+    """A command with a text as its argument: a word with a space is never an option, so that a text
+    may begin with `-`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # No word of a command line can contain a null character.
+        texts = {f"\0{number}": word for number, word in enumerate(args) if _is_text(word)}
+        places = {word: place for place, word in texts.items()}
+        rest = super().parse_args(ctx, [places.get(word, word) for word in args])
+        ctx.params = {name: _restored(value, texts) for name, value in ctx.params.items()}
+        return rest
+
+
+def _is_text(word: str) -> bool:
+    name = word.partition("=")[0]
+    return word.startswith("-") and any(character.isspace() for character in name)
+
+
+def _restored(value: object, texts: Mapping[str, str]) -> object:
+    if isinstance(value, tuple):
+        return tuple(_restored(item, texts) for item in value)
+    return texts.get(value, value) if isinstance(value, str) else value
 
 
 class Common(NamedTuple):

@@ -53,3 +53,8 @@ def _repair(frame: Frame) -> None:
     frame.output.warn(f"{done.reason}\nrestored it from {source}")
     if done.kept is not None:
         frame.output.note(f"the damaged files are kept in `{done.kept}`")
+    if done.has_secrets:
+        frame.output.note(
+            "no capsule has a secret any more: grants may have been revoked since the backup\n"
+            "hint: atoll secret ls, then: atoll secret grant NAME CAPSULE"
+        )

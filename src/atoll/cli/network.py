@@ -49,6 +49,9 @@ def _line(attempt: EgressAttempt) -> str:
     what = "failed " if attempt.failed else "allowed" if attempt.allowed else "refused"
     size = f"{render_size(attempt.sent)} out, {render_size(attempt.received)} in"
     detail = size if attempt.allowed and not attempt.failed else attempt.why
+    if attempt.via == "broker" and detail is size:
+        # What was requested is known of brokered hosts only.
+        detail = f"{attempt.why}, {size}"
     times = f" ({attempt.times} times)" if attempt.times > 1 else ""
     where = f"{attempt.place}:{attempt.port}" if attempt.port else attempt.place
     return f"{phrases.moment(attempt.at)}  {what}  {attempt.via:<7}  {where}  {detail}{times}\n"

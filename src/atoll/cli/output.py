@@ -92,6 +92,18 @@ class Output:
             target.buffer.write(data)
             target.buffer.flush()
 
+    def clear(self) -> None:
+        """Clears the terminal, for a table that is repeated."""
+        _write(sys.stdout, "\x1b[H\x1b[2J\x1b[3J", end="")
+
+    def signal(self, title: str, *, ring: bool) -> None:
+        """Sets the terminal's title, and rings its bell; nothing without a terminal."""
+        if self.quiet or self.json or not sys.stderr.isatty():
+            return
+        with suppress(OSError):
+            sys.stderr.write(f"\x1b]2;{printable(title)}\x07" + ("\x07" if ring else ""))
+            sys.stderr.flush()
+
     def note(self, text: str) -> None:
         """Prints a note to stderr, unless `--quiet` is given."""
         if not self.quiet:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 
 def age(since: float) -> str:
-    seconds = max(0, int(time.time() - since))
+    return _span(time.time() - since)
+
+
+def until(end: float) -> str:
+    return "in " + _span(end - time.time())
+
+
+def _span(took_s: float) -> str:
+    seconds = max(0, int(took_s))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
             return f"{seconds // size}{unit}"

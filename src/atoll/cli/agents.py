@@ -1,0 +1,140 @@
+"""`atoll agents`: what agents do, as facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from atoll.cli import phrases
+from atoll.cli.frame import Frame, verb
+from atoll.cli.harmless import clean
+from atoll.cli.output import stdout_is_terminal
+from atoll.engine import shapes
+from atoll.model.agent import AgentState
+
+if TYPE_CHECKING:
+    from atoll.engine.agent.observation import AgentStatus
+    from atoll.engine.agent.selection import AvailableAgent
+
+_EVERY_S = 2.0
+_TASK_WIDTH = 32
+_LINE_WIDTH = 48
+_REASON_WIDTH = 40
+WANTS_PERSON = frozenset(
+    {AgentState.WAITING, AgentState.FAILED, AgentState.OVER_BUDGET, AgentState.LOST}
+)
+_COLUMNS = ("capsule", "agent", "status", "since", "task", "turns", "tokens", "cost", "changed")
+
+
+@click.command("agents")
+@click.option("-a", "--all", "everything", is_flag=True, help="List the agents of every project.")
+@click.option(
+    "--available", is_flag=True, help="List the agents that Atoll knows, and what each lacks."
+)
+@click.option("-w", "--watch", is_flag=True, help="Repeat the table until Ctrl-C.")
+@verb
+def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> None:
+    """List the agents of this project with what they do, as facts.
+
+    STATUS follows from processes, output, model traffic and checks, never from what an agent says:
+    starting, working, waiting, idle, finished, failed, over-budget or lost.
+    """
+    if available:
+        _show_available(frame)
+        return
+    if not watch:
+        _show(frame, _statuses(frame, everything=everything), everything=everything)
+        return
+    before: dict[str, AgentState] = {}
+    while True:
+        found = _statuses(frame, everything=everything)
+        if stdout_is_terminal() and not frame.output.json:
+            frame.output.clear()
+        _show(frame, found, everything=everything)
+        _ring(frame, found, before)
+        before = {one.capsule: one.state for one in found}
+        frame.wait(_EVERY_S)
+
+
+def _statuses(frame: Frame, *, everything: bool) -> list[AgentStatus]:
+    return frame.home().agents() if everything else frame.project().agents()
+
+
+def _ring(frame: Frame, found: list[AgentStatus], before: dict[str, AgentState]) -> None:
+    """Rings when an agent wants a person, and says in the terminal's title how many do."""
+    wanting = [one for one in found if one.state in WANTS_PERSON]
+    is_new = any(before.get(one.capsule, one.state) is not one.state for one in wanting)
+    frame.output.signal(
+        f"atoll: {len(wanting)} of {len(found)} agents want you" if wanting else "atoll agents",
+        ring=is_new and frame.project().rings_bell,
+    )
+
+
+def _show(frame: Frame, found: list[AgentStatus], *, everything: bool) -> None:
+    columns = (*(("project",) if everything else ()), *_COLUMNS, "last line")
+    frame.output.table(
+        "agents",
+        [shapes.agent(one) for one in found],
+        columns,
+        [(*((one.project,) if everything else ()), *_row(one)) for one in found],
+        clip=("project", "capsule", "status", "task", "last line"),
+    )
+    if not found:
+        frame.output.note('no agents yet\nhint: atoll spawn AGENT "PROMPT"')
+
+
+def _row(one: AgentStatus) -> tuple[str, ...]:
+    changed = one.changed
+    return (
+        one.capsule,
+        one.agent.adapter,
+        render_state(one),
+        phrases.age(one.since),
+        _clipped(one.agent.task.prompt, _TASK_WIDTH) or "-",
+        str(one.turns),
+        render_count(one.tokens),
+        render_cost(one.cost_usd, has_usage=bool(one.usage)),
+        "?" if changed is None else f"{changed.files}{'' if changed.is_complete else '+'}",
+        _clipped(one.line, _LINE_WIDTH) or "-",
+    )
+
+
+def render_state(one: AgentStatus) -> str:
+    """The state, with the reason if there is one."""
+    reason = _clipped(one.reason, _REASON_WIDTH)
+    return f"{one.state}: {reason}" if reason else str(one.state)
+
+
+def _clipped(text: str, width: int) -> str:
+    """One line of hostile text."""
+    line = " ".join(clean(text[: width * 8].encode(errors="replace")).split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def render_count(number: int) -> str:
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def render_cost(cost_usd: float | None, *, has_usage: bool) -> str:
+    if not has_usage:
+        return "-"
+    return "?" if cost_usd is None else f"${cost_usd:.2f}"
+
+
+def _show_available(frame: Frame) -> None:
+    found = frame.project().available_agents()
+    frame.output.table(
+        "available-agents",
+        [shapes.available_agent(one) for one in found],
+        ("name", "agent", "version", "login", "to use it"),
+        [_available_row(one) for one in found],
+    )
+
+
+def _available_row(one: AvailableAgent) -> tuple[str, ...]:
+    version = (one.version or "installed") if one.program else "not installed"
+    return (one.name, one.title, version, one.login, one.cure or "-")

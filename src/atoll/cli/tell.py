@@ -1,0 +1,44 @@
+"""`atoll tell`: the next message to an agent."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.frame import Frame, MessageCommand, name_argument, verb
+from atoll.cli.spawn import read_text
+from atoll.engine import shapes
+from atoll.model.errors import SpecError
+
+
+@click.command("tell", cls=MessageCommand)
+@name_argument
+@click.argument("message", required=False, metavar="[MESSAGE]")
+@click.option(
+    "--budget", metavar="LIMIT", help="Change what the agent may use, e.g. +5 or tokens=200k."
+)
+@click.option(
+    "--prompt-file", metavar="FILE", help="Read the message from FILE, or from standard input (-)."
+)
+@verb
+def command(
+    frame: Frame, name: str, message: str | None, budget: str | None, prompt_file: str | None
+) -> None:
+    """Send MESSAGE to the agent of NAME: typed into its screen, or as the next turn.
+
+    With --budget alone, an agent that is held by its budget goes on.
+    """
+    if message is not None and prompt_file is not None:
+        raise SpecError("`--prompt-file` and MESSAGE are both given", hint="omit one of them")
+    given: str | bytes | None = message if prompt_file is None else read_text(prompt_file)
+    if given is None and budget is None:
+        raise SpecError("there is no message", hint=f'atoll tell {name} "MESSAGE"')
+    agent = frame.capsule(name).agent
+    allowed = agent.require().task.budget if budget is None else agent.set_budget(budget)
+    told = None if given is None else agent.tell(given)
+    frame.output.answer("told", shapes.told(name, told, allowed), "")
+    if told is None:
+        frame.output.note(f"changed the budget of `{name}`")
+    elif told.is_typed:
+        frame.output.note(f"typed into the screen of `{name}`\nhint: atoll attach {name}")
+    else:
+        frame.output.note(f"told the agent of `{name}`\nhint: atoll watch {name}")

@@ -1,0 +1,35 @@
+"""`atoll watch`: what an agent does, live or afterwards."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.cli.agent_events import render_event
+from atoll.cli.agents import WANTS_PERSON, render_state
+from atoll.cli.frame import Frame, name_argument, verb
+from atoll.engine import shapes
+
+
+@click.command("watch")
+@name_argument
+@click.option(
+    "--follow/--no-follow", default=True, help="Whether to wait for what is still to come."
+)
+@verb
+def command(frame: Frame, name: str, *, follow: bool) -> None:
+    """Show what the agent of NAME does: prompts, messages, tool calls and their results.
+
+    It is what the agent reports. The state at the end is Atoll's own, from facts.
+    """
+    agent = frame.capsule(name).agent
+    for event in agent.events(follow=follow):
+        frame.output.item("agent-event", shapes.agent_event(event), render_event(event))
+    status = agent.settled() if follow else agent.status()
+    if frame.output.json:
+        frame.output.item("agent", shapes.agent(status), "")
+        return
+    frame.output.note(f"{name}: {render_state(status)}")
+    wants = status.state in WANTS_PERSON
+    frame.output.signal(
+        f"atoll: {name} is {status.state}", ring=follow and wants and frame.project().rings_bell
+    )
