@@ -119,6 +119,7 @@ class Person:
             "XDG_CONFIG_HOME": str(place / "config"),
             "GIT_CONFIG_GLOBAL": str(place / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
         }
         (place / "gitconfig").write_text(GIT_CONFIG)
         (place / "owner").mkdir()

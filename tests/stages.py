@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import shutil
@@ -19,6 +20,10 @@ from socket import socket as Socket  # noqa: N812 - a method here is called `soc
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from atoll.engine.network import egress_log
 from atoll.keeper.networks import PROXY_PORT
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 DIRECTOR = Path(__file__).parent / "stage" / "director.py"
 PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 NAMES = "DNS:allowed.example,DNS:*.allowed.example,DNS:denied.example,DNS:six.example"
+EXPIRED = "expired.example"
 SLOW_S = 10.0
 
 
@@ -166,6 +172,31 @@ def make_certificate(place: Path) -> None:
             "-out", place / "cert.pem", "-addext",
             f"subjectAltName={NAMES},IP:93.184.216.34,IP:2606:2800:220:1::34"]  # fmt: skip
     subprocess.run([str(part) for part in argv], check=True, capture_output=True, timeout=60)
+    make_expired(place)
+    # What the owner's SSL_CERT_FILE may name.
+    both = (place / "cert.pem").read_bytes() + (place / "expired.pem").read_bytes()
+    (place / "roots.pem").write_bytes(both)
+
+
+def make_expired(place: Path) -> None:
+    """A certificate whose time is over; `openssl req` makes none."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, EXPIRED)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+        .not_valid_after(dt.datetime(2021, 1, 1, tzinfo=dt.UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(EXPIRED)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (place / "expired.pem").write_bytes(certificate.public_bytes(pem))
+    (place / "expired-key.pem").write_bytes(key.private_bytes(pem, form, plain))
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ NOT_RUN = (
     ("docs/how-to/benchmark.md", "atoll bench", "takes minutes; see test_bench.py"),
     ("docs/how-to/give-an-agent-a-browser.md", "", "needs a browser; see test_browser.py"),
     ("docs/how-to/clean-up-after-a-crash.md", "", "needs crashes; see tests/faults"),
+    ("docs/how-to/run-an-agent.md", "", "needs an agent's program; see test_agents.py"),
     ("docs/how-to/add-a-driver.md", "", "is about the source tree"),
 )
 # (page, command, how many times it has been run before): what a reader has done in between.
@@ -56,6 +57,10 @@ BETWEEN = {
         "atoll run shop-db -d -- sleep 600"
     ),
     ("docs/how-to/keep-an-agent-in.md", "atoll new fix-auth --limit", 0): "atoll rm fix-auth",
+    ("docs/how-to/give-a-capsule-a-secret.md", "atoll secret grant SENTRY", 0): (
+        "printf '[secrets.SENTRY_TOKEN]\\nfrom = { command = \"echo token\" }\\n"
+        "as = { broker = \"sentry.io\" }\\n' > atoll.toml"
+    ),
     ("docs/how-to/write-a-project-file.md", "atoll new z", 0): (
         "printf '[capsule]\\nlevl = 1\\n' > atoll.toml"
     ),
@@ -96,6 +101,7 @@ NEEDS_DAEMON = (
     "docs/how-to/run-several-agents.md",
     "docs/how-to/reach-a-capsule.md",
     "docs/how-to/keep-an-agent-in.md",
+    "docs/how-to/give-a-capsule-a-secret.md",
 )
 # What stands for something else: an agent, a tool that may not be here, an id.
 STAND_INS = (

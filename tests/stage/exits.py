@@ -11,8 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from granted import FileSecrets
 from sockets import DATAGRAM, STREAM, V4, V6, made_in
 
+from atoll.daemon.broker.broker import Broker
+from atoll.daemon.broker.granted_secrets import GrantedSecrets
+from atoll.daemon.broker.taps import NoMeter
+from atoll.daemon.broker.tls_streams import ServerTrust
 from atoll.daemon.egress.egress_log_writer import Journal
 from atoll.daemon.egress.gateway import Egress, HostPortForward
 from atoll.daemon.egress.host_network import HostNetwork
@@ -48,6 +53,7 @@ async def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     world = HostNetwork.of(os.environ)
+    trust = ServerTrust(os.environ.get("SSL_CERT_FILE"))
     async with asyncio.TaskGroup() as group:
         for place in map(Path, sys.argv[1:]):
             journal = Journal(place)
@@ -66,7 +72,10 @@ async def main() -> None:
                 dns_streams=tuple(open_door(place, f, STREAM, NAMES_PORT) for f in (V4, V6)),
             )
             share = LoopShare()
-            group.create_task(serve(share, Egress(**parts, directory=place).serve(sockets)))
+            secrets = GrantedSecrets(FileSecrets(place / "secrets.json"))
+            broker = Broker(secrets, place, trust, NoMeter())
+            egress = Egress(**parts, directory=place, broker=broker)
+            group.create_task(serve(share, egress.serve(sockets)))
             listeners = [open_door(place, family, STREAM, GRANTED) for family in (V4, V6)]
             group.create_task(serve(share, HostPortForward(GRANTED, **parts).serve(listeners)))
         sys.stdout.write(json.dumps({"pid": os.getpid()}) + "\n")

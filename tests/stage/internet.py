@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import resource
 import socket
 import ssl
@@ -19,7 +20,7 @@ from pathlib import Path
 
 PLACE = Path(sys.argv[1])
 SERVER, SERVER_6 = "93.184.216.34", "2606:2800:220:1::34"
-OTHER = "93.184.216.35"
+OTHER, OUTDATED = "93.184.216.35", "93.184.216.36"
 NAMES = {
     "allowed.example": [SERVER, SERVER_6],
     "www.allowed.example": [SERVER],
@@ -33,9 +34,14 @@ NAMES = {
     "own.example": ["10.77.0.1"],
     "mixed.example": ["127.0.0.1", SERVER],
     "closed.example": ["93.184.216.53"],
+    "expired.example": [OUTDATED],
 }
 AUTHORIZATION = b"Basic " + base64.b64encode(b"owner:top-secret")
 SILENT = "silent.example"
+CREDENTIALS = ("authorization", "x-api-key", "cookie", "x-token")
+REAL_KEY = "real-value-1"
+"""What `/private` wants."""
+ACKNOWLEDGED = asyncio.Event()
 
 
 def note(kind: str, text: str) -> None:
@@ -106,6 +112,8 @@ async def serve_web(reader, writer) -> None:
             fields = {n.lower(): v.strip() for n, _, v in (line.partition(":") for line in lines)}
             method, path, _ = first.split(" ")
             note("web", f"{fields.get('host')} {method} {path}")
+            found = {key: fields[key] for key in CREDENTIALS if key in fields}
+            note("credentials", f"{fields.get('host')} {path} {json.dumps(found)}")
             await respond(reader, writer, method, path, fields)
             await writer.drain()
             if fields.get("connection") == "close":
@@ -122,6 +130,9 @@ async def respond(reader, writer, method, path, fields) -> None:  # noqa: C901, 
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     if kind == "refuse-body":
         writer.write(answer("413 Too Large", b"too large\n", "Connection: close"))
+        return
+    if kind == "owner":
+        await serve_git(reader, writer, method, path, fields)
         return
     body = await read_body(reader, fields)
     if kind == "bytes":
@@ -161,10 +172,70 @@ async def respond(reader, writer, method, path, fields) -> None:  # noqa: C901, 
         writer.write(
             answer("200 OK", file.read_bytes()) if file.is_file() else answer("404 Not Found")
         )
+    elif kind == "reflect":
+        found = json.dumps({"path": path, **fields}).encode()
+        shown = fields.get("authorization", "none")
+        extra = [f"X-Echo: {shown}", "Set-Cookie: session=real-session", "Alt-Svc: h3=:443"]
+        writer.write(answer("200 OK", found, "Content-Type: application/json", *extra))
+    elif kind == "private":
+        is_known = f"Bearer {REAL_KEY}" == fields.get("authorization")
+        status = "200 OK" if is_known else "401 Unauthorized"
+        writer.write(answer(status, b"private\n", "WWW-Authenticate: Bearer"))
+    elif kind == "elsewhere":
+        writer.write(answer("302 Found", b"", f"Location: https://{rest}"))
+    elif kind == "events":
+        ACKNOWLEDGED.clear()
+        fields_ = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked"
+        writer.write(f"HTTP/1.1 200 OK\r\n{fields_}\r\n\r\n".encode())
+        writer.write(b"e\r\ndata: first\n\n\n\r\n")
+        await writer.drain()
+        ending = asyncio.create_task(reader.read(1))
+        hearing = asyncio.create_task(ACKNOWLEDGED.wait())
+        await asyncio.wait((ending, hearing), return_when=asyncio.FIRST_COMPLETED)
+        hearing.cancel()
+        if ending.done():
+            note("gone", path)
+            return
+        ending.cancel()
+        writer.write(b"f\r\ndata: second\n\n\n\r\n0\r\n\r\n")
+    elif kind == "acknowledge":
+        ACKNOWLEDGED.set()
+        writer.write(answer("200 OK"))
     elif method == "HEAD":
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
     else:
         writer.write(answer("200 OK", body or f"hello {fields.get('host')}\n".encode()))
+
+
+async def serve_git(reader, writer, method, path, fields) -> None:
+    """git's own server, for those that know the token."""
+    token = "Basic " + base64.b64encode(f"x:{REAL_KEY}".encode()).decode()
+    if fields.get("authorization") != token:
+        await read_body(reader, fields)
+        writer.write(answer("401 Unauthorized", b"", 'WWW-Authenticate: Basic realm="git"'))
+        return
+    body = await read_body(reader, fields)
+    place, _, query = path.partition("?")
+    environment = {
+        **os.environ,
+        "GIT_PROJECT_ROOT": str(PLACE / "served"),
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "REMOTE_USER": "owner",
+        "REQUEST_METHOD": method,
+        "PATH_INFO": place,
+        "QUERY_STRING": query,
+        "CONTENT_TYPE": fields.get("content-type", ""),
+        "HTTP_CONTENT_ENCODING": fields.get("content-encoding", ""),
+        "CONTENT_LENGTH": str(len(body)),
+    }
+    backend = await asyncio.create_subprocess_exec(
+        "git", "http-backend", env=environment, stdin=-1, stdout=-1
+    )
+    output, _ = await backend.communicate(body)
+    head, _, content = output.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    status = next((line[8:] for line in lines if line.startswith("Status: ")), "200 OK")
+    writer.write(answer(status, content, *(x for x in lines if not x.startswith("Status: "))))
 
 
 async def serve_raw(reader, writer) -> None:
@@ -220,6 +291,9 @@ async def main() -> None:
         await asyncio.start_server(serve_web, address, 443, ssl=context, **many)
         for port in (22, 25, 853, 6379, 8080):
             await asyncio.start_server(serve_raw, address, port, **many)
+    outdated = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    outdated.load_cert_chain(PLACE / "expired.pem", PLACE / "expired-key.pem")
+    await asyncio.start_server(serve_web, OUTDATED, 443, ssl=outdated)
     await asyncio.start_server(serve_corporate_proxy, SERVER, 3128)
     sys.stdout.write(json.dumps({"names": sorted(NAMES)}) + "\n")
     sys.stdout.flush()

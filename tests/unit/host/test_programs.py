@@ -151,3 +151,19 @@ def test_git_is_found_by_what_it_starts(place, monkeypatch):
     monkeypatch.setattr(programs, "SYSTEM_DIRECTORIES", ())
     make_program(place / "git")
     assert own_environment()["PATH"] == str(place)
+
+
+def test_background_process_gets_places_and_no_credential(tmp_path):
+    given = {
+        "PATH": f"/usr/bin:{tmp_path}:/nowhere",
+        "RUSTUP_HOME": str(tmp_path),
+        "LC_ALL": "C",
+        "ATOLL_DAEMON": "off",
+        "ATOLL_PASSPHRASE": "secret",
+        "API_KEY": "sk-secret",
+        "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG",
+        "DATABASE_URL": "postgres://u:secret@h/db",
+        "EMPTY": "",
+    }
+    kept = programs.owner_settings(given)
+    assert set(kept) == {"PATH", "RUSTUP_HOME", "LC_ALL", "ATOLL_DAEMON"}

@@ -21,6 +21,8 @@ REQUESTS = [
         messages.ChangesRequest("p", "/r", "w", 7),
         {"do": "changes", "project": "p", "root": "/r", "watch": "w", "position": 7},
     ),
+    (messages.UnlockRequest("id", "00ff"), {"do": "unlock", "id": "id", "key": "00ff"}),
+    (messages.LockRequest(), {"do": "lock"}),
 ]
 
 
@@ -116,3 +118,7 @@ def test_replies_of_another_version_may_hold_more():
     status = messages.parse_reply(messages.StatusReply, {**STATUS, **more}).status
     assert status["pid"] == 1
     assert messages.parse_reply(messages.PortsReply, {**PORTS, **more}).report["label"] == "l"
+
+
+def test_key_is_not_shown():
+    assert "00ff" not in repr(messages.UnlockRequest("id", "00ff"))

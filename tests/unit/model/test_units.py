@@ -9,6 +9,7 @@ from atoll.model.units import (
     SIZE_LIMIT_BYTES,
     parse_duration_s,
     parse_size_bytes,
+    parse_tokens,
     render_duration,
     render_size,
 )
@@ -120,9 +121,23 @@ def test_durations_come_back_to_the_millisecond(duration_ms: int) -> None:
     assert parse_duration_s(render_duration(duration_ms / 1000)) == duration_ms / 1000
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("1", 1), ("200k", 200_000), ("200K", 200_000), ("1.5M", 1_500_000), (" 2 m ", 2_000_000)],
+)
+def test_tokens(text: str, tokens: int) -> None:
+    assert parse_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.1", "-5", "+5", "1e3", "200kk", "k", "9" * 16, "٣"])
+def test_what_is_no_number_of_tokens(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_tokens(text)
+
+
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for parse in (parse_size_bytes, parse_duration_s):
+    for parse in (parse_size_bytes, parse_duration_s, parse_tokens):
         try:
             value = parse(text)
         except ValueError:

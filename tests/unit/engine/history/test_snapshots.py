@@ -469,7 +469,7 @@ def test_profiles_that_nothing_refers_to_are_swept(world, profile):
 def test_parts_are_made_in_order_and_removed_backwards(world, noted):
     parts.register(NotedPart("last", noted.calls))
     assert [part.name for part in parts.registered()] == [
-        *("workspace", "isolation", "browser", "noted", "last"),
+        *("workspace", "isolation", "browser", "secrets", "agent", "noted", "last"),
     ]
     x = world.new("x")
     both = ["noted", "last"]

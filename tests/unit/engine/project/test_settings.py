@@ -11,6 +11,7 @@ from atoll.engine.project import levels
 from atoll.engine.project.settings import load_config, parse_limits, user_file_path
 from atoll.model.enclosure import SETTABLE_LIMITS
 from atoll.model.errors import SpecError, StateError
+from atoll.model.secret import DeclaredSecret, Delivery, DeliveryKind, OriginKind, SecretOrigin
 from present import present
 
 
@@ -234,7 +235,8 @@ def test_services_and_secrets_are_known(root, owner):
         '[secrets.KEY]\nfrom = { env = "KEY" }\n'
     )
     file = present(load_config(root, owner).file)
-    assert (file.services, file.secrets) == ({"web": 3000}, ("KEY",))
+    key = DeclaredSecret(SecretOrigin(OriginKind.ENV, "KEY"), Delivery(DeliveryKind.VARIABLE))
+    assert (file.services, file.secrets) == ({"web": 3000}, {"KEY": key})
 
 
 def test_digest_is_of_place_and_content(root, owner, tmp_path):

@@ -1,4 +1,5 @@
-"""State of schema version 8, before the table of parts, in files that this version wrote.
+"""State of schema version 8, before the table of parts, and of version 12, before secrets and
+agents, in files that these versions wrote.
 
 One capsule at level `clone` with a snapshot and browser profiles, one at level `worktree`.
 """
@@ -18,11 +19,13 @@ from atoll.engine.state.leases import find_damage, snapshot_layers
 from atoll.engine.state.session import open_session
 from atoll.engine.state.store import Store
 from atoll.model.plan import IsolationPlan, Lease, WorkspacePlan
+from atoll.model.secret import Delivery, DeliveryKind, OriginKind, SecretOrigin
 from atoll.model.state import CapsuleState, SnapshotKind
 
 HERE = Path(__file__).parent
 PROJECT = "repo-2db03035"
 LAYERS = ("cec1a6b50d5f04b52", "gc74e4a6a9b350f4d", "u1db04cf86202")
+VARIABLE = Delivery(DeliveryKind.VARIABLE)
 UPPER = "u3ed60c15aca3"
 PROFILE, PROFILE_OF_SNAPSHOT = "chromium-5bd7b424dbee", "chromium-b8c6721c05d8"
 
@@ -79,6 +82,32 @@ def test_old_database_is_migrated(old_home, tmp_path):
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
     assert "leases" not in tables
+    assert list((old_home / "backups").glob("state-*.db")), "no backup before the migration"
+
+
+def test_database_before_secrets_is_migrated(old_home, tmp_path):
+    with contextlib.closing(sqlite3.connect(old_home / "state.db")) as db:
+        db.executescript(old_text("version12.sql", tmp_path))
+        assert db.execute("PRAGMA user_version").fetchone() == (12,)
+    store = Store(old_home)
+    assert find_damage(store) == []
+    [x] = [capsule for capsule in store.capsules() if capsule.name == "x"]
+    assert (x.automatic, store.grants(x)) == (True, ["api.example.org"])
+    assert store.project_grants(PROJECT) == ["pypi.example.org"]
+    check_capsule(store)
+    before = store.newest_event()
+    assert before >= 3
+    # The new tables work on what was there before.
+    assert (store.secrets(PROJECT), store.agents(PROJECT)) == ([], [])
+    secret = store.save_secret(PROJECT, "KEY", SecretOrigin(OriginKind.TYPED), VARIABLE)
+    store.add_secret_grant(secret, x.id, "ph", None)
+    assert [grant.secret for grant in store.secret_grants(x.id)] == [secret]
+    assert store.newest_event() == before + 1
+    store.forget_capsule(x)
+    assert store.grants_of_secret(secret) == []
+    store.close()
+    with contextlib.closing(sqlite3.connect(old_home / "state.db")) as db:
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
     assert list((old_home / "backups").glob("state-*.db")), "no backup before the migration"
 
 

@@ -1,0 +1,265 @@
+"""Real agents in capsules, against a scripted model that accepts nothing but the owner's real key.
+
+`tools/setup dev` installs them. The model is on the host's loopback, where only the broker reaches
+it: an agent that got its real key, or whose placeholder was not replaced, fails these tests.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from atoll.testing.model_script import Fault, Shell, Turn, Write, turns
+from atoll.testing.model_server import ModelServer
+from persons import ROOT
+from terminals import Terminal
+
+AGENTS = ("claude", "codex", "gemini", "goose", "opencode")
+KEY = "sk-real-0123456789-abcdefghij-REAL"
+VARIABLES = {
+    "claude": "ANTHROPIC_API_KEY",
+    "codex": "CODEX_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "goose": "OPENAI_API_KEY",
+    "opencode": "OPENAI_API_KEY",
+}
+LOGIN_HOSTS = {
+    "claude": {"api.anthropic.com"},
+    "codex": {"api.openai.com"},
+    "gemini": {"generativelanguage.googleapis.com"},
+    "goose": {"api.openai.com"},
+    "opencode": {"api.openai.com"},
+}
+TASK = (
+    Turn("I write it.", (Write("hello.txt", "hello\n"),)),
+    Turn(acts=(Shell("env; cat hello.txt"),)),
+    Turn("Written."),
+    Turn("Second answer."),
+)
+ENDED_S = 240.0
+WEB_PORT = 443
+
+
+@functools.cache
+def find_agents() -> Path:
+    """Where their programs are; without them a skip on a laptop, a failure in CI."""
+    found = subprocess.run(
+        ["sh", "tools/setup", "agents"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    place = Path(found.stdout.strip()) / "bin"
+    if not all((place / name).exists() for name in AGENTS):
+        reason = f"needs the agents that `tools/setup dev` installs in `{place}`"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return place
+
+
+@pytest.fixture
+def owner(person):
+    """Has all agents, and no login yet."""
+    person.env["PATH"] = f"{find_agents()}:{person.env['PATH']}"
+    person.wants_daemon()
+    return person
+
+
+def use_model(owner, server, **tables):
+    """The owner's agents ask this server instead of their vendors."""
+    lines = [f'[agents.{name}]\nupstream = "{server.url}"' for name in AGENTS]
+    lines += [f"[{key}]\n{text}" for key, text in tables.items()]
+    path = Path(owner.env["XDG_CONFIG_HOME"]) / "atoll" / "config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def model(owner):
+    with ModelServer(turns(*TASK), keys=[KEY]) as server:
+        use_model(owner, server)
+        yield server
+        assert server.violations == []
+
+
+def spawn(owner, agent, prompt, *options):
+    owner.atoll("spawn", agent, prompt, *options, "-q", env={VARIABLES[agent]: KEY})
+
+
+def tell(owner, agent, name, message):
+    owner.atoll("tell", name, message, "-q", env={VARIABLES[agent]: KEY})
+
+
+def statuses(owner):
+    return {found["capsule"]: found for found in owner.answer("agents")}
+
+
+def await_state(owner, wait_for, *names, state="finished"):
+    """Each of these agents in this state; shows what happened to them otherwise."""
+    ends = {"finished", "failed", "lost", "over-budget", state}
+
+    def found():
+        now = statuses(owner)
+        return all(now[name]["state"] in ends for name in names) and now
+
+    now = wait_for(found, timeout_s=ENDED_S, what="the end of the agents")
+    for name in names:
+        shown = "" if now[name]["state"] == state else owner.atoll("logs", name).stdout[-3000:]
+        assert now[name]["state"] == state, f"{now[name]}\n{shown}"
+    return now
+
+
+def test_five_agents_at_once_then_the_next_message(owner, model, wait_for):
+    for name in AGENTS:
+        spawn(owner, name, f"Write hello.txt ({name})", "--name", name)
+    now = await_state(owner, wait_for, *AGENTS)
+    for name in AGENTS:
+        assert owner.git("show", f"atoll/{name}:hello.txt") == "hello\n"
+        # Three replies of 110 tokens each, and side requests such as titles.
+        assert now[name]["tokens"] >= 330, now[name]
+        attempts = [json.loads(line)["data"] for line in
+                    owner.atoll("network", name, "--json").stdout.splitlines()]  # fmt: skip
+        reached = {a["place"] for a in attempts if a["allowed"] and a["port"] == WEB_PORT}
+        assert LOGIN_HOSTS[name] <= reached
+        # What the agents' commands printed: none of them could see the real key.
+        assert KEY not in owner.atoll("logs", name).stdout
+
+    for name in AGENTS:
+        tell(owner, name, name, "And the second message")
+    now = await_state(owner, wait_for, *AGENTS)
+    for name in AGENTS:
+        assert now[name]["turns"] == 2
+        # The model saw the whole conversation: it is at the reply after the third.
+        assert "Second answer." in owner.atoll("watch", name, "--no-follow").stdout, name
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_conversation_travels_with_rollback_and_fork(owner, model, wait_for, agent):
+    spawn(owner, agent, "Write hello.txt", "--name", "x")
+    await_state(owner, wait_for, "x")
+    owner.atoll("snapshot", "x", "-m", "after the first turn")
+    tell(owner, agent, "x", "forget me")
+    await_state(owner, wait_for, "x")
+    owner.atoll("rollback", "x", "1")
+    owner.atoll("fork", "x", "y", "-q")
+    for name in ("x", "y"):
+        tell(owner, agent, name, f"go on in {name}")
+    await_state(owner, wait_for, "x", "y")
+    for name in ("x", "y"):
+        prompts = [request.conversation.prompts for request in model.model_requests]
+        told = [each for each in prompts if any(f"go on in {name}" in text for text in each)]
+        assert told, name
+        text = "\n".join(told[-1])
+        assert "Write hello.txt" in text
+        assert "forget me" not in text
+
+
+def test_its_own_screen(owner, model, wait_for):
+    argv = (sys.executable, "-m", "atoll", "spawn", "claude", "Write it", "-i", "--name", "x")
+    env = {**owner.env, "ANTHROPIC_API_KEY": KEY}
+    screen = Terminal(argv, owner.repo, env=env, become=owner.preparation(owner.repo))
+    try:
+        screen.expect("Written", timeout_s=ENDED_S)
+        screen.type("\x1d")
+        screen.expect("detached from", timeout_s=60)
+    finally:
+        screen.close()
+    await_state(owner, wait_for, "x", state="waiting")
+    tell(owner, "claude", "x", "-- next\nwith two lines")
+    wait_for(
+        lambda: "Second answer." in owner.atoll("watch", "x", "--no-follow").stdout,
+        timeout_s=ENDED_S, what="an answer to what was typed",
+    )  # fmt: skip
+    owner.atoll("stop", "x")
+    assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
+
+
+def jwt(**claims):
+    parts = [{"alg": "RS256", "typ": "JWT"}, claims]
+    encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts]
+    return b".".join([*encoded, b"c2lnbmF0dXJl"]).decode()
+
+
+def logins(now):
+    """The files of subscription logins, by agent: with the access token of each."""
+    auth = {"https://api.openai.com/auth": {"chatgpt_account_id": "acc-1",
+                                            "chatgpt_plan_type": "plus"}}  # fmt: skip
+    codex = jwt(**auth, email="me@example.org", exp=int(now) + 3600)
+    claude, gemini = "sk-ant-oat01-REAL-claude-token", "ya29.REAL-gemini-token"
+    return {
+        "claude": (".claude/.credentials.json", claude, {"claudeAiOauth": {
+            "accessToken": claude, "refreshToken": "sk-ant-ort01-REAL-refresh",
+            "expiresAt": int((now + 3600) * 1000), "scopes": ["user:inference", "user:profile"],
+            "subscriptionType": "max"}}),
+        "codex": (".codex/auth.json", codex, {
+            "auth_mode": "chatgpt", "OPENAI_API_KEY": None, "last_refresh": "2026-01-01T00:00:00Z",
+            "tokens": {"id_token": codex, "access_token": codex, "refresh_token": "rt_REAL",
+                       "account_id": "acc-1"}}),
+        "gemini": (".gemini/oauth_creds.json", gemini, {
+            "access_token": gemini, "refresh_token": "1//REAL-refresh", "token_type": "Bearer",
+            "scope": "https://www.googleapis.com/auth/cloud-platform",
+            "expiry_date": int((now + 3600) * 1000)}),
+    }  # fmt: skip
+
+
+def test_subscription_logins(owner, wait_for):
+    found = logins(time.time())
+    for path, _, content in found.values():
+        place = Path(owner.env["HOME"], path)
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(content))
+        place.chmod(0o600)
+    (Path(owner.env["HOME"]) / ".gemini" / "settings.json").write_text(
+        '{"security": {"auth": {"selectedType": "oauth-personal"}}}'
+    )
+    tokens = [token for _, token, _ in found.values()]
+    with ModelServer(turns(*TASK), keys=tokens) as server:
+        use_model(owner, server)
+        for name in found:
+            owner.atoll("spawn", name, "Write hello.txt", "--name", name, "-q")
+        await_state(owner, wait_for, *found)
+        for name, (path, token, _) in found.items():
+            inside = owner.sh(name, f"cat ~/{path}; env")
+            assert token not in inside
+            assert "REAL" not in inside
+            assert owner.git("show", f"atoll/{name}:hello.txt") == "hello\n"
+        assert server.violations == []
+
+        # A token that the owner's own program has renewed counts from the next request on.
+        path, _, content = found["claude"]
+        content["claudeAiOauth"]["accessToken"] = KEY
+        Path(owner.env["HOME"], path).write_text(json.dumps(content))
+        owner.atoll("tell", "claude", "with the new token", check=True)
+        now = await_state(owner, wait_for, "claude", state="failed")
+        assert "login" in now["claude"]["reason"]
+        assert KEY not in owner.atoll("logs", "claude").stdout
+
+        content["claudeAiOauth"] |= {"expiresAt": 1000, "refreshToken": ""}
+        Path(owner.env["HOME"], path).write_text(json.dumps(content))
+        refused = owner.atoll("tell", "claude", "with an expired one", check=False)
+        assert refused.returncode == 4
+        assert "hint: claude auth login" in refused.stderr
+
+
+def test_an_exit_code_is_no_verdict(owner, wait_for):
+    """goose exits with 0 after a stream that was cut, and when its key is refused."""
+    script = turns(Turn("I begin.", (Write("half.txt", "half\n"),)),
+                   Turn("never", faults=(Fault(kind="cut"),) * 50))  # fmt: skip
+    with ModelServer(script, keys=[KEY]) as server:
+        use_model(owner, server)
+        spawn(owner, "goose", "- write it", "--name", "cut")
+        now = await_state(owner, wait_for, "cut", state="failed")
+        assert now["cut"]["reason"]
+        # What it did is kept all the same.
+        assert owner.git("show", "atoll/cut:half.txt") == "half\n"
+        wrong = {"OPENAI_API_KEY": "sk-real-but-of-somebody-else-000000"}
+        owner.atoll("spawn", "goose", "Write it", "--name", "refused", "-q", env=wrong)
+        now = await_state(owner, wait_for, "refused", state="failed")
+        assert "401" in now["refused"]["reason"] or "login" in now["refused"]["reason"]
+        assert server.violations

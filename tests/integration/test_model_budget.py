@@ -1,0 +1,80 @@
+"""Budgets and quotas of an agent, from a client inside through the broker to a scripted model."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from atoll.testing.model_script import Fault, Turn, Usage, turns
+from atoll.testing.model_server import ModelServer
+
+KEY = "sk-real-model-key-77"
+AGENT = """\
+#!/bin/sh
+ask() {
+    curl -sS --fail-with-body --retry 60 --retry-all-errors --retry-delay 1 --max-time 240 \\
+        -H "Authorization: Bearer $MODEL_KEY" -H 'Content-Type: application/json' \\
+        -d '{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "hi"}],
+             "tools": [{"type": "function", "function": {"name": "bash"}}]}' \\
+        https://api.openai.com/v1/chat/completions
+}
+for number in 1 2 3; do ask >> answers.txt || exit 1; done
+echo '{"type": "done"}'
+"""
+
+
+@pytest.fixture
+def model():
+    reply = Turn("Done.", usage=Usage(600, 10), faults=(Fault(status=429, retry_after_s=1),))
+    with ModelServer(turns(reply), keys=[KEY]) as server:
+        yield server
+        assert server.violations == []
+
+
+@pytest.fixture
+def spawned(person, model):
+    """An agent that asks the model three times and may use the tokens of two answers."""
+    person.wants_daemon()
+    person.atoll("new", "x")
+    broker = ("--broker", "api.openai.com", "--upstream", model.url)
+    person.atoll("secret", "set", "MODEL_KEY", *broker, input=KEY)
+    person.atoll("secret", "grant", "MODEL_KEY", "x")
+    script = person.place / "agent.sh"
+    script.write_text(AGENT)
+    script.chmod(0o755)
+    person.atoll("spawn", f"script:{script}", "do it", "--in", "x", "--budget", "tokens=1000")
+    return person
+
+
+def agent_of(person):
+    [found] = person.answer("agents")
+    return found
+
+
+def test_a_budget_is_a_state_that_survives_the_daemon(spawned, model, wait_for):
+    found = wait_for(lambda: is_in(spawned, "over-budget"), what="a budget that is used up")
+    assert found["reason"] == "1,220 of 1,000 tokens"
+    assert (found["tokens"], found["cost_usd"]) == (1220, pytest.approx(2 * 0.0016))
+    # The answer about the quota stayed with the broker.
+    assert [request.status for request in model.model_requests] == [429, 200, 200]
+
+    worker = spawned.answer("daemon", "status")["pid"]
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: spawned.answer("daemon", "status")["pid"] != worker, what="another worker")
+    assert agent_of(spawned)["tokens"] == 1220
+    assert is_in(spawned, "over-budget")
+    assert len(model.model_requests) == 3
+
+    spawned.atoll("tell", "x", "--budget", "tokens=+1000")
+    found = wait_for(lambda: is_in(spawned, "finished"), what="the end of the agent")
+    assert found["tokens"] == 1830
+    assert [request.status for request in model.model_requests] == [429, 200, 200, 200]
+    answers = spawned.sh("x", "grep -c '\\[DONE\\]' answers.txt")
+    assert answers.strip() == "3"
+
+
+def is_in(person, state):
+    found = agent_of(person)
+    return found if found["state"] == state else None

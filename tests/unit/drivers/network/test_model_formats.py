@@ -1,0 +1,290 @@
+"""What a model's answer took, read from the formats of the vendors in any portions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.drivers.network import model_formats
+from atoll.drivers.network.model_formats import (
+    Counted,
+    ModelFormat,
+    Tokens,
+    UsageReader,
+    find_format,
+)
+from atoll.drivers.network.websocket import BINARY, PING, TEXT, frame
+from atoll.testing.model_dialects import (
+    Anthropic,
+    Chat,
+    Dialect,
+    Gemini,
+    Reply,
+    Responses,
+    StreamEvent,
+)
+from atoll.testing.model_script import ToolCall, Usage
+from portions import split
+
+DIALECTS: dict[str, tuple[ModelFormat, Dialect]] = {
+    "anthropic": (ModelFormat.ANTHROPIC, Anthropic()),
+    "chat": (ModelFormat.CHAT, Chat()),
+    "responses": (ModelFormat.RESPONSES, Responses()),
+    "gemini": (ModelFormat.GEMINI, Gemini()),
+    "assist": (ModelFormat.GEMINI, Gemini(wraps=True)),
+}
+USAGE = Usage(1200, 34, 200)
+REPLY = Reply("7", "a-model", "All is done.", (ToolCall("bash", {"command": "ls"}),), USAGE)
+TOKENS = Tokens(1200, 34, 200)
+CUTS = st.lists(st.integers(0, 1 << 20), max_size=12)
+every_dialect = pytest.mark.parametrize("name", DIALECTS)
+
+
+def sse(events: list[StreamEvent]) -> bytes:
+    texts = (e.data if isinstance(e.data, str) else json.dumps(e.data) for e in events)
+    return "".join(f"data: {text}\n\n" for text in texts).encode()
+
+
+def read(kind: ModelFormat, data: bytes, content_type: str, *, cuts=(), is_cut=False, **given: Any):
+    reader = UsageReader(kind, **given)
+    reader.begin(content_type)
+    for part in split(data, list(cuts)):
+        reader.feed(part)
+    return reader.end(is_cut=is_cut)
+
+
+@every_dialect
+@given(CUTS)
+def test_streams(name, cuts):
+    kind, dialect = DIALECTS[name]
+    data = sse(list(dialect.stream(REPLY)))
+    found = read(kind, data, "text/event-stream; charset=utf-8", cuts=cuts)
+    assert found == [Counted("a-model", TOKENS)]
+
+
+@every_dialect
+@given(CUTS)
+def test_whole_answers(name, cuts):
+    kind, dialect = DIALECTS[name]
+    data = json.dumps(dialect.whole(REPLY)).encode()
+    assert read(kind, data, "application/json", cuts=cuts) == [Counted("a-model", TOKENS)]
+
+
+def test_gemini_streams_a_list_without_alt_sse():
+    parts = [event.data for event in Gemini().stream(REPLY)]
+    found = read(ModelFormat.GEMINI, json.dumps(parts).encode(), "application/json")
+    assert found == [Counted("a-model", TOKENS)]
+
+
+@pytest.mark.parametrize("name", [name for name in DIALECTS if name != "anthropic"])
+def test_an_answer_without_usage_is_uncounted(name):
+    kind, dialect = DIALECTS[name]
+    silent = REPLY._replace(usage=None)
+    data = sse(list(dialect.stream(silent)))
+    assert read(kind, data, "text/event-stream") == [Counted("a-model", None)]
+    whole = json.dumps(dialect.whole(silent)).encode()
+    assert read(kind, whole, "application/json") == [Counted("a-model", None)]
+
+
+@every_dialect
+def test_a_cut_stream_is_estimated(name):
+    kind, dialect = DIALECTS[name]
+    events = list(dialect.stream(REPLY._replace(text="x" * 3000)))[:3]
+    [found] = read(
+        kind, sse(events), "text/event-stream", is_cut=True, model="asked", request_bytes=4000
+    )
+    tokens = found.tokens
+    assert tokens is not None
+    assert tokens.input_tokens == (1200 if name == "anthropic" else 1000)
+    assert 0 < tokens.output_tokens < 2000
+
+
+def test_a_stream_that_is_cut_after_its_usage_is_not_estimated():
+    data = sse(list(Anthropic().stream(REPLY)))
+    assert read(ModelFormat.ANTHROPIC, data, "text/event-stream", is_cut=True) == [
+        Counted("a-model", TOKENS)
+    ]
+
+
+def test_nothing_is_counted_before_an_answer():
+    assert UsageReader(ModelFormat.CHAT, request_bytes=4000).end(is_cut=True) == []
+
+
+def test_caches_of_anthropic_are_part_of_the_input():
+    usage = {
+        "input_tokens": 10, "cache_creation_input_tokens": 300, "cache_read_input_tokens": 5000,
+        "output_tokens": 1,
+    }  # fmt: skip
+    start = {"type": "message_start", "message": {"model": "m", "usage": usage}}
+    delta = {"type": "message_delta", "usage": {"output_tokens": 70, "input_tokens": None}}
+    data = sse(
+        [StreamEvent("", start), StreamEvent("", delta), StreamEvent("", {"type": "message_stop"})]
+    )
+    assert read(ModelFormat.ANTHROPIC, data, "text/event-stream") == [
+        Counted("m", Tokens(5310, 70, 5000, 300))
+    ]
+
+
+def test_thoughts_and_tools_of_gemini_count():
+    usage = {
+        "promptTokenCount": 100, "toolUsePromptTokenCount": 20, "candidatesTokenCount": 7,
+        "thoughtsTokenCount": 30, "cachedContentTokenCount": 40, "totalTokenCount": 157,
+    }  # fmt: skip
+    body = {"modelVersion": "models/gemini-x", "usageMetadata": usage}
+    assert read(ModelFormat.GEMINI, json.dumps(body).encode(), "application/json") == [
+        Counted("gemini-x", Tokens(120, 37, 40))
+    ]
+
+
+@pytest.mark.parametrize("bad", [-1, True, 1.5, "7", 10**13, None, [], {}])
+def test_numbers_that_are_none_are_not_believed(bad):
+    usage = {"prompt_tokens": bad, "completion_tokens": 3}
+    data = json.dumps({"model": "m", "usage": usage, "choices": []}).encode()
+    assert read(ModelFormat.CHAT, data, "application/json") == [Counted("m", None)]
+
+
+def test_a_long_body_is_not_read():
+    data = json.dumps({"usage": {"prompt_tokens": 1}, "x": "y" * model_formats.LIMIT_BYTES})
+    reader = UsageReader(ModelFormat.CHAT, model="asked")
+    reader.begin("application/json")
+    for part in split(data.encode(), [10, 100_000]):
+        reader.feed(part)
+    assert reader.end(is_cut=False) == [Counted("asked", None)]
+
+
+def messages(*values: object) -> bytes:
+    return b"".join(frame(TEXT, json.dumps(value).encode()) for value in values)
+
+
+@given(CUTS)
+def test_a_websocket_carries_many_answers(cuts):
+    events = [event.data for event in Responses().stream(REPLY)]
+    data = frame(PING, b"") + messages(*events) + frame(BINARY, b"\xff") + messages(*events)
+    reader = UsageReader(ModelFormat.RESPONSES)
+    found = [counted for part in split(data, cuts) for counted in reader.feed_frames(part)]
+    assert found == [Counted("a-model", TOKENS)] * 2
+    assert reader.end(is_cut=True) == []
+
+
+def test_a_websocket_that_ends_within_an_answer():
+    events = [event.data for event in Responses().stream(REPLY)]
+    reader = UsageReader(ModelFormat.RESPONSES, request_bytes=400)
+    assert reader.feed_frames(messages(*events[:-1])) == []
+    assert reader.is_answering
+    [found] = reader.end(is_cut=True)
+    assert found.tokens is not None
+    assert (found.tokens.input_tokens, found.tokens.output_tokens > 0) == (100, True)
+
+
+def test_a_websocket_that_cannot_be_read_is_uncounted():
+    reader = UsageReader(ModelFormat.RESPONSES, model="asked")
+    assert reader.feed_frames(b"\xc1\x05hello") == []
+    assert reader.end(is_cut=False) == [Counted("asked", None)]
+
+
+def test_errors_of_a_websocket():
+    reader = UsageReader(ModelFormat.RESPONSES)
+    error = {"type": "usage_limit_reached", "resets_in_seconds": 9}
+    value = {"type": "error", "status": 429, "headers": {"Retry-After": 9}, "error": error}
+    assert reader.feed_frames(messages(value, {"type": "error", "status": "x"})) == []
+    first, second = reader.errors
+    assert (first.status, first.headers) == (429, ((b"retry-after", b"9"),))
+    assert json.loads(first.body) == value
+    assert second.status == 500
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("POST", "/v1/messages", ModelFormat.ANTHROPIC),
+        ("POST", "/v1/messages?beta=true", ModelFormat.ANTHROPIC),
+        ("POST", "/api/anthropic/v1/messages/", ModelFormat.ANTHROPIC),
+        ("POST", "/v1/messages/count_tokens", None),
+        ("POST", "/v1/messages/batches", ModelFormat.OTHER),
+        ("POST", "/v1/chat/completions", ModelFormat.CHAT),
+        ("POST", "/openai/deployments/x/chat/completions", ModelFormat.CHAT),
+        ("POST", "/v1/embeddings", ModelFormat.CHAT),
+        ("POST", "/v1/responses", ModelFormat.RESPONSES),
+        ("POST", "/v1/responses/compact", ModelFormat.RESPONSES),
+        ("GET", "/backend-api/codex/responses", ModelFormat.RESPONSES),
+        ("POST", "/v1beta/models/gemini-2.5-pro:generateContent", ModelFormat.GEMINI),
+        ("POST", "/v1internal:streamGenerateContent?alt=sse", ModelFormat.GEMINI),
+        ("POST", "/v1beta/models/x:countTokens", None),
+        ("POST", "/v1/images/generations", ModelFormat.OTHER),
+        ("GET", "/v1/models", None),
+        ("GET", "/v1/messages", None),
+        ("DELETE", "/v1/responses", None),
+        ("POST", "/api/event_logging/batch", None),
+    ],
+)
+def test_formats_by_path(method, path, kind):
+    assert find_format(method, path) is kind
+
+
+def test_the_model_that_is_asked():
+    asked = model_formats.requested_model
+    assert asked("/v1/messages", b'{"a": 1, "model" : "claude-x", "messages": [') == "claude-x"
+    assert asked("/v1beta/models/gemini-x:generateContent", b'{"model": "other"}') == "gemini-x"
+    assert asked("/v1/responses", b'{"model": "\\u001b[31m"}') == ""
+    assert asked("/v1/responses", b'{"model": "<b>"}') == ""
+    assert asked("/v1/responses", b"\xff\xfe") == ""
+
+
+def test_kinds_of_errors_are_words_only():
+    word = model_formats.error_word
+    assert word(b'{"type":"error","error":{"type":"rate_limit_error","message":"x"}}') == (
+        "rate_limit_error"
+    )
+    assert word(b'[{"error":{"code":429,"status":"RESOURCE_EXHAUSTED"}}]') == "RESOURCE_EXHAUSTED"
+    assert word(b'{"error":{"type":"sk-live-123456","message":"sk-live"}}') == ""
+    assert word(b"<html>") == ""
+
+
+def test_an_error_within_a_good_stream():
+    reader = UsageReader(ModelFormat.ANTHROPIC)
+    reader.begin("text/event-stream")
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "?"}}
+    reader.feed(sse([*list(Anthropic().stream(REPLY))[:2], StreamEvent("error", error)]))
+    [counted] = reader.end(is_cut=False)
+    assert reader.error == "overloaded_error"
+    assert counted.tokens == Tokens(1200, 1, 200)
+
+
+@given(st.sampled_from(list(ModelFormat)), st.binary(max_size=300), st.booleans(), CUTS)
+def test_any_bytes_are_bounded(kind, data, is_stream, cuts):
+    content_type = "text/event-stream" if is_stream else "application/json"
+    [found] = read(kind, data, content_type, cuts=cuts)
+    assert found.tokens is None
+    reader = UsageReader(kind)
+    for part in split(data, cuts):
+        reader.feed_frames(part)
+    reader.end(is_cut=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([
+                "usage", "message", "type", "response", "error", "model", "candidates", "output",
+                "usageMetadata", "input_tokens", "prompt_tokens", "input_tokens_details",
+            ]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)  # fmt: skip
+
+
+@given(st.sampled_from(list(ModelFormat)), JSON)
+def test_any_json_is_read(kind, value):
+    data = json.dumps(value).encode()
+    read(kind, data, "application/json")
+    read(kind, b"data: " + data + b"\n\n", "text/event-stream")
+    UsageReader(kind).feed_frames(frame(TEXT, data))

@@ -1,0 +1,453 @@
+"""Secrets of a project on the real vault and store; nothing runs, and no daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from atoll.drivers.contracts import VaultKey
+from atoll.drivers.secret import key_store
+from atoll.engine.capsule import creation
+from atoll.engine.network.rules import policy_of
+from atoll.engine.project import settings, trust
+from atoll.engine.secret import brokered, resolve, secrets, vault_keys
+from atoll.engine.secret.project_secrets import Secrets
+from atoll.model.adapter import Login
+from atoll.model.errors import IsolationError, SecretUnavailable, SpecError, StateError
+from atoll.model.secret import (
+    BrokerScope,
+    Delivery,
+    DeliveryKind,
+    OriginKind,
+    SecretOrigin,
+    marker_of,
+)
+
+CANARY = b"canary-51f0-value"
+VARIABLE = Delivery(DeliveryKind.VARIABLE)
+FILE = Delivery(DeliveryKind.FILE)
+SCOPE = BrokerScope(("api.example.org",))
+BROKER = Delivery(DeliveryKind.BROKER, broker=SCOPE)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Nothing that a process keeps."""
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    monkeypatch.setattr(key_store, "_COST", {"n": 1 << 10, "r": 8, "p": 1})
+    monkeypatch.setattr(vault_keys, "_held", {})
+    monkeypatch.setattr(brokered, "_noted", {})
+
+
+@pytest.fixture
+def session(world, tmp_path):
+    owner = {"ATOLL_DAEMON": "off", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    world.session.owner = {**owner, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return world.session
+
+
+@pytest.fixture
+def capsules(world, session):
+    """One at level `sandbox`, one at level `clone`."""
+    plan = world.plan("x")._replace(level="sandbox")
+    [x] = creation.make_capsules(session, world.project, [plan])
+    return SimpleNamespace(x=x, low=world.new("low"))
+
+
+@pytest.fixture
+def handle(world, session, capsules):
+    def require(name):
+        return session.store.require_capsule(world.project.id, name)
+
+    return Secrets(session, world.project, require)
+
+
+def value_of(world, name):
+    secret = secrets.require(world.session, world.project, name)
+    return resolve.resolve_value(world.session, secret)
+
+
+def acts(handle, name=None):
+    return [(one.secret, one.capsule, one.act) for one in handle.audit(name)]
+
+
+def test_life_of_a_typed_secret(world, handle):
+    made = handle.set("KEY", CANARY)
+    assert (made.state, made.origin, made.delivery, made.grants) == (
+        "set", SecretOrigin(OriginKind.TYPED), VARIABLE, (),
+    )  # fmt: skip
+    assert value_of(world, "KEY") == CANARY
+    handle.grant("KEY", "x", ttl_s=3600)
+    [status] = handle.statuses()
+    [grant] = status.grants
+    assert (grant.capsule, grant.is_expired, status.ends_at_once) == ("x", False, False)
+    assert 3500 < status.expires_at - time.time() <= 3600
+    rotated = handle.rotate("KEY", b"another-value")
+    assert (len(rotated.grants), rotated.rotated_at is not None) == (1, True)
+    assert value_of(world, "KEY") == b"another-value"
+    handle.revoke("KEY", "x")
+    with pytest.raises(StateError, match="`KEY` is not granted to `x`"):
+        handle.revoke("KEY", "x")
+    handle.grant("KEY", "x")
+    handle.remove("KEY")
+    assert handle.statuses() == []
+    assert vault_keys.vault_of(world.session).is_empty()
+    assert acts(handle) == [
+        ("KEY", None, "set"), ("KEY", "x", "granted"), ("KEY", None, "rotated"),
+        ("KEY", "x", "revoked"), ("KEY", "x", "granted"), ("KEY", "x", "revoked"),
+        ("KEY", None, "removed"),
+    ]  # fmt: skip
+    with pytest.raises(StateError, match="there is no secret `KEY`"):
+        handle.remove("KEY")
+
+
+def test_known_values_include_earlier_ones(world, handle):
+    assert resolve.known_values(world.session, world.project.id) == ()
+    handle.set("A", b"first-value")
+    handle.rotate("A", b"second-value")
+    handle.set("B", b"other-value")
+    assert resolve.known_values(world.session, world.project.id) == (
+        ("A", b"second-value"), ("A", b"first-value"), ("B", b"other-value"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["", "A-B", "1A", "A B", "sk-live-canary", "HOME", "ATOLL_X", "A" * 200, "é"]
+)
+def test_unusable_name_is_not_quoted(handle, name):
+    with pytest.raises(SpecError, match="the name of the secret") as caught:
+        handle.set(name, CANARY)
+    assert not name or name not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "delivery", "match"),
+    [
+        (b"", VARIABLE, "is empty"),
+        (b"x" * 70_000, FILE, "larger than 64 KiB"),
+        (b"a\0b", VARIABLE, "is not text"),
+        (b"\xff", VARIABLE, "is not text"),
+        (b"a\nb", BROKER, "characters that a request cannot carry"),
+        ("é".encode(), BROKER, "characters that a request cannot carry"),
+    ],
+)
+def test_value_must_fit_its_form(world, handle, value, delivery, match):
+    with pytest.raises(SpecError, match=match):
+        handle.set("KEY", value, delivery=delivery)
+    assert handle.statuses() == []
+    assert vault_keys.vault_of(world.session).is_empty()
+
+
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        Delivery(DeliveryKind.FILE, "/etc/token"),
+        Delivery(DeliveryKind.FILE, "token"),
+        Delivery(DeliveryKind.FILE, "~/../token"),
+        Delivery(DeliveryKind.FILE, "~/"),
+        Delivery(DeliveryKind.BROKER),
+        Delivery(DeliveryKind.BROKER, broker=BrokerScope(())),
+        Delivery(DeliveryKind.BROKER, broker=BrokerScope(("*.example.org",))),
+        Delivery(DeliveryKind.BROKER, broker=BrokerScope(("10.0.0.1",))),
+        Delivery(DeliveryKind.BROKER, broker=BrokerScope(("API.example.org",))),
+        *(
+            Delivery(DeliveryKind.BROKER, broker=scope)
+            for scope in (
+                SCOPE._replace(allow=("nonsense",)),
+                SCOPE._replace(deny=("GET /../x",)),
+                SCOPE._replace(repository="x"),
+                SCOPE._replace(upstream="ftp://x"),
+                SCOPE._replace(upstream="http://user:word@host/"),
+                SCOPE._replace(upstream="http://host/?query"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_unusable_form(handle, delivery):
+    with pytest.raises(SpecError):
+        handle.set("KEY", CANARY, delivery=delivery)
+    assert handle.statuses() == []
+
+
+def test_variable_of_the_owner(world, session, handle):
+    origin = SecretOrigin(OriginKind.ENV, "TOKEN")
+    with pytest.raises(SecretUnavailable, match="`TOKEN` is not set"):
+        handle.set("KEY", origin=origin)
+    session.owner["TOKEN"] = "first-value"
+    handle.set("KEY", origin=origin)
+    secret = secrets.require(session, world.project, "KEY")
+    session.owner["TOKEN"] = "second-value"
+    assert resolve.resolve_value(session, secret) == b"second-value"
+    del session.owner["TOKEN"]
+    with pytest.raises(SecretUnavailable, match="not set"):
+        resolve.resolve_value(session, secret)
+    assert resolve.detached_value(session, secret) == b"second-value", "as the daemon has it"
+    with pytest.raises(SpecError, match="is read from `env TOKEN`"):
+        handle.rotate("KEY", b"typed")
+
+
+def test_file_of_the_owner(world, session, handle, tmp_path):
+    (tmp_path / "token").write_text("first-value\n")
+    handle.set("KEY", origin=SecretOrigin(OriginKind.FILE, "~/token"))
+    handle.set("WHOLE", origin=SecretOrigin(OriginKind.FILE, "~/token"), delivery=FILE)
+    (world.root / "inner").write_text("in the project")
+    handle.set("INNER", origin=SecretOrigin(OriginKind.FILE, "inner"))
+    assert [value_of(world, name) for name in ("KEY", "WHOLE", "INNER")] == [
+        b"first-value", b"first-value\n", b"in the project",
+    ]  # fmt: skip
+    (tmp_path / "token").write_text("second-value\n")
+    secret = secrets.require(session, world.project, "KEY")
+    assert resolve.detached_value(session, secret) == b"second-value"
+    (tmp_path / "token").unlink()
+    with pytest.raises(SecretUnavailable, match="cannot be read"):
+        resolve.detached_value(session, secret)
+
+
+def test_command_is_run_again_after_a_minute(world, session, handle, tmp_path, monkeypatch):
+    origin = SecretOrigin(OriginKind.COMMAND, "test ! -e fail && echo x >>n; wc -l <n")
+    handle.set("KEY", origin=origin)
+    assert [value_of(world, "KEY"), value_of(world, "KEY")] == [b"1", b"1"]
+    monkeypatch.setattr(resolve, "COMMAND_FRESH_S", 0)
+    assert [value_of(world, "KEY"), value_of(world, "KEY")] == [b"2", b"3"]
+    handle.set("KEY", origin=SecretOrigin(OriginKind.COMMAND, "test ! -e fail && echo y"))
+    (tmp_path / "fail").touch()
+    secret = secrets.require(session, world.project, "KEY")
+    for read in (resolve.resolve_value, resolve.detached_value):
+        with pytest.raises(SecretUnavailable, match="failed with exit code 1"):
+            read(session, secret)
+
+
+def test_command_gets_no_passphrase(world, session, handle):
+    session.owner["ATOLL_PASSPHRASE"] = "x"
+    handle.set("KEY", origin=SecretOrigin(OriginKind.COMMAND, 'echo "[$ATOLL_PASSPHRASE]"'))
+    assert value_of(world, "KEY") == b"[]"
+
+
+def test_forms_that_a_level_lacks(handle, capsules):
+    handle.set("PLAIN", CANARY)
+    handle.set("FILED", CANARY, delivery=FILE)
+    handle.set("SENT", CANARY, delivery=BROKER)
+    handle.grant("PLAIN", "low")
+    for name in ("FILED", "SENT"):
+        with pytest.raises(IsolationError, match=f"`{name}` is a"):
+            handle.grant(name, "low")
+        handle.grant(name, "x")
+    assert len(handle.audit()) == 6
+
+
+def test_brokered_grants_and_the_network(world, session, handle, capsules):
+    handle.set("KEY", CANARY, delivery=BROKER, ttl_s=3600)
+    x = capsules.x
+    assert (brokered.brokered(session, x.id), brokered.public_hosts(session, x.id)) == ((), [])
+    made = handle.grant("KEY", "x")
+    [found] = brokered.brokered(session, x.id)
+    assert (found.grant, found.model) == (made, False)
+    assert brokered.public_hosts(session, x.id) == ["api.example.org:443"]
+    assert "api.example.org" in str(policy_of(session, x.id))
+    [one] = brokered.substitutions(session, found)
+    assert one == (marker_of(made.placeholder), CANARY.decode())
+    assert CANARY.decode() not in repr(one)
+    again = handle.grant("KEY", "x", ttl_s=1e-6)
+    assert again.placeholder == made.placeholder
+    assert brokered.brokered(session, x.id) == (), "expired"
+    assert "api.example.org" not in str(policy_of(session, x.id))
+    [status] = handle.statuses()
+    assert (status.grants[0].is_expired, status.expires_at) == (True, None)
+
+
+def test_models_hosts_are_known(session, handle, capsules):
+    scope = BrokerScope(("api.anthropic.com",))
+    handle.set("KEY", CANARY, delivery=Delivery(DeliveryKind.BROKER, broker=scope))
+    handle.grant("KEY", "x")
+    assert [one.model for one in brokered.brokered(session, capsules.x.id)] == [True]
+
+
+def test_uses_are_noted_once_a_minute(session, handle, capsules, monkeypatch):
+    handle.set("KEY", CANARY, delivery=BROKER)
+    handle.grant("KEY", "x")
+    [found] = brokered.brokered(session, capsules.x.id)
+    for _ in range(3):
+        brokered.note_use(session, found)
+        brokered.note_use(session, found, refused="GET /admin is not allowed")
+    assert acts(handle)[2:] == [("KEY", "x", "used"), ("KEY", "x", "refused")]
+    assert handle.statuses()[0].used_at is not None
+    monkeypatch.setattr(brokered, "NOTED_S", 0)
+    brokered.note_use(session, found)
+    assert len(acts(handle)) == 5
+
+
+def test_passphrase(world, session, handle, capsules):
+    handle.set("KEY", CANARY, delivery=BROKER)
+    handle.grant("KEY", "x")
+    [found] = brokered.brokered(session, capsules.x.id)
+    handle.set_passphrase("horse")
+    assert handle.has_passphrase
+    with pytest.raises(SecretUnavailable, match="the vault is locked") as caught:
+        brokered.substitutions(session, found)
+    assert "atoll secret unlock" in str(caught.value.hint)
+    with pytest.raises(SecretUnavailable):
+        resolve.known_values(session, world.project.id)
+    assert [one.name for one in handle.statuses()] == ["KEY"], "metadata is not locked"
+    session.owner["ATOLL_PASSPHRASE"] = "cow"
+    with pytest.raises(StateError, match="wrong"):
+        value_of(world, "KEY")
+    session.owner["ATOLL_PASSPHRASE"] = "horse"
+    assert value_of(world, "KEY") == CANARY
+    handle.set_passphrase("")
+    del session.owner["ATOLL_PASSPHRASE"]
+    vault_keys.drop(session.home)
+    assert (handle.has_passphrase, value_of(world, "KEY")) == (False, CANARY)
+
+
+def test_owner_is_asked_once(world, session, handle):
+    asked = []
+
+    def ask():
+        asked.append(1)
+        return "horse"
+
+    handle.set("KEY", CANARY)
+    handle.set_passphrase("horse")
+    session.ask_passphrase = ask
+    assert [value_of(world, "KEY"), value_of(world, "KEY")] == [CANARY, CANARY]
+    assert len(asked) == 1
+
+
+def test_key_in_memory_is_used_for_its_own_vault_only(world, session, handle):
+    handle.set("KEY", CANARY)
+    handle.set_passphrase("horse")
+    vault_keys.hold(session.home, VaultKey("stale", b"x" * 32))
+    with pytest.raises(SecretUnavailable, match="locked"):
+        value_of(world, "KEY")
+
+
+def test_locked_file_is_brokered_all_the_same(session, handle, capsules, tmp_path):
+    """Its value is not in the capsule, and does not need the vault."""
+    (tmp_path / "token").write_text("first-value\n")
+    handle.set("KEY", origin=SecretOrigin(OriginKind.FILE, "~/token"), delivery=BROKER)
+    handle.grant("KEY", "x")
+    [found] = brokered.brokered(session, capsules.x.id)
+    handle.set_passphrase("horse")
+    (tmp_path / "token").write_text("second-value\n")
+    [one] = brokered.substitutions(session, found)
+    assert one.value == "second-value"
+
+
+DECLARED = """
+[secrets.TOKEN]
+from = { env = "TOKEN" }
+as = { broker = "api.example.org", allow = ["post  /v1/*"], repository = "owner/name.git" }
+ttl = "8h"
+"""
+
+
+def test_declared_secret_needs_approval(world, session, handle):
+    (world.root / "atoll.toml").write_text(DECLARED)
+    session.owner["TOKEN"] = "declared-value"
+    [status] = handle.statuses()
+    assert (status.name, status.state, status.created_at) == ("TOKEN", "declared", None)
+    with pytest.raises(StateError, match="is not approved as it is now") as caught:
+        handle.grant("TOKEN", "x")
+    assert caught.value.hint == "read it, then: atoll trust"
+    with pytest.raises(StateError, match="there is no secret"):
+        handle.require("TOKEN")
+    config = settings.load_config(world.root, session.owner)
+    assert config.file is not None
+    trust.trust(session, config.file)
+    made = handle.grant("TOKEN", "x")
+    scope = BrokerScope(("api.example.org",), ("POST /v1/*",), (), "", "owner/name")
+    assert made.secret.delivery.broker == scope
+    assert made.expires_at is not None
+    assert [one.state for one in handle.statuses()] == ["set"]
+    assert acts(handle) == [("TOKEN", None, "set"), ("TOKEN", "x", "granted")]
+
+
+def test_refused_declaration_leaves_nothing(world, session, handle):
+    (world.root / "atoll.toml").write_text(DECLARED)
+    config = settings.load_config(world.root, session.owner)
+    assert config.file is not None
+    trust.trust(session, config.file)
+    with pytest.raises(SecretUnavailable, match="`TOKEN` is not set"):
+        handle.grant("TOKEN", "x")
+    session.owner["TOKEN"] = "declared-value"
+    with pytest.raises(IsolationError):
+        handle.grant("TOKEN", "low")
+    assert [one.state for one in handle.statuses()] == ["declared"]
+
+
+def test_values_without_settings_are_listed(world, session, handle):
+    """After a lost database."""
+    handle.set("KEY", CANARY)
+    session.store.forget_secret(secrets.require(session, world.project, "KEY"))
+    assert [(one.name, one.state) for one in handle.statuses()] == [("KEY", "unnamed")]
+    handle.remove("KEY")
+    assert handle.statuses() == []
+
+
+KEY_LOGIN = Login(
+    kind="key", title="API key", variable="ANTHROPIC_API_KEY", prefix="sk-ant-api03-",
+    hosts=("api.anthropic.com",), allow=("POST /v1/*",), cure="export ANTHROPIC_API_KEY=…",
+)  # fmt: skip
+FILE_LOGIN = Login(
+    kind="json", title="subscription", file="${CLAUDE_CONFIG_DIR:-~/.claude}/x.json",
+    tokens=("auth.access",), expiry="auth.expires", hosts=("api.anthropic.com",),
+    cure="claude login",
+)  # fmt: skip
+
+
+def test_login_by_key(session, handle, capsules):
+    x = capsules.x
+    with pytest.raises(SecretUnavailable, match="not logged in"):
+        secrets.grant_login(session, x, "claude", KEY_LOGIN)
+    session.owner["ANTHROPIC_API_KEY"] = "sk-ant-api03-canary"
+    made = secrets.grant_login(session, x, "claude", KEY_LOGIN)
+    assert made.secret.name == "login-claude"
+    assert secrets.grant_login(session, x, "claude", KEY_LOGIN) == made
+    del session.owner["ANTHROPIC_API_KEY"]
+    [found] = brokered.brokered(session, x.id)
+    assert found.model
+    assert [one.value for one in brokered.substitutions(session, found)] == ["sk-ant-api03-canary"]
+    handle.set("ANTHROPIC_API_KEY", b"sk-ant-api03-other")
+    assert [one.value for one in brokered.substitutions(session, found)] == ["sk-ant-api03-other"]
+    assert "canary" not in json.dumps([one._asdict() for one in session.store.secrets("shop-1")])
+
+
+def test_login_by_file(session, handle, capsules, tmp_path):
+    x, place = capsules.x, tmp_path / "elsewhere" / "x.json"
+    place.parent.mkdir()
+    session.owner["CLAUDE_CONFIG_DIR"] = str(place.parent)
+    login = {"access": "sk-canary-token", "expires": (time.time() + 3600) * 1000}
+    place.write_text(json.dumps({"auth": login}))
+    made = secrets.grant_login(session, x, "claude", FILE_LOGIN)
+    del session.owner["CLAUDE_CONFIG_DIR"]
+    [found] = brokered.brokered(session, x.id)
+    [one] = brokered.substitutions(session, found)
+    assert one == (marker_of(made.placeholder, "a"), "sk-canary-token")
+    login["access"] = "sk-renewed-token"
+    place.write_text(json.dumps({"auth": login}))
+    assert [one.value for one in brokered.substitutions(session, found)] == ["sk-renewed-token"]
+    assert resolve.known_values(session, "shop-1") == (), "never stored"
+    login["expires"] = 1000
+    place.write_text(json.dumps({"auth": login}))
+    with pytest.raises(SecretUnavailable, match="has expired") as caught:
+        brokered.substitutions(session, found)
+    assert "claude login" in str(caught.value.hint)
+    place.unlink()
+    with pytest.raises(SecretUnavailable, match="not logged in"):
+        brokered.substitutions(session, found)
+
+
+def test_another_login_does_not_change_that_of_other_capsules(session, capsules, world, tmp_path):
+    session.owner["ANTHROPIC_API_KEY"] = "sk-ant-api03-canary"
+    secrets.grant_login(session, capsules.x, "claude", KEY_LOGIN)
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude" / "x.json").write_text(json.dumps({"auth": {"access": "sk-token"}}))
+    plan = world.plan("y")._replace(level="sandbox")
+    [y] = creation.make_capsules(session, world.project, [plan])
+    made = secrets.grant_login(session, y, "claude", FILE_LOGIN)
+    assert made.secret.name == "login-claude-2"
+    [found] = brokered.brokered(session, capsules.x.id)
+    assert [one.value for one in brokered.substitutions(session, found)] == ["sk-ant-api03-canary"]
