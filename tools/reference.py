@@ -1,6 +1,6 @@
 """Writes the generated reference pages: what the program itself says, put in order.
 
-    python tools/reference.py           write docs/reference/{cli,presets,project-file,settings}.md
+    python tools/reference.py           write docs/reference/{agents,cli,presets,…}.md
     python tools/reference.py --check   exit 1 and name the pages that are out of date
 
 Law: the same source gives the same bytes, on every machine. What a key does today cannot be read
@@ -18,11 +18,13 @@ from typing import Any
 import click
 
 from atoll.cli.app import VERBS, root
+from atoll.drivers import registry
 from atoll.engine.project.settings import ENVIRONMENT, load_config
+from atoll.model.adapter import AdapterSpec, Login
 from atoll.model.enclosure import SETTABLE_LIMITS, LimitKind
 from atoll.model.limits import render_limit
 from atoll.model.presets import FOUND, PRESETS
-from atoll.model.projectfile import project_schema
+from atoll.model.projectfile import project_schema, user_schema
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 CLI_INTRODUCTION = """\
@@ -42,6 +44,50 @@ Each source overrides the ones to its left: default, the user's own file
 key and whether it works today."""
 SETTINGS_END = """\
 A limit of `none` on the command line or in the environment removes a limit set in a file."""
+SETTINGS_OF_USER = """\
+## Agents
+
+Only in the user's own file: how agents are started, what they may use, what models cost, and how
+you hear of them. `NAME` in `prices` is a model, or the beginning of its name."""
+AGENTS_INTRODUCTION = """\
+The agents that Atoll knows. `atoll agents --available` shows which of them are installed and logged
+in on this machine. An agent's program is found on your PATH and runs inside the capsule; your login
+stays outside, and the capsule holds placeholders ([run an agent](../how-to/run-an-agent.md))."""
+AGENTS_OWN = """\
+## Your own agents
+
+A table `[agents.NAME]` in your settings file (`~/.config/atoll/config.toml`) changes keys of the
+built-in adapter of that name, or is a whole adapter; tables are merged, and a list replaces a list.
+Unknown keys are errors.
+
+```toml
+[agents.claude]
+model = "opus"
+
+[agents.mine]
+program = "mine"
+events = "script"
+commands = { headless = ["mine", "{model_options}", "--task={prompt}"], model = ["-m", "{model}"] }
+
+[[agents.mine.logins]]
+kind = "key"
+title = "API key"
+variable = "MINE_API_KEY"
+hosts = ["api.example.org"]
+allow = ["POST /v1/*"]
+cure = "export MINE_API_KEY=…"
+```
+
+Command lines are lists of words, which no shell reads. These words are replaced:"""
+AGENTS_WORDS = {
+    "{prompt}": "the prompt; a word that contains it is left out when there is none",
+    "{prompt_file}": "the path of a file that holds the prompt",
+    "{model}, {effort}": "what was chosen",
+    "{model_options}, {effort_options}": "alone in a word: the words of `model` or `effort`, when "
+    "one is chosen",
+    "{home}, {workspace}": "the directories inside",
+    "{key}, {key_tail}": "the placeholder of a key, and its last 20 characters",
+}
 PRESETS_INTRODUCTION = """\
 Names for lists of destinations, for `capsule.allow` and `atoll allow NAME`. All apply to ports 80
 and 443. See [networks](../explanation/network.md)."""
@@ -55,6 +101,7 @@ GENERATED = (
 COMMON = ("as_json", "project", "quiet", "verbose")
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "agents": ("atoll agents", "atoll agents --watch", "atoll agents --available"),
     "allow": (
         "atoll allow fix-auth",
         "atoll allow fix-auth api.example.org",
@@ -125,6 +172,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll run fix-auth --network none -- make test",
     ),
     "schema": ("atoll schema",),
+    "secret set": (
+        "atoll secret set STRIPE_KEY --broker api.stripe.com --allow-request 'POST /v1/*'",
+        "atoll secret set DATABASE_URL --from-env",
+        "atoll secret set NPM_TOKEN --from-command 'pass show npm' --ttl 8h",
+        "atoll secret set GH_TOKEN --broker github.com --repository ada/shop",
+        "atoll secret set NPM_TOKEN --from-keyring npm/ada",
+        "atoll secret set KUBECONFIG --from-file ~/.kube/config --as-file '~/.kube/config'",
+    ),
+    "secret ls": ("atoll secret ls", "atoll secret ls --json"),
+    "secret grant": ("atoll secret grant STRIPE_KEY fix-auth --ttl 2h",),
+    "secret revoke": ("atoll secret revoke STRIPE_KEY fix-auth",),
+    "secret rotate": ("atoll secret rotate STRIPE_KEY",),
+    "secret audit": ("atoll secret audit STRIPE_KEY",),
+    "secret rm": ("atoll secret rm STRIPE_KEY",),
+    "secret unlock": ("atoll secret unlock",),
+    "secret lock": ("atoll secret lock",),
+    "secret passphrase": ("atoll secret passphrase", "atoll secret passphrase --remove"),
     "shell": ("atoll shell fix-auth",),
     "show": ("atoll show fix-auth", "atoll show --config", "atoll show --base"),
     "snapshot": (
@@ -135,7 +199,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "snapshots": ("atoll snapshots fix-auth", "atoll snapshots fix-auth -n 0"),
     "pause": ("atoll pause fix-auth",),
     "resume": ("atoll resume fix-auth",),
+    "spawn": (
+        'atoll spawn claude "fix the auth regression"',
+        'atoll spawn codex "add tests" --check "make test" -n 3',
+        "atoll spawn claude -i --name pair",
+        'atoll spawn "update the docs" --budget 5usd --timeout 1h',
+        'atoll spawn command "fix it" -- ./agent --task {prompt}',
+    ),
     "stop": ("atoll stop fix-auth", "atoll stop fix-auth 2 --grace 1"),
+    "tell": ('atoll tell fix-auth "also update the docs"', "atoll tell fix-auth --budget +5"),
+    "transcript": ("atoll transcript fix-auth", "atoll transcript fix-auth --html"),
     "trust": ("atoll trust",),
     "untrust": ("atoll untrust",),
     "verify": (
@@ -143,6 +216,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll verify fix-auth --all",
         "atoll verify fix-auth --json",
     ),
+    "watch": ("atoll watch fix-auth", "atoll watch fix-auth --no-follow"),
     "wait": ("atoll wait fix-auth", "atoll wait fix-auth 2 --timeout 60"),
     "warm": ("atoll warm", "atoll warm --check"),
 }
@@ -151,7 +225,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 YES = "yes"
 LATER = "read and checked; nothing uses it yet"
 LIMIT = "at `sandbox`; refused by the levels below (exit 6)"
-NO_PART = "refused by `new` (exit 3)"
+GRANTED = "yes: once it is granted with `atoll secret grant`"
 NOT_STARTED = "read and checked; services are not started yet"
 
 TODAY: dict[str, str] = {
@@ -179,9 +253,12 @@ TODAY: dict[str, str] = {
         f"services.NAME.ready.{key}": NOT_STARTED
         for key in ("http", "tcp", "command", "log", "timeout")
     },
-    **{f"secrets.NAME.from.{key}": NO_PART for key in ("env", "file", "command", "keyring")},
-    **{f"secrets.NAME.as.{key}": NO_PART for key in ("file", "broker")},
-    "secrets.NAME.ttl": NO_PART,
+    **{f"secrets.NAME.from.{key}": GRANTED for key in ("env", "file", "command", "keyring")},
+    **{
+        f"secrets.NAME.as.{key}": "at `sandbox`, " + GRANTED.partition(": ")[2]
+        for key in ("file", "broker", "allow", "deny", "repository")
+    },
+    "secrets.NAME.ttl": GRANTED,
     **{f"checks.NAME.{key}": LATER for key in ("run", "timeout")},
     **{
         f"stages.NAME.{key}": LATER
@@ -253,18 +330,29 @@ def render_cli() -> str:
 
 
 def _verb_blocks(verb: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        yield from _group_blocks(verb, command)
+        return
     words = ["atoll", verb, "[OPTIONS]"]
     words += [_argument(param) for param in command.params if isinstance(param, click.Argument)]
     own = [param for param in command.params if param.name not in COMMON]
-    yield f"## `atoll {verb}`"
+    yield f"{'###' if ' ' in verb else '##'} `atoll {verb}`"
     yield "\n\n".join(_help_lines(command))
     yield "```\n" + " ".join(words) + "\n```"
     yield render_options(own)
     yield "Examples:"
     lines = EXAMPLES[verb]
     for line in lines:
-        require_parses(command, line)
+        require_parses(command, line, words=verb.count(" ") + 2)
     yield "```console\n" + "\n".join(f"$ {line}" for line in lines) + "\n```"
+
+
+def _group_blocks(verb: str, group: click.Group) -> Iterator[str]:
+    """A verb with commands of its own."""
+    yield f"## `atoll {verb}`"
+    yield "\n\n".join(_help_lines(group))
+    for name, command in group.commands.items():
+        yield from _verb_blocks(f"{verb} {name}", command)
 
 
 def _help_lines(command: click.Command) -> Iterator[str]:
@@ -322,11 +410,13 @@ def _described(param: click.Option) -> str:
     return text
 
 
-def require_parses(command: click.Command, line: str) -> None:
-    """Raises SystemExit when the verb would not understand an example."""
-    words = shlex.split(line)[2:]
+def require_parses(command: click.Command, line: str, *, words: int = 2) -> None:
+    """Raises SystemExit when the verb, which the first words name, would not understand an
+    example.
+    """
+    given = shlex.split(line)[words:]
     try:
-        context = command.make_context(command.name, words, resilient_parsing=False)
+        context = command.make_context(command.name, given, resilient_parsing=False)
     except click.ClickException as error:
         raise SystemExit(f"error: the example `{line}`: {error.format_message()}") from error
     context.close()
@@ -388,6 +478,8 @@ def type_of(schema: Schema, field: Schema) -> str:
     whole = _resolved(schema, field)
     if "enum" in whole:
         return ", ".join(f'`"{choice}"`' for choice in whole["enum"])
+    if "examples" in whole:
+        return f"number or text, such as `{whole['examples'][0]}`"
     if "anyOf" in whole:
         kinds = {choice.get("type") for choice in whole["anyOf"]}
         return "size, such as `4G`" if "integer" in kinds else "duration, such as `1h30m`"
@@ -415,9 +507,14 @@ def _default(path: str, field: Schema, known: Mapping[str, str], *, required: bo
             return known[path]
         is_number = field.get("type") in ("integer", "number")
         return f"`{known[path]}`" if is_number else f'`"{known[path]}"`'
-    value = field.get("default")
+    return _shown(field.get("default"))
+
+
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, list):
+        return ", ".join(f'`"{one}"`' for one in value) or "none"
     return f'`"{value}"`' if value else "none"
 
 
@@ -465,7 +562,100 @@ def render_settings() -> str:
              f"`{variable}`" if variable else "", option)
         )  # fmt: skip
     columns = ("setting", "default", "user file", "atoll.toml", "environment", "command line")
-    return render_page("Settings", SETTINGS_INTRODUCTION, render_table(columns, rows), SETTINGS_END)
+    return render_page(
+        "Settings", SETTINGS_INTRODUCTION, render_table(columns, rows), SETTINGS_END,
+        SETTINGS_OF_USER, _user_table(),
+    )  # fmt: skip
+
+
+def _user_table() -> str:
+    """The keys that only the user's own file has; adapters have a page of their own."""
+    schema, shared = user_schema(), project_schema()["properties"]
+    rows = (
+        (
+            f"`{path}`",
+            type_of(schema, field),
+            _default(path, field, {}, required=required),
+            described_as(schema, field),
+        )
+        for key, section in schema["properties"].items()
+        if key not in shared and key != "agents"
+        for path, field, required in fields(schema, section, key)
+    )
+    return render_table(("key", "type", "default", "meaning"), rows)
+
+
+# Agents
+
+
+def render_agents() -> str:
+    known = registry.adapters({})
+    rows = (
+        (
+            f"`{name}`",
+            spec.title,
+            f"`{spec.install}`",
+            "; ".join(_login(login) for login in spec.logins),
+            spec.events if spec.events != "text" else "none",
+            "yes" if spec.commands.headless_resume else "no",
+        )
+        for name, spec in known.items()
+    )
+    columns = ("agent", "title", "installed by", "logins, the first one that is found", "events",
+               "resumes")  # fmt: skip
+    words = ((f"`{name}`", text) for name, text in AGENTS_WORDS.items())
+    return render_page(
+        "Agents",
+        AGENTS_INTRODUCTION,
+        render_table(columns, rows),
+        AGENTS_OWN,
+        render_table(("word", "stands for"), words),
+        *_adapter_keys(),
+    )
+
+
+def _login(login: Login) -> str:
+    found = f"`{login.variable}`" if login.kind == "key" else f"`{login.file}`"
+    return f"{found} ({login.title})"
+
+
+def _adapter_keys() -> Iterator[str]:
+    """One table of keys for each table of an adapter."""
+    schema = AdapterSpec.model_json_schema()
+    schema = {**schema, "definitions": schema["$defs"]}
+    yield from _keys_of(schema, schema, "[agents.NAME]")
+    for key, field in schema["properties"].items():
+        inner = field.get("items", field)
+        if "$ref" in inner:
+            name = f"agents.NAME.{key}"
+            title = f"[[{name}]]" if "items" in field else f"[{name}]"
+            yield from _keys_of(schema, _resolved(schema, {"$ref": inner["$ref"]}), title)
+
+
+def _keys_of(schema: Schema, table: Schema, title: str) -> Iterator[str]:
+    yield f"## `{title}`"
+    if title != "[agents.NAME]":
+        yield str(table["description"])
+    rows = []
+    for key, field in table["properties"].items():
+        must = key in table.get("required", ())
+        default = "required" if must else _shown(field.get("default"))
+        rows.append((f"`{key}`", _kind_of(schema, field), default, described_as(schema, field)))
+    yield render_table(("key", "type", "default", "meaning"), rows)
+
+
+def _kind_of(schema: Schema, field: Schema) -> str:
+    """The type of a key of an adapter."""
+    if "$ref" in field:
+        return "table"
+    kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
+    whole = kinds[0]
+    if whole.get("type") == "array":
+        inner = whole["items"]
+        if "$ref" in inner:
+            return "list of tables"
+        return "list of lists of text" if inner.get("type") == "array" else "list of text"
+    return type_of(schema, whole)
 
 
 # Writing and checking
@@ -477,6 +667,7 @@ def pages() -> dict[str, str]:
         "project-file.md": render_project_file(),
         "settings.md": render_settings(),
         "presets.md": render_presets(),
+        "agents.md": render_agents(),
     }
 
 
