@@ -48,6 +48,8 @@ _ROUTES = [
         "root": r"^/?$",
     }.items()
 ]
+_PERSON: Object = {"email": "person@example.org", "scope": "email", "expires_in": 3600}
+"""What is said of the holder of a token."""
 
 
 def find_route(path: str) -> str:
@@ -63,8 +65,10 @@ def look_up(route: str, path: str) -> tuple[int, Object]:
         return HTTPStatus.OK, {
             "object": "list", "data": models, "models": named, "has_more": False,
         }  # fmt: skip
-    if route in ("root", "assist-other", "person"):
+    if route in ("root", "assist-other"):
         return HTTPStatus.OK, {}
+    if route == "person":
+        return HTTPStatus.OK, _PERSON
     return HTTPStatus.NOT_FOUND, {"error": {"message": "not found"}}
 
 
@@ -92,7 +96,7 @@ def act(route: str, body: Object) -> tuple[int, Object]:
         },
         "onboard": {"done": True, "response": {"cloudaicompanionProject": {"id": project}}},
         "assist-other": {},
-        "person": {},
+        "person": _PERSON,
     }  # fmt: skip
     if route in answers:
         return HTTPStatus.OK, answers[route]

@@ -28,6 +28,7 @@ _WRITERS = (
 )  # fmt: skip
 _PATHS = ("file_path", "filePath", "path", "absolute_path", "filename")
 _CONTENTS = ("content", "file_text", "contents", "text")
+_PATCHES = ("input", "patchText", "patch")
 _DIRECTORY = re.compile(
     r"(?:[Ww]orking directory(?: is)?:?\s*|<cwd>|in the directory:\s*)`?(/[^\s<>`\"\\]*)"
 )
@@ -230,7 +231,8 @@ def _write(act: Write, offered: Mapping[str, Tool], conversation: ModelRequest) 
     if tool.name == "apply_patch":
         lines = "".join(f"+{line}\n" for line in act.content.splitlines())
         patch = f"*** Begin Patch\n*** Add File: {act.path}\n{lines}*** End Patch\n"
-        return ToolCall(tool.name, patch if tool.is_free_form else {"input": patch})
+        name = next((name for name in _PATCHES if name in tool.properties), "input")
+        return ToolCall(tool.name, patch if tool.is_free_form else {name: patch})
     path = act.path
     if not path.startswith("/") and conversation.directory:
         path = f"{conversation.directory}/{path}"
