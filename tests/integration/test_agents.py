@@ -201,6 +201,20 @@ def test_command_as_an_agent(project: Project) -> None:
     assert x.run(["cat", "said.txt"]).stdout == b"more!"
 
 
+def test_agent_that_cannot_continue(project: Project, tmp_path: Path) -> None:
+    """Its next message would silently begin another conversation."""
+    settings = tmp_path / "config" / "atoll" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    lines = '[agents.once]\nprogram = "echo"\nneeds_login = false\n[agents.once.commands]\n'
+    settings.write_text(lines + 'headless = ["echo", "{prompt}"]\n')
+    x = spawn(project, "once", "one")
+    assert ended(x)[0] is AgentState.FINISHED
+    with pytest.raises(StateError, match="cannot continue a conversation"):
+        x.agent.tell("two")
+    spawn(project, "once", "a new one", inside=x.name)
+    assert ended(x)[0] is AgentState.FINISHED
+
+
 def test_any_prompt_arrives(project: Project, script: Callable[[str], str]) -> None:
     text = 'test -z "$ATOLL_PROMPT_FILE" && printf %s "$1" > got || cp "$ATOLL_PROMPT_FILE" got'
     prompts = {"dash": "-rf --help", "lines": "one\ntwo\n", "long": "x" * 1_000_000}

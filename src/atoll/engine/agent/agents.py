@@ -163,10 +163,19 @@ class Agent:
         chosen = selection.again(
             self._session, self._capsule.project_id, record.adapter, record.task.command
         )
+        self._require_resumable(chosen)
         inside = self._granted(chosen)
         headless = record._replace(task=record.task._replace(interactive=False))
         run = self._start_turn(headless, chosen, inside, text, (24, 80))
         return Told(conversation.turns(self._session, self._capsule)[-1], run)
+
+    def _require_resumable(self, chosen: ChosenAgent) -> None:
+        has_none = not chosen.spec.commands.headless_resume
+        if has_none and turns.has_conversation(self._session, self._capsule):
+            raise StateError(
+                f"`{chosen.name}` cannot continue a conversation without its own screen",
+                hint=f'a new one: atoll spawn {chosen.name} "PROMPT" --in {self._capsule.name}',
+            )
 
     def set_budget(self, text: str) -> AgentBudget:
         """Changes what the agent may use, such as `+5` or `tokens=200k`; one that is held goes on.
