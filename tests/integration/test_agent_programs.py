@@ -139,7 +139,7 @@ def test_five_agents_at_once_then_the_next_message(owner, model, wait_for):
         assert "Second answer." in owner.atoll("watch", name, "--no-follow").stdout, name
 
 
-@pytest.mark.parametrize("agent", ["claude", "codex"])
+@pytest.mark.parametrize("agent", ["claude", pytest.param("codex", marks=pytest.mark.soak)])
 def test_conversation_travels_with_rollback_and_fork(owner, model, wait_for, agent):
     spawn(owner, agent, "Write hello.txt", "--name", "x")
     await_state(owner, wait_for, "x")
@@ -177,6 +177,7 @@ def test_its_own_screen(owner, model, wait_for):
         timeout_s=ENDED_S, what="an answer to what was typed",
     )  # fmt: skip
     owner.atoll("stop", "x")
+    await_state(owner, wait_for, "x")
     assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
 
 
@@ -237,7 +238,7 @@ def test_subscription_logins(owner, wait_for):
         Path(owner.env["HOME"], path).write_text(json.dumps(content))
         owner.atoll("tell", "claude", "with the new token", check=True)
         now = await_state(owner, wait_for, "claude", state="failed")
-        assert "login" in now["claude"]["reason"]
+        assert "401" in now["claude"]["reason"]
         assert KEY not in owner.atoll("logs", "claude").stdout
 
         content["claudeAiOauth"] |= {"expiresAt": 1000, "refreshToken": ""}
@@ -261,5 +262,5 @@ def test_an_exit_code_is_no_verdict(owner, wait_for):
         wrong = {"OPENAI_API_KEY": "sk-real-but-of-somebody-else-000000"}
         owner.atoll("spawn", "goose", "Write it", "--name", "refused", "-q", env=wrong)
         now = await_state(owner, wait_for, "refused", state="failed")
-        assert "401" in now["refused"]["reason"] or "login" in now["refused"]["reason"]
+        assert "401" in now["refused"]["reason"]
         assert server.violations

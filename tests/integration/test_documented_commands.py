@@ -58,8 +58,8 @@ BETWEEN = {
     ),
     ("docs/how-to/keep-an-agent-in.md", "atoll new fix-auth --limit", 0): "atoll rm fix-auth",
     ("docs/how-to/give-a-capsule-a-secret.md", "atoll secret grant SENTRY", 0): (
-        "printf '[secrets.SENTRY_TOKEN]\\nfrom = { command = \"echo token\" }\\n"
-        "as = { broker = \"sentry.io\" }\\n' > atoll.toml"
+        'printf \'[secrets.SENTRY_TOKEN]\\nfrom = { command = "echo token" }\\n'
+        'as = { broker = "sentry.io" }\\n\' > atoll.toml'
     ),
     ("docs/how-to/write-a-project-file.md", "atoll new z", 0): (
         "printf '[capsule]\\nlevl = 1\\n' > atoll.toml"

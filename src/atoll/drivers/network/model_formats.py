@@ -48,8 +48,10 @@ _PATHS = tuple(
         (ModelFormat.GEMINI, r":(?:streamG|g)enerateContent$"),
         (
             ModelFormat.OTHER,
-            r"/v1/(?:messages/batches|batches|complete$|images/|audio/|videos|threads)"
-             r"|:(?:batchGenerateContent|batchEmbedContents|embedContent|predict\w*)$",
+            (
+                r"/v1/(?:messages/batches|batches|complete$|images/|audio/|videos|threads)"
+                r"|:(?:batchGenerateContent|batchEmbedContents|embedContent|predict\w*)$"
+            ),
         ),
     )
 )
