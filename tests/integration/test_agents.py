@@ -201,6 +201,16 @@ def test_command_as_an_agent(project: Project) -> None:
     assert x.run(["cat", "said.txt"]).stdout == b"more!"
 
 
+def test_owner_without_a_git_identity(
+    project: Project, script: Callable[[str], str], git: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "gitconfig").write_text("")
+    x = spawn(project, script(WORKER), "one")
+    assert ended(x)[0] is AgentState.FINISHED
+    author = git("log", "-1", "--format=%an <%ae>", f"atoll/{x.name}", cwd=project.root)
+    assert author == "script <agent@localhost>\n"
+
+
 def test_agent_that_cannot_continue(project: Project, tmp_path: Path) -> None:
     """Its next message would silently begin another conversation."""
     settings = tmp_path / "config" / "atoll" / "config.toml"

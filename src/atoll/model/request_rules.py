@@ -112,11 +112,15 @@ def canonical_path(path: str) -> str:
         raise ValueError("has an encoded percent sign")
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in decoded):
         raise ValueError("has a control character")
-    # Some servers ignore what follows a semicolon in a segment.
-    segments = [segment.partition(";")[0] for segment in decoded.split("/")]
+    segments = without_parameters(decoded).split("/")
     if any(segment in (".", "..") for segment in segments):
         raise ValueError("has a segment `.` or `..`")
     return decoded
+
+
+def without_parameters(path: str) -> str:
+    """A path as servers see it that ignore what follows a semicolon in a segment."""
+    return "/".join(segment.partition(";")[0] for segment in path.split("/"))
 
 
 def find_denial(method: str, path: str, *, allow: Iterable[str], deny: Iterable[str]) -> str | None:
@@ -124,11 +128,13 @@ def find_denial(method: str, path: str, *, allow: Iterable[str], deny: Iterable[
 
     None when it is allowed. A rule of `deny` wins; without any rule in `allow` the rest is allowed.
     """
+    # It is one path for some servers, and another for others.
+    forms = (path, without_parameters(path))
     for text in deny:
-        if parse_rule(text).matches(method, path):
+        if any(parse_rule(text).matches(method, form) for form in forms):
             return f"the rule `{text}` denies it"
     allowing = [parse_rule(text) for text in allow]
-    if allowing and not any(rule.matches(method, path) for rule in allowing):
+    if allowing and not all(any(rule.matches(method, form) for rule in allowing) for form in forms):
         return "no rule allows it"
     return None
 

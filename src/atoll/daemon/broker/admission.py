@@ -85,9 +85,10 @@ class ClientRequest(NamedTuple):
     def plain_path(self) -> str:
         """As the rules and the meter see it, if it has such a form."""
         try:
-            return request_rules.canonical_path(self.path)
+            path = request_rules.canonical_path(self.path)
         except ValueError:
             return self.path
+        return request_rules.without_parameters(path)
 
     @property
     def shown(self) -> str:
@@ -116,6 +117,9 @@ def parse_client_request(request: Request, *, path_prefix: str = "") -> ClientRe
     """
     if request.method in _NEVER_METHODS:
         raise Rejection(405, f"`{request.method}` is not passed to brokered hosts")
+    if request.method != request.method.upper():
+        # Some servers ignore the case, which rules and the counting of model traffic do not.
+        raise Rejection(400, f"the method `{request.method}` is not in upper case")
     try:
         path, query = request_rules.split_target(request.target.decode("latin-1"))
     except ValueError as error:
@@ -162,6 +166,14 @@ def admit(request: ClientRequest, host: str, granted: Sequence[BrokeredSecret]) 
             f"`{foreign}` carries a credential that is not a placeholder of this capsule: only"
             f" brokered secrets can be used with `{host}`",
         )
+    # Vendors of models repeat what they do not understand in the message of an error.
+    models = [p for p, secret in by_placeholder.items() if secret.model]
+    misplaced = substitution.find_misplaced(request.fields, request.query, models)
+    if misplaced is not None:
+        shown = printable(misplaced[:_SHOWN_CHARACTERS])
+        raise Rejection(
+            403, f"`{shown}` has a placeholder, and is no header or parameter for credentials"
+        )
     found = substitution.find_placeholders(request.fields, request.query, by_placeholder)
     marked = tuple(by_placeholder[placeholder] for placeholder in sorted(found))
     denials = {secret: _find_denial(secret, request) for secret in marked or granted}
@@ -185,6 +197,11 @@ def _scope(secret: BrokeredSecret) -> BrokerScope:
     return secret.grant.secret.delivery.broker or BrokerScope(())
 
 
+def _normal(name: bytes) -> bytes:
+    """Some servers read `_` in the name of a header as `-`."""
+    return name.lower().replace(b"_", b"-")
+
+
 def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
     """Why a secret may not be used for a request; None if it may.
 
@@ -193,7 +210,7 @@ def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
     scope = _scope(secret)
     if not (any(scope[1:]) or secret.model):
         return None
-    override = next((name for name, _ in request.fields if name.lower() in _OVERRIDES), None)
+    override = next((n for n, _ in request.fields if _normal(n) in _OVERRIDES), None)
     if override is not None:
         return f"it has the header `{override.decode().lower()}`"
     try:

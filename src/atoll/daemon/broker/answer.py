@@ -1,17 +1,19 @@
 """The response of a real server, passed on to the client piece by piece.
 
-A real value that the server repeats in a header, or in a short text, is replaced by the placeholder
-again. In other bodies it is not searched for.
+A real value that the server repeats in a header, or in a text without a content coding, is replaced
+by the placeholder again. In other bodies it is not searched for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 from atoll.daemon.broker import substitution
 from atoll.daemon.broker.admission import ClientRequest, Rejection
 from atoll.daemon.broker.client_side import ClientSide, ResponseHead
+from atoll.daemon.broker.substitution import Concealer
 from atoll.daemon.broker.taps import TrafficTap
 from atoll.daemon.egress.http_requests import IDLE_S
 from atoll.daemon.streams import Stream
@@ -19,11 +21,11 @@ from atoll.drivers.network import http1
 from atoll.drivers.network.http1 import Field, HttpError, Response
 from atoll.drivers.network.http1_decoding import BodyDecoder
 
-_CONCEALED_BYTES = 64 << 10
-"""Of a response that is searched for real values as a whole."""
+_WHOLE_BYTES = 64 << 10
+"""Of a text that is searched for real values as a whole, so that its length can be said before."""
 _REFUSAL_BYTES = 64 << 10
 """Of a response that may not be passed on."""
-_TEXTS = (b"text/", b"application/json", b"application/problem+json", b"application/xml")
+_TEXT = re.compile(rb"^text/|json|xml|html|javascript|yaml|urlencoded")
 _SWITCHED, _NO_CONTENT, _UNCHANGED, _QUOTA_USED_UP = 101, 204, 304, 429
 _DROPPED = frozenset({
     b"set-cookie", b"set-cookie2", b"alt-svc", b"trailer", b"content-length", b"transfer-encoding",
@@ -103,48 +105,59 @@ class Answer:
         length = _length_of(response)
         is_bare = self._request.method == "HEAD" or response.status in (_NO_CONTENT, _UNCHANGED)
         has_body = not is_bare and length != 0
-        if has_body and self._is_concealable(response, length):
-            data = await self._read_all(body)
+        is_concealed = has_body and self._is_concealable(response)
+        concealer = Concealer(self._replaced if is_concealed else ())
+        if is_concealed and length is not None and length <= _WHOLE_BYTES:
+            data = concealer.feed(begun + await self._read_all(body)) + concealer.flush()
             await self._begin(response, len(data), has_body=bool(data))
             await self._client.send(data)
         else:
-            await self._begin(response, length, has_body=has_body)
-            if begun:
-                await self._client.send(begun)
+            # Tokens may be longer or shorter than what they stand for.
+            await self._begin(response, None if is_concealed else length, has_body=has_body)
+            await self._send_on(concealer.feed(begun))
             while data := await self._read(body):
-                await self._client.send(data)
-                await asyncio.sleep(0)
+                await self._send_on(concealer.feed(data))
+            await self._send_on(concealer.flush())
         await self._client.end()
         self.is_complete = True
+
+    async def _send_on(self, data: bytes) -> None:
+        if data:
+            await self._client.send(data)
+        await asyncio.sleep(0)
 
     async def _begin(self, response: Response, length: int | None, *, has_body: bool) -> None:
         self.has_begun = True
         fields = self._fields(response)
         await self._client.begin(
-            ResponseHead(response.status, response.reason, fields, length, has_body)
+            ResponseHead(response.status, self._reason(response), fields, length, has_body)
         )
+
+    def _reason(self, response: Response) -> bytes:
+        return substitution.conceal(response.reason, self._replaced)
 
     def _fields(self, response: Response) -> tuple[Field, ...]:
         kept = (f for f in http1.end_to_end(response.fields) if f[0].lower() not in _DROPPED)
         return tuple((n, substitution.conceal(v, self._replaced)) for n, v in kept)
 
-    def _is_concealable(self, response: Response, length: int | None) -> bool:
-        """Whether it is a short text that could repeat a real value."""
-        if self._tap is not None or not self._replaced:
+    def _is_concealable(self, response: Response) -> bool:
+        """Whether it is a text that could repeat a real value."""
+        if not self._replaced:
             return False
         kinds = [
             value.lower() for name, value in response.fields if name.lower() == b"content-type"
         ]
-        is_coded = any(name.lower() == b"content-encoding" for name, _ in response.fields)
-        is_short = length is not None and length <= _CONCEALED_BYTES
-        is_text = not kinds or kinds[0].startswith(_TEXTS)
-        return is_short and not is_coded and is_text
+        is_coded = any(
+            name.lower() == b"content-encoding" and value.lower() != b"identity"
+            for name, value in response.fields
+        )
+        return not is_coded and (not kinds or _TEXT.search(kinds[0]) is not None)
 
     async def _read_all(self, body: BodyDecoder) -> bytes:
         pieces = []
         while data := await self._read(body):
             pieces.append(data)
-        return substitution.conceal(b"".join(pieces), self._replaced)
+        return b"".join(pieces)
 
     async def _read(self, body: BodyDecoder) -> bytes:
         """The next piece of the body's content; nothing at its end."""
@@ -182,7 +195,7 @@ class Answer:
             (b"Connection", b"Upgrade"),
             (b"Upgrade", self._request.upgrade),
         )
-        head = ResponseHead(_SWITCHED, response.reason, fields, None, has_body=False)
+        head = ResponseHead(_SWITCHED, self._reason(response), fields, None, has_body=False)
         client = await self._client.switch(head)
         there = asyncio.create_task(self._pump(client, self._server, is_down=False))
         back = asyncio.create_task(self._pump(self._server, client, is_down=True))

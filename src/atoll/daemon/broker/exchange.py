@@ -243,6 +243,9 @@ class Exchange:
         fields = [(b"Host", place.authority.encode()), *substituted.fields]
         if is_counted:
             fields = [field for field in fields if field[0].lower() not in _UNREADABLE]
+        if is_counted or substituted.replaced:
+            # The response is read, or searched for the real value.
+            fields = [field for field in fields if field[0].lower() != b"accept-encoding"]
             fields.append((b"Accept-Encoding", b"identity"))
         fields += self._framing(body)
         if request.upgrade:

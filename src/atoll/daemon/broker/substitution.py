@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -28,6 +30,14 @@ _PUBLIC_FIELDS = frozenset({
     b"content-disposition", b"accept", b"accept-language", b"accept-encoding",
 })  # fmt: skip
 """Fields that servers log, store or show: a real value is never put into one."""
+_PUBLIC_WORDS = re.compile(
+    r"version|beta|feature|idempotency|nonce|trace|correlation|cache|surrogate|organization|project"
+    r"|^if-|^access-control-|^sec-|^prefer$"
+)
+"""In the names of fields whose values servers repeat, such as in the message of an error."""
+_CREDENTIAL_WORDS = re.compile(r"auth|cookie|credential|jwt|key|pass|secret|token")
+_COOKIE = re.compile(r"[!-+\--:<-~]+", re.ASCII)
+"""One pair; some servers also begin a new one after a space or a comma."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}", re.ASCII)
 _SAFE_VALUE = re.compile(r"[!-~]+", re.ASCII)
 _BASIC = re.compile(r"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})", re.ASCII)
@@ -59,11 +69,39 @@ def find_placeholders(
     return frozenset(p for p in placeholders if any(f"{p}x" in text for text in texts))
 
 
+def find_misplaced(fields: Iterable[Field], query: str, placeholders: Iterable[str]) -> str | None:
+    """The name of a header or parameter in which a placeholder would be replaced, although it does
+    not carry credentials, as far as its name says.
+    """
+    known = tuple(f"{placeholder}x" for placeholder in placeholders)
+    for name, value in fields:
+        if any(_has(text, known) for text in _texts(name, value)) and not _may_carry(name):
+            return _normal(name).decode()
+    for key, text in _parameters(query):
+        if _has(unquote(text), known) and not _may_carry(unquote(key).encode()):
+            return unquote(key)
+    return None
+
+
+def _normal(name: bytes) -> bytes:
+    """Some servers read `_` in the name of a header as `-`."""
+    return name.lower().replace(b"_", b"-")
+
+
+def _is_public(name: bytes) -> bool:
+    normal = _normal(name)
+    return normal in _PUBLIC_FIELDS or bool(_PUBLIC_WORDS.search(normal.decode("latin-1")))
+
+
+def _may_carry(name: bytes) -> bool:
+    return bool(_CREDENTIAL_WORDS.search(_normal(name).decode("latin-1")))
+
+
 def find_foreign(fields: Iterable[Field], query: str, placeholders: Iterable[str]) -> str | None:
     """The name of a header or parameter that carries a credential which is no known placeholder."""
     known = tuple(f"{placeholder}x" for placeholder in placeholders)
     for name, value in fields:
-        lower = name.lower()
+        lower = _normal(name)
         if lower in CREDENTIAL_FIELDS and not _is_known(lower, value.decode("latin-1"), known):
             return lower.decode()
     for key, text in _parameters(query):
@@ -77,8 +115,9 @@ def _is_known(name: bytes, value: str, known: Sequence[str]) -> bool:
     if not value:
         return True
     if name == b"cookie":
-        pairs = (pair.partition("=")[2] or pair for pair in value.split(";") if pair.strip())
-        return all(_has(pair, known) for pair in pairs)
+        pairs = [pair.strip() for pair in value.split(";") if pair.strip()]
+        is_plain = all(_COOKIE.fullmatch(pair) for pair in pairs)
+        return is_plain and all(_has(pair.partition("=")[2] or pair, known) for pair in pairs)
     if basic := _BASIC.fullmatch(value):
         return _has(_decode_basic(basic[1]), known)
     # One credential and nothing else: a server might read the first of two.
@@ -109,7 +148,7 @@ class _Replacer:
         """Real value → token."""
 
     def replace_field(self, name: bytes, value: bytes) -> bytes:
-        if name.lower() in _PUBLIC_FIELDS:
+        if _is_public(name):
             return value
         text = value.decode("latin-1")
         if basic := _BASIC.fullmatch(text):
@@ -117,7 +156,9 @@ class _Replacer:
             pair = f"{self._replace(user)}{colon}{self._replace(password)}"
             if pair == f"{user}{colon}{password}":
                 return value
-            return b"Basic " + base64.b64encode(pair.encode("latin-1"))
+            encoded = base64.b64encode(pair.encode("latin-1"))
+            self.replaced[encoded.decode()] = basic[1]
+            return b"Basic " + encoded
         return self._replace(text).encode("latin-1")
 
     def replace_query(self, query: str) -> str:
@@ -146,13 +187,61 @@ class _Replacer:
 
 def conceal(data: bytes, replaced: Iterable[tuple[str, str]]) -> bytes:
     """Puts the tokens back where a server repeats a real value."""
-    for value, token in replaced:
-        data = data.replace(value.encode(), token.encode())
-    return data
+    concealer = Concealer(replaced)
+    return concealer.feed(data) + concealer.flush()
+
+
+class Concealer:
+    """Puts the tokens back in a text that arrives in pieces. The end of a piece that may be the
+    beginning of a real value is held until the next piece, or `flush`.
+    """
+
+    def __init__(self, replaced: Iterable[tuple[str, str]]) -> None:
+        self._forms = {
+            form.encode(): token.encode() for value, token in replaced for form in _forms(value)
+        }
+        pattern = b"|".join(map(re.escape, sorted(self._forms, key=len, reverse=True)))
+        self._pattern = re.compile(pattern) if pattern else None
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        if self._pattern is None:
+            return data
+        data, ready, at = self._held + data, bytearray(), 0
+        for match in self._pattern.finditer(data):
+            ready += data[at : match.start()] + self._forms[match[0]]
+            at = match.end()
+        hold = min(_find_beginning(data, form, at) for form in self._forms)
+        ready += data[at:hold]
+        self._held = data[hold:]
+        return bytes(ready)
+
+    def flush(self) -> bytes:
+        data, self._held = self._held, b""
+        return data
+
+
+def _find_beginning(data: bytes, form: bytes, first: int) -> int:
+    """Where the last part of `data` starts that `form` begins with, or its length."""
+    at = max(first, len(data) - len(form) + 1) - 1
+    while (at := data.find(form[:1], at + 1)) >= 0:
+        if form.startswith(data[at:]):
+            return at
+    return len(data)
+
+
+def _forms(value: str) -> set[str]:
+    """A real value as servers repeat it: plain, and escaped for a URL, JSON or HTML."""
+    quoted = quote(value, safe="")
+    lower = re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
+    in_json = json.dumps(value)[1:-1]
+    return {
+        value, quoted, lower, quote(value), in_json, in_json.replace("/", "\\/"), escape(value)
+    }  # fmt: skip
 
 
 def _texts(name: bytes, value: bytes) -> Iterator[str]:
-    if name.lower() in _PUBLIC_FIELDS:
+    if _is_public(name):
         return
     text = value.decode("latin-1")
     basic = _BASIC.fullmatch(text)

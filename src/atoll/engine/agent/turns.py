@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from atoll.drivers import registry
-from atoll.drivers.contracts import HomeFile
+from atoll.drivers.contracts import Author, HomeFile
 from atoll.engine.agent import event_log, preparation
 from atoll.engine.agent.preparation import DIRECTORY, InsidePlaces
 from atoll.engine.agent.prompts import subject_of
@@ -43,6 +43,8 @@ _MESSAGE_CHARACTERS = 200
 _WITH_INPUT = 'f=$1; shift; exec "$@" <"$f"'
 _FREE_FORMATS = frozenset({"text", "script"})
 """Streams that need not report their end."""
+_ADDRESS = "agent@localhost"
+"""Of commits of an agent whose owner has no name and address in git."""
 _TRAILER = "Atoll-Agent"
 _WATCHER = "atoll.engine.turn_watcher"
 
@@ -270,7 +272,8 @@ def _record_work(
             if found.uncommitted or found.untracked:
                 message = f"{subject_of(turn.prompt) or agent.adapter}\n\n"
                 message += f"{_TRAILER}: {agent.adapter}\n"
-                commit = work.commit(session, capsule, message, verify=False)
+                author = Author(agent.adapter, _ADDRESS)
+                commit = work.commit(session, capsule, message, verify=False, otherwise=author)
         exports.export_after_run(session, capsule)
         plan = workspace_plan(session, capsule)
         tree = registry.layered_driver(plan.driver).tree(plan)

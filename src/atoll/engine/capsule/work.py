@@ -76,8 +76,18 @@ def diff_since(
     )
 
 
-def commit(session: Session, capsule: CapsuleRecord, message: str, *, verify: bool = True) -> str:
-    """Commits everything in the workspace on its branch, after the project's own hooks agree."""
+def commit(
+    session: Session,
+    capsule: CapsuleRecord,
+    message: str,
+    *,
+    verify: bool = True,
+    otherwise: Author | None = None,
+) -> str:
+    """Commits everything in the workspace on its branch, after the project's own hooks agree.
+
+    `otherwise` is the author if git has no name and address of the owner's.
+    """
     if capsule.branch is None:
         raise StateError(
             f"`{capsule.name}` is the checkout itself and has no branch of its own",
@@ -86,7 +96,7 @@ def commit(session: Session, capsule: CapsuleRecord, message: str, *, verify: bo
     if not message.strip():
         raise StateError("the message of a commit cannot be empty", hint='-m "what was done"')
     plan = workspace_plan(session, capsule)
-    author = _require_author(session, capsule)
+    author = _require_author(session, capsule, otherwise)
     if not plan.is_layered:
         return _commit_in_worktree(session, capsule, message, verify=verify)
     # Before anything moves: it has to take the commit.
@@ -237,11 +247,13 @@ def _commit_in_worktree(
     return after
 
 
-def _require_author(session: Session, capsule: CapsuleRecord) -> Author:
+def _require_author(session: Session, capsule: CapsuleRecord, otherwise: Author | None) -> Author:
     plan = isolation_plan(session, capsule)
     name, address = plan.author, plan.email
     if not name or not address:
         name, address = git.identity(cwd=workspace_plan(session, capsule).checkout)
+    if otherwise is not None and not (name and address):
+        return otherwise
     if not name or not address:
         raise PrerequisiteError(
             "git has no user name and email",
