@@ -122,6 +122,13 @@ def test_denial_wins():
     assert find_denial("GET", "/v2", allow=[], deny=deny) is None
 
 
+@pytest.mark.parametrize("path", ["/v1;a/files", "/v1/files;a", "/v1/files;a/1"])
+def test_path_parameters_hide_nothing(path):
+    assert "denies" in (find_denial("GET", path, allow=[], deny=["* /v1/files*"]) or "")
+    assert find_denial("GET", path, allow=["* /v1;*", "* /v1/files;*"], deny=[]) is not None
+    assert find_denial("GET", path, allow=["* /v1*"], deny=["* /v2"]) is None
+
+
 @pytest.mark.parametrize(
     ("method", "target", "is_fine"),
     [

@@ -31,10 +31,11 @@ _PUBLIC_FIELDS = frozenset({
 })  # fmt: skip
 """Fields that servers log, store or show: a real value is never put into one."""
 _PUBLIC_WORDS = re.compile(
-    r"version|beta|feature|idempotency|nonce|trace|correlation|cache|surrogate|organization|project"
-    r"|^if-|^access-control-|^sec-|^prefer$"
+    r"version|beta|feature|idempotency|nonce|trace|correlation|cache|organization|project|^if-"
+    r"|^access-control-|^sec-websocket-(?:key|extensions)|^prefer$"
 )
 """In the names of fields whose values servers repeat, such as in the message of an error."""
+_SECRET_WORDS = re.compile(r"auth|pass|secret|token")
 _CREDENTIAL_WORDS = re.compile(r"auth|cookie|credential|jwt|key|pass|secret|token")
 _COOKIE = re.compile(r"[!-+\--:<-~]+", re.ASCII)
 """One pair; some servers also begin a new one after a space or a comma."""
@@ -90,7 +91,9 @@ def _normal(name: bytes) -> bytes:
 
 def _is_public(name: bytes) -> bool:
     normal = _normal(name)
-    return normal in _PUBLIC_FIELDS or bool(_PUBLIC_WORDS.search(normal.decode("latin-1")))
+    text = normal.decode("latin-1")
+    is_shown = _PUBLIC_WORDS.search(text) and not _SECRET_WORDS.search(text)
+    return normal in _PUBLIC_FIELDS or bool(is_shown)
 
 
 def _may_carry(name: bytes) -> bool:

@@ -28,7 +28,7 @@ from atoll.host import locks
 from atoll.host.programs import own_environment, owner_settings, python_command
 from atoll.keeper.log import LogEntry, read_log
 from atoll.model.adapter import AdapterSpec, command_line, filled
-from atoll.model.agent import AgentRecord, AgentState, AgentTurn
+from atoll.model.agent import AgentRecord, AgentState, AgentTurn, ModelUsage
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import printable
 from atoll.model.secret import DeliveryKind
@@ -45,6 +45,8 @@ _FREE_FORMATS = frozenset({"text", "script"})
 """Streams that need not report their end."""
 _ADDRESS = "agent@localhost"
 """Of commits of an agent whose owner has no name and address in git."""
+_MOST_REQUESTS, _MOST_TOKENS, _MOST_USD = 10**9, 10**12, 1e9
+"""That an agent can report of one turn."""
 _TRAILER = "Atoll-Agent"
 _WATCHER = "atoll.engine.turn_watcher"
 
@@ -210,7 +212,7 @@ def _observe(
     said = event_log.summarize(events)
     if not _is_counted(session, capsule):
         for used in said.usage:
-            session.store.add_usage(capsule.id, used)
+            session.store.add_usage(capsule.id, _plausible(used))
     commit, tree, trouble = _record_work(session, capsule, agent, turn)
     facts = TurnEnd(
         outcome=str(outcome.reason),
@@ -233,6 +235,22 @@ def _observe(
         state=state, reason=reason, at=time.time(), tree=tree, commit=commit, end=said.end,
         events=said.events, outcome=facts.outcome, exit_code=facts.exit_code, checks=facts.checks,
     )  # fmt: skip
+
+
+def _plausible(used: ModelUsage) -> ModelUsage:
+    """What an agent says of itself: never less than nothing, nor more than the store can hold."""
+    cost = used.cost_usd
+    return used._replace(
+        requests=_bounded(used.requests, _MOST_REQUESTS),
+        input_tokens=_bounded(used.input_tokens, _MOST_TOKENS),
+        output_tokens=_bounded(used.output_tokens, _MOST_TOKENS),
+        cached_tokens=_bounded(used.cached_tokens, _MOST_TOKENS),
+        cost_usd=None if cost is None else min(max(cost, 0.0), _MOST_USD),
+    )
+
+
+def _bounded(number: int, most: int) -> int:
+    return min(max(number, 0), most)
 
 
 def _is_counted(session: Session, capsule: CapsuleRecord) -> bool:

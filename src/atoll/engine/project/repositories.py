@@ -6,6 +6,7 @@ filters that the owner has installed for other repositories are off.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def ensure_clone(session: Session, url: str) -> Path:
     return place
 
 
+def _options(cwd: str) -> list[str]:
+    """Options of git with which no filter of the owner's runs on files that are not trusted."""
+    answer = git.git(
+        "config", "-z", "--name-only", "--get-regexp", r"^filter\.", cwd=cwd, allowed=(0, 1)
+    )
+    names = {key.rpartition(".")[0] for key in os.fsdecode(answer.stdout).split("\0") if key}
+    # An option ends at its first `=`, which the name of a filter may have.
+    odd = [name for name in names if "=" in name]
+    if odd:
+        raise SpecError(f"the name of the git filter `{printable(odd[0])}` has a `=`")
+    values = ("process=", "smudge=", "clean=", "required=false")
+    found = [word for name in sorted(names) for each in values for word in ("-c", f"{name}.{each}")]
+    return [*_SAFE, *found]
+
+
 def _environment(session: Session) -> dict[str, str]:
     passed = {name: session.owner[name] for name in _PASSED if name in session.owner}
     return {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_LFS_SKIP_SMUDGE": "1", **passed}
@@ -60,7 +76,7 @@ def _clone(session: Session, url: str, place: Path) -> None:
     files.remove_tree(part, within=place.parent)
     try:
         git.git(
-            *_SAFE, "clone", "--quiet", "--template=", "--no-recurse-submodules", "--", url,
+            *_options(str(place.parent)), "clone", "--quiet", "--template=", "--no-recurse-submodules", "--", url,
             str(part), cwd=str(place.parent), env=_environment(session), alone=True,
         )  # fmt: skip
     except DriverError as error:
@@ -79,7 +95,8 @@ def _refresh(session: Session, place: Path) -> None:
     """Fetches what was added; an unreachable server leaves the clone as it was."""
     try:
         where, env = str(place), _environment(session)
-        git.git(*_SAFE, "fetch", "--quiet", "--no-recurse-submodules", cwd=where, env=env)
-        git.git(*_SAFE, "merge", "--quiet", "--ff-only", "@{upstream}", cwd=where, env=env)
+        options = _options(where)
+        git.git(*options, "fetch", "--quiet", "--no-recurse-submodules", cwd=where, env=env)
+        git.git(*options, "merge", "--quiet", "--ff-only", "@{upstream}", cwd=where, env=env)
     except AtollError as error:
         session.warn(f"`{place}` was not updated: {printable(error.message[:300])}")

@@ -56,8 +56,8 @@ def test_secret_is_chosen_by_its_placeholder():
     assert (found.secrets, found.grants, found.model) == ((one,), (one,), False)
     found = admit(parsed("/v1/x", bearer(other)), HOST, [one, other])
     assert (found.secrets, found.model) == ((other,), True)
-    found = admit(parsed("/v1/x", bearer(one), f"X-B: {marker_of(other.grant.placeholder)}"), HOST,
-                  [one, other])  # fmt: skip
+    found = admit(parsed("/v1/x", bearer(one), f"X-Key: {marker_of(other.grant.placeholder)}"),
+                  HOST, [one, other])  # fmt: skip
     assert set(found.secrets) == {one, other}
 
 
@@ -75,6 +75,31 @@ def test_all_secrets_of_a_request_must_permit_it():
     assert found.secret == strict
     assert found.message == "`GET /v1/x` is not allowed for `STRICT`: the rule `* /v1/x` denies it"
     admit(parsed("/v1/x", bearer(free)), HOST, [free, strict])
+
+
+def test_login_of_a_model_goes_into_credentials_only():
+    model, other = secret("MODEL", model=True), secret("OTHER")
+    said = rejected(parsed("/v1/x", bearer(model), f"X-Odd: {bearer(model)[22:]}"), HOST, [model])
+    assert "`x-odd` has a placeholder" in said.message
+    admit(parsed("/v1/x", f"X-Odd: {bearer(other)[22:]}"), HOST, [model, other])
+
+
+@pytest.mark.parametrize("method", ["post", "Delete", "trace"])
+def test_method_in_lower_case(method):
+    with pytest.raises(Rejection) as caught:
+        parsed(method=method)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("field", ["X-HTTP-Method: PUT", "x_http_method_override: PUT"])
+def test_other_method(field):
+    assert (
+        "header" in rejected(parsed("/v1/x", field), HOST, [secret("A", deny=("PUT *",))]).message
+    )
+
+
+def test_parameters_of_segments_do_not_change_what_a_request_is():
+    assert parsed("/v1/messages;x=1").plain_path == "/v1/messages"
 
 
 def test_without_grants():

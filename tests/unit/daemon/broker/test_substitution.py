@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.daemon.broker.substitution import (
+    Concealer,
     UnsafeValueError,
     conceal,
     find_foreign,
+    find_misplaced,
     find_placeholders,
     substitute,
 )
@@ -41,6 +43,10 @@ def basic(text: str) -> bytes:
         (b"cookie", f"session={MARKER}; b=1".encode(), b"session=sk-real+/value==; b=1"),
         (b"x-other", marker_of(OTHER).encode(), marker_of(OTHER).encode()),
         (b"user-agent", MARKER.encode(), MARKER.encode()),
+        (b"User_Agent", MARKER.encode(), MARKER.encode()),
+        (b"x-api-version", MARKER.encode(), MARKER.encode()),
+        (b"Idempotency-Key", MARKER.encode(), MARKER.encode()),
+        (b"x-project-token", MARKER.encode(), b"sk-real+/value=="),
         (b"x-other", b"\xff\x00", b"\xff\x00"),
     ],
 )
@@ -62,6 +68,45 @@ def test_what_was_replaced_is_put_back():
     assert dict(found.replaced) == {KEY.value: MARKER, TOKEN.value: JWT}
     said = conceal(b"you sent real.jwt.value and sk-real+/value==", found.replaced)
     assert said == f"you sent {JWT} and {MARKER}".encode()
+
+
+@pytest.mark.parametrize(
+    "said", ["sk-real%2B%2Fvalue%3D%3D", "sk-real%2b%2fvalue%3d%3d", r"sk-real+\/value=="]
+)
+def test_escaped_values_are_put_back(said):
+    found = substitute([(b"x-api-key", MARKER.encode())], "", [KEY])
+    assert conceal(f"<{said}>".encode(), found.replaced) == f"<{MARKER}>".encode()
+
+
+def test_encoded_pair_is_put_back():
+    sent = basic(f"user:{MARKER}")
+    found = substitute([(b"authorization", sent)], "", [KEY])
+    assert conceal(found.fields[0][1], found.replaced) == sent
+
+
+@given(st.lists(st.sampled_from([KEY.value, "sk-", "sk-real", "s", "x", "%2B"]), max_size=8))
+def test_value_in_pieces_is_put_back(words):
+    text = "".join(words).encode()
+    concealer = Concealer([(KEY.value, MARKER)])
+    said = b"".join(concealer.feed(text[at : at + 1]) for at in range(len(text)))
+    assert said + concealer.flush() == text.replace(KEY.value.encode(), MARKER.encode())
+
+
+def test_text_that_cannot_begin_a_value_is_not_held():
+    assert Concealer([(KEY.value, MARKER)]).feed(b"data: x\n\n") == b"data: x\n\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "expected"),
+    [
+        ([(b"x-feature", b"x"), (b"X_Other", MARKER.encode())], "", "x-other"),
+        ([], f"?key={MARKER}&q={MARKER[:-1]}%7a", "q"),
+        ([(b"x-api-key", MARKER.encode()), (b"user-agent", MARKER.encode())], "?q=1", None),
+        ([(b"authorization", basic(f"u:{MARKER}"))], f"?access_token={MARKER}", None),
+    ],
+)
+def test_misplaced(fields, query, expected):
+    assert find_misplaced(fields, query, [PLACEHOLDER]) == expected
 
 
 def test_values_are_not_shown():
@@ -104,6 +149,9 @@ def test_placeholder_is_found(fields, query):
         ([(b"x-goog-api-key", b"sk")], "", "x-goog-api-key"),
         ([(b"cookie", f"a={MARKER};b=c".encode())], "", "cookie"),
         ([(b"cookie", b"bare")], "", "cookie"),
+        ([(b"cookie", f"a=foreign b={MARKER}".encode())], "", "cookie"),
+        ([(b"cookie", f"a=foreign, b={MARKER}".encode())], "", "cookie"),
+        ([(b"X_Api_Key", b"sk")], "", "x-api-key"),
         ([], "?key=foreign", "key"),
         ([], "?a=1&%41PI_KEY=foreign", "api_key"),
         ([], f"?key={MARKER}&key=foreign", "key"),
