@@ -7,6 +7,7 @@ it: an agent that got its real key, or whose placeholder was not replaced, fails
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import json
 import os
@@ -245,6 +246,23 @@ def test_subscription_logins(owner, wait_for):
         refused = owner.atoll("tell", "claude", "with an expired one", check=False)
         assert refused.returncode == 4
         assert "hint: claude auth login" in refused.stderr
+
+
+def test_quota_and_budget_hold_an_agent(owner, wait_for):
+    quota = Fault(status=429, retry_after_s=1)
+    first = dataclasses.replace(TASK[0], faults=(quota,))
+    with ModelServer(turns(first, *TASK[1:]), keys=[KEY]) as server:
+        use_model(owner, server)
+        spawn(owner, "claude", "Write it", "--name", "x", "--budget", "turns=2")
+        now = await_state(owner, wait_for, "x", state="over-budget")
+        assert "2 of 2 turns" in now["x"]["reason"]
+        owner.atoll("tell", "x", "--budget", "turns=+5", "-q")
+        await_state(owner, wait_for, "x")
+        # The agent noticed neither: its model was slow, that is all.
+        assert "api_retry" not in owner.atoll("logs", "x").stdout
+        assert [request.status for request in server.model_requests][:2] == [429, 200]
+        assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
+        assert server.violations == []
 
 
 def test_an_exit_code_is_no_verdict(owner, wait_for):
