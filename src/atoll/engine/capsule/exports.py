@@ -74,16 +74,23 @@ def finish_when_over(session: Session, run: Run) -> None:
     session.forkserver.watch(str(lock), argv, own_environment())
 
 
-def main() -> None:
-    """`HOME RUN`: finishes a run that has ended, if its capsule still exists."""
-    session = find_session(Path(sys.argv[1]))
-    run = None if session is None else session.store.find_run(int(sys.argv[2]))
+def settle_ended(argv: Sequence[str]) -> tuple[Session, CapsuleRecord, Run] | None:
+    """Records the end of the run in `HOME RUN`; None if its capsule does not exist any more."""
+    session = find_session(Path(argv[0]))
+    run = None if session is None else session.store.find_run(int(argv[1]))
     if session is None or run is None:
-        return
-    runs.settle(session, run)
+        return None
+    ended = runs.settle(session, run)
     capsule = session.store.capsule(run.capsule_id)
-    if capsule is not None and capsule.state is CapsuleState.READY:
-        export_after_run(session, capsule)
+    if capsule is None or capsule.state is not CapsuleState.READY:
+        return None
+    return session, capsule, ended
+
+
+def main() -> None:
+    """`HOME RUN`: finishes a run that has ended."""
+    if (found := settle_ended(sys.argv[1:])) is not None:
+        export_after_run(found[0], found[1])
 
 
 def export(session: Session, capsule: CapsuleRecord, *, everything: bool = False) -> Exported:
