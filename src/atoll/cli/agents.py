@@ -11,6 +11,7 @@ from atoll.cli.frame import Frame, verb
 from atoll.cli.harmless import clean
 from atoll.cli.output import stdout_is_terminal
 from atoll.engine import shapes
+from atoll.model import units
 from atoll.model.agent import AgentState
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def render_count(number: int) -> str:
 def render_cost(cost_usd: float | None, *, has_usage: bool) -> str:
     if not has_usage:
         return "-"
-    return "?" if cost_usd is None else f"${cost_usd:.2f}"
+    return "?" if cost_usd is None else units.render_usd(cost_usd)
 
 
 def _show_available(frame: Frame) -> None:

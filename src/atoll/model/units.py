@@ -160,3 +160,10 @@ def require_number(number: float, *, lowest: float, highest: float) -> float:
     if not lowest <= number <= highest:
         raise ValueError(f"must be a number from {lowest} to {highest}")
     return float(number)
+
+
+def render_usd(number: float) -> str:
+    """`$5.02`; small sums with up to four decimals, such as `$0.0018`."""
+    text = f"{number:,.4f}" if number < 1 else f"{number:,.2f}"
+    whole, _, decimals = text.partition(".")
+    return f"${whole}.{decimals[:2]}{decimals[2:].rstrip('0')}"

@@ -115,13 +115,6 @@ def cost_usd(usage: ModelUsage, prices: Mapping[str, Price]) -> float | None:
     )
 
 
-def render_usd(number: float) -> str:
-    """`$5.02`; small sums with up to four decimals, such as `$0.0018`."""
-    text = f"{number:,.4f}" if number < 1 else f"{number:,.2f}"
-    whole, _, decimals = text.partition(".")
-    return f"${whole}.{decimals[:2]}{decimals[2:].rstrip('0')}"
-
-
 _loaded: dict[str, tuple[tuple[int, ...], OwnerLimits]] = {}
 """By path of the settings file: they are needed for every request to a model."""
 
@@ -269,7 +262,7 @@ def _compare(limit: AgentBudget, spent: Spent, messages: int, where: str) -> str
 
 def _compare_cost(limit_usd: float, spent: Spent, where: str) -> str | None:
     if spent.cost_usd >= limit_usd:
-        return f"{render_usd(spent.cost_usd)} of {render_usd(limit_usd)}{where}"
+        return f"{units.render_usd(spent.cost_usd)} of {units.render_usd(limit_usd)}{where}"
     if spent.unpriced:
         model = spent.unpriced[0] or "MODEL"
         return (

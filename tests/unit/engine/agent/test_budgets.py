@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.engine.agent import budgets
 from atoll.engine.agent.budgets import Spent, find_excess, parse_budget
+from atoll.model import units
 from atoll.model.agent import AgentBudget, AgentTask, ModelUsage
 from atoll.model.errors import SpecError
 from atoll.model.prices import Price
@@ -176,7 +177,7 @@ def test_the_price_of_then_counts():
     [(0, "$0.00"), (0.0018, "$0.0018"), (0.5, "$0.50"), (5.018, "$5.02"), (12345, "$12,345.00")],
 )
 def test_shown_money(number, text):
-    assert budgets.render_usd(number) == text
+    assert units.render_usd(number) == text
 
 
 @pytest.mark.parametrize(
