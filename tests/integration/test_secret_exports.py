@@ -91,6 +91,29 @@ def test_locked_vault_exports_nothing_of_who_had_a_value(known):
     assert known.git("show", "atoll/x:fine") == "fine\n"
 
 
+def test_secret_that_is_brokered_now_was_a_value_before(known):
+    known.atoll("secret", "grant", "API_KEY", "x")
+    known.atoll("secret", "set", "API_KEY", "--broker", "api.example.org", input=VALUE)
+    known.atoll("secret", "passphrase", input="correct horse battery\n")
+    script = f"echo '{VALUE}' >leak; git add .; git commit -qm leak"
+    assert "cannot be searched for secrets" in commit_inside(known, script)
+    assert known.git("branch", "--list", "atoll/*") == ""
+
+
+def test_copies_of_who_had_a_value_are_not_exported_either(known):
+    known.atoll("secret", "grant", "API_KEY", "x")
+    script = f"echo '{VALUE}' >leak; git add .; git commit -qm leak"
+    assert "contains the secret" in commit_inside(known, script)
+    known.atoll("secret", "revoke", "API_KEY", "x")
+    known.atoll("fork", "x", "forked")
+    known.atoll("rm", "x", "--force")
+    known.atoll("secret", "passphrase", input="correct horse battery\n")
+    known.atoll("recover", "x", "--as", "recovered")
+    for name in ("forked", "recovered"):
+        assert "cannot be searched for secrets" in refused(known, "export", name)
+    assert known.git("branch", "--list", "atoll/*") == ""
+
+
 def test_content_of_lfs_is_refused(known):
     script = f"""
 printf 'a\\nb\\n{VALUE}' >content; oid=$(sha256sum content | cut -d' ' -f1)

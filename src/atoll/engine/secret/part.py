@@ -20,6 +20,36 @@ from atoll.model.state import CapsuleRecord, Snapshot
 WITHHELD = "withheld"
 """The act of the audit for a secret that a fork does not get."""
 _CA_DIRECTORY = "broker"
+_BROKERED = f", {DeliveryKind.BROKER} "
+"""In the audit, of a secret that is set in this form."""
+
+
+def find_held(session: Session, capsule: CapsuleRecord) -> set[str]:
+    """The secrets whose values the capsule has, or once had, or which were in the files that it was
+    made of. Brokered values never enter a capsule.
+    """
+    grants = session.store.secret_grants(capsule.id)
+    held = {g.secret.name for g in grants if g.secret.delivery.kind is not DeliveryKind.BROKER}
+    audit = session.store.audit(capsule.project_id)
+    harmless = {
+        secret.name
+        for secret in session.store.secrets(capsule.project_id)
+        if secret.delivery.kind is DeliveryKind.BROKER
+    }
+    # It may have had another form when it was granted.
+    harmless -= {entry.secret for entry in audit if entry.act == "set" and _is_value(entry)}
+    # A recovery point does not say which capsules its files come from.
+    given = {
+        entry.secret
+        for entry in audit
+        if entry.act in ("granted", WITHHELD)
+        and (capsule.is_recovered or entry.capsule == capsule.name)
+    }
+    return held | (given - harmless)
+
+
+def _is_value(entry: AuditEntry) -> bool:
+    return _BROKERED not in entry.detail
 
 
 class SecretGrants(Part):
@@ -47,6 +77,9 @@ class SecretGrants(Part):
             else:
                 withheld.append(secret.name)
                 _record(session, made, secret.name, WITHHELD, origin)
+        for name in find_held(session, origin).difference(withheld):
+            # Of a grant that has ended, or of an earlier form.
+            _record(session, made, name, WITHHELD, origin)
         if withheld:
             named = ", ".join(f"`{name}`" for name in withheld)
             session.warn(

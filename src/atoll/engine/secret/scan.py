@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.engine.secret.part import WITHHELD
+from atoll.engine.secret.part import find_held
 from atoll.engine.state.session import Session
 from atoll.model.errors import SecretUnavailable
-from atoll.model.secret import DeliveryKind, OriginKind
+from atoll.model.secret import OriginKind
 from atoll.model.state import CapsuleRecord
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def find_search(session: Session, capsule: CapsuleRecord) -> SecretSearch | None
     try:
         return SecretSearch(resolve.known_values(session, capsule.project_id)) or None
     except SecretUnavailable as error:
-        if may_hold_values(session, capsule):
+        if find_held(session, capsule):
             raise SecretUnavailable(
                 f"the commits of `{capsule.name}` cannot be searched for secrets: {error.message}",
                 hint=error.hint,
@@ -49,23 +49,3 @@ def require_clean(
         from atoll.host.intake import quarantine  # noqa: PLC0415 - not for a start
 
         quarantine.require_clean(repository, tip, search)
-
-
-def may_hold_values(session: Session, capsule: CapsuleRecord) -> bool:
-    """Whether the capsule has, or once had, a secret in a form that gives it the value. Brokered
-    values never enter a capsule.
-    """
-    grants = session.store.secret_grants(capsule.id)
-    if any(grant.secret.delivery.kind is not DeliveryKind.BROKER for grant in grants):
-        return True
-    harmless = {
-        secret.name
-        for secret in session.store.secrets(capsule.project_id)
-        if secret.delivery.kind is DeliveryKind.BROKER
-    }
-    return any(
-        entry.capsule == capsule.name
-        and entry.act in ("granted", WITHHELD)
-        and entry.secret not in harmless
-        for entry in session.store.audit(capsule.project_id)
-    )
