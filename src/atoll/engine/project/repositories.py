@@ -76,8 +76,9 @@ def _clone(session: Session, url: str, place: Path) -> None:
     files.remove_tree(part, within=place.parent)
     try:
         git.git(
-            *_options(str(place.parent)), "clone", "--quiet", "--template=", "--no-recurse-submodules", "--", url,
-            str(part), cwd=str(place.parent), env=_environment(session), alone=True,
+            *_options(str(place.parent)), "clone", "--quiet", "--template=",
+            "--no-recurse-submodules", "--", url, str(part),
+            cwd=str(place.parent), env=_environment(session), alone=True,
         )  # fmt: skip
     except DriverError as error:
         files.remove_tree(part, within=place.parent)
