@@ -175,6 +175,16 @@ def test_answers_do_not_repeat_the_real_value(brokered):
     assert "alt-svc" not in result.stdout
 
 
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+def test_streams_do_not_repeat_the_real_value(brokered, version):
+    argv = [version, "-i", "-H", BEARER, "-H", f"X-Odd: {PLACEHOLDER}", "--compressed"]
+    result = brokered.curl(*argv, f"https://{HOST}/reflect-in-pieces/{version}")
+    assert brokered.seen(f"/reflect-in-pieces/{version}") == [{"authorization": f"Bearer {REAL}"}]
+    assert REAL not in result.stdout
+    said = json.loads(result.stdout[result.stdout.index("{") :])
+    assert (said["x-odd"], said["accept-encoding"]) == (PLACEHOLDER, "identity")
+
+
 def test_basic_authentication_and_unknown_headers(brokered):
     brokered.curl("-u", f"user:{PLACEHOLDER}", f"https://{HOST}/basic")
     brokered.curl("-H", f"X-Token: {PLACEHOLDER}", f"https://{HOST}/token")

@@ -177,6 +177,14 @@ async def respond(reader, writer, method, path, fields) -> None:  # noqa: C901, 
         shown = fields.get("authorization", "none")
         extra = [f"X-Echo: {shown}", "Set-Cookie: session=real-session", "Alt-Svc: h3=:443"]
         writer.write(answer("200 OK", found, "Content-Type: application/json", *extra))
+    elif kind == "reflect-in-pieces":
+        said = json.dumps(fields).encode()
+        fields_ = "Content-Type: application/json\r\nTransfer-Encoding: chunked"
+        writer.write(f"HTTP/1.1 200 You sent {fields.get('x-odd')}\r\n{fields_}\r\n\r\n".encode())
+        for byte in said:
+            writer.write(b"1\r\n%c\r\n" % byte)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
     elif kind == "private":
         is_known = f"Bearer {REAL_KEY}" == fields.get("authorization")
         status = "200 OK" if is_known else "401 Unauthorized"
