@@ -56,6 +56,10 @@ def agent_of(person):
 def test_a_budget_is_a_state_that_survives_the_daemon(spawned, model, wait_for):
     found = wait_for(lambda: is_in(spawned, "over-budget"), what="a budget that is used up")
     assert found["reason"] == "1,220 of 1,000 tokens"
+    # Another budget than the one that is used up does not help, and is not said to.
+    told = spawned.atoll("tell", "x", "--budget", "turns=20").stderr
+    assert "`x` is still held: 1,220 of 1,000 tokens" in told
+    assert "hint: atoll tell x --budget tokens=+200k" in told
     assert (found["tokens"], found["cost_usd"]) == (1220, pytest.approx(2 * 0.0016))
     # The answer about the quota stayed with the broker.
     assert [request.status for request in model.model_requests] == [429, 200, 200]
@@ -78,3 +82,14 @@ def test_a_budget_is_a_state_that_survives_the_daemon(spawned, model, wait_for):
 def is_in(person, state):
     found = agent_of(person)
     return found if found["state"] == state else None
+
+
+def test_watch_says_what_holds_an_agent(spawned, wait_for):
+    wait_for(lambda: is_in(spawned, "over-budget"), what="a budget that is used up")
+    with spawned.popen("watch", "x") as watching:
+        lines = [watching.stderr.readline() for _ in range(2)]
+        watching.terminate()
+    assert lines == [
+        b"x: over-budget: 1,220 of 1,000 tokens\n",
+        b"hint: atoll tell x --budget tokens=+200k\n",
+    ]

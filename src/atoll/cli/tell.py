@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from atoll.cli.frame import Frame, MessageCommand, name_argument, verb
 from atoll.cli.spawn import read_text
 from atoll.engine import shapes
 from atoll.model.errors import SpecError
+
+if TYPE_CHECKING:
+    from atoll.engine.agent.budgets import Excess
+
+
+def render_cure(name: str, excess: Excess) -> str:
+    """How an agent that is held by a budget goes on."""
+    where = f"atoll tell {name} --budget {excess.cure}"
+    return f"hint: {where if excess.cure else '[budget] in your settings'}"
 
 
 @click.command("tell", cls=MessageCommand)
@@ -37,7 +48,12 @@ def command(
     told = None if given is None else agent.tell(given)
     frame.output.answer("told", shapes.told(name, told, allowed), "")
     if told is None:
+        excess = agent.find_excess()
         frame.output.note(f"changed the budget of `{name}`")
+        if excess is not None:
+            frame.output.note(
+                f"`{name}` is still held: {excess.reason}\n{render_cure(name, excess)}"
+            )
     elif told.is_typed:
         frame.output.note(f"typed into the screen of `{name}`\nhint: atoll attach {name}")
     else:

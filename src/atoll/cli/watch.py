@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from atoll.cli.agent_events import render_event
 from atoll.cli.agents import WANTS_PERSON, render_state
 from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.tell import render_cure
 from atoll.engine import shapes
+from atoll.model.agent import AgentState
+
+if TYPE_CHECKING:
+    from atoll.engine.agent.observation import AgentStatus
 
 
 @click.command("watch")
@@ -22,7 +29,14 @@ def command(frame: Frame, name: str, *, follow: bool) -> None:
     It is what the agent reports. The state at the end is Atoll's own, from facts.
     """
     agent = frame.capsule(name).agent
-    for event in agent.events(follow=follow):
+
+    def show_held(status: AgentStatus) -> None:
+        frame.output.note(f"{name}: {render_state(status)}")
+        excess = agent.find_excess() if status.state is AgentState.OVER_BUDGET else None
+        if excess is not None:
+            frame.output.note(render_cure(name, excess))
+
+    for event in agent.events(follow=follow, on_held=show_held if follow else None):
         frame.output.item("agent-event", shapes.agent_event(event), render_event(event))
     status = agent.settled() if follow else agent.status()
     if frame.output.json:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from atoll.drivers.contracts import InsideLogin
@@ -47,6 +48,7 @@ _NO_LOGIN = InsideLogin({}, ())
 _JUDGED_S = 3600.0
 """Checks take a while."""
 _LOOK_S = 0.1
+_HELD_LOOK_S = 2.0
 ENDED = frozenset({AgentState.FINISHED, AgentState.FAILED, AgentState.LOST})
 
 
@@ -74,6 +76,8 @@ class Agent:
         self._session = session
         self._capsule = capsule
         self._start = start
+        self._on_held: Callable[[AgentStatus], None] | None = None
+        self._held_reason, self._looked_at = "", 0.0
 
     @property
     def record(self) -> AgentRecord | None:
@@ -188,12 +192,24 @@ class Agent:
         daemon_client.notify(self._session, self._capsule)
         return budget
 
-    def events(self, *, follow: bool = False, last: bool = False) -> Iterator[AgentEvent]:
+    def find_excess(self, *, messages: int = 0) -> budgets.Excess | None:
+        """Why it may not use more; None when it may, and be sent so many more messages."""
+        return budgets.find_excess_and_cure(self._session, self._capsule.id, messages=messages)
+
+    def events(
+        self,
+        *,
+        follow: bool = False,
+        last: bool = False,
+        on_held: Callable[[AgentStatus], None] | None = None,
+    ) -> Iterator[AgentEvent]:
         """What the agent did, the oldest first: prompts, messages, tool calls, results.
 
         With `last` only of the last turn; with `follow` also what is still to come of that turn.
-        What it holds is hostile text.
+        What it holds is hostile text. `on_held` is called, once per reason, when a followed agent
+        waits for a person or is held by its budget.
         """
+        self._on_held, self._held_reason, self._looked_at = on_held, "", 0.0
         record = self.require()
         told = conversation.turns(self._session, self._capsule)
         for index, turn in enumerate(told):
@@ -229,7 +245,7 @@ class Agent:
         if spec.session.transcript:
             return sessions.follow_session(
                 self._session, self._capsule, spec, since=turn.at,
-                is_over=lambda: not follow or self._is_over(run),
+                is_over=lambda: not follow or self._is_over_or_held(run),
             )  # fmt: skip
         entries = self._entries(turn, run, follow=follow)
         return event_log.read_events((e for e in entries if e.time >= turn.at), "text")
@@ -238,10 +254,24 @@ class Agent:
         if run is None or not follow:
             return iter(turns.read_output(self._capsule, turn))
         directory = conversation.log_directory(self._capsule, turn)
-        return follow_log(directory, lambda: self._is_over(run), pause)
+        return follow_log(directory, lambda: self._is_over_or_held(run), pause)
 
     def _is_over(self, run: Run) -> bool:
         return not runs.is_alive(self._session, run)
+
+    def _is_over_or_held(self, run: Run) -> bool:
+        """As `_is_over`; reports on the way that the agent goes on only when a person acts."""
+        if self._on_held is not None and time.monotonic() - self._looked_at >= _HELD_LOOK_S:
+            self._looked_at = time.monotonic()
+            state = observation.find_state(self._session, self._capsule, self.require())
+            reason = ""
+            if state in (AgentState.OVER_BUDGET, AgentState.WAITING):
+                status = self.status()
+                reason = f"{status.state}: {status.reason}"
+                if reason != self._held_reason and not self._is_over(run):
+                    self._on_held(status)
+            self._held_reason = reason
+        return self._is_over(run)
 
     def transcript(self) -> list[tuple[TurnView, list[AgentEvent]]]:
         """The whole conversation, turn by turn."""
@@ -319,11 +349,14 @@ class Agent:
         return budgets.spent_by(self._session, [self._capsule.id], prices)
 
     def _require_budget(self) -> None:
-        excess = budgets.find_excess(self._session, self._capsule.id, messages=1)
+        excess = self.find_excess(messages=1)
         if excess is not None:
+            name = self._capsule.name
             raise StateError(
-                f"the budget of `{self._capsule.name}` is used up: {excess}",
-                hint=f'atoll tell {self._capsule.name} "MESSAGE" --budget +5',
+                f"the budget of `{name}` is used up: {excess.reason}",
+                hint=f'atoll tell {name} "MESSAGE" --budget {excess.cure}'
+                if excess.cure
+                else "[budget] in your settings",
             )
 
     def _granted(self, chosen: ChosenAgent) -> InsideLogin:

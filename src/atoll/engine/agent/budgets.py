@@ -49,17 +49,31 @@ class Spent(NamedTuple):
     time_s: float = 0.0
 
 
-def find_excess(session: Session, capsule_id: int, *, messages: int = 0) -> str | None:
-    """Why an agent may not use more, in words such as "12,000 of 10,000 tokens".
+class Excess(NamedTuple):
+    """Why an agent may not use more."""
 
-    None when it may. With `messages` the question is whether it may be sent so many more.
+    reason: str
+    """In words such as "12,000 of 10,000 tokens"."""
+    cure: str = ""
+    """What `tell --budget` takes to let it go on; empty when the owner's settings set the limit."""
+
+
+def find_excess(session: Session, capsule_id: int, *, messages: int = 0) -> str | None:
+    """The reason of `find_excess_and_cure` alone."""
+    found = find_excess_and_cure(session, capsule_id, messages=messages)
+    return None if found is None else found.reason
+
+
+def find_excess_and_cure(session: Session, capsule_id: int, *, messages: int = 0) -> Excess | None:
+    """None when the agent may use more. With `messages` the question is whether it may be sent so
+    many more.
     """
     try:
         limits = owner_limits(session)
     except (AtollError, OSError) as error:
         # They may set a limit.
         said = error.message if isinstance(error, AtollError) else error.strerror
-        return f"your settings cannot be read: {said}"
+        return Excess(f"your settings cannot be read: {said}")
     agent = session.store.find_agent(capsule_id)
     if agent is not None and any(limit is not None for limit in agent.task.budget):
         spent = spent_by(session, [capsule_id], limits.prices)
@@ -69,7 +83,8 @@ def find_excess(session: Session, capsule_id: int, *, messages: int = 0) -> str 
     if all(limit is None for limit in limits.project):
         return None
     spent = spent_by(session, _neighbours(session, capsule_id), limits.prices)
-    return _compare(limits.project, spent, messages, " in this project")
+    found = _compare(limits.project, spent, messages, " in this project")
+    return None if found is None else Excess(found.reason)
 
 
 def limits_of(session: Session, capsule_id: int) -> tuple[AgentBudget, AgentBudget]:
@@ -241,37 +256,42 @@ def _time_s(session: Session, capsule_id: int, numbers: set[int]) -> float:
     )
 
 
-def _compare(limit: AgentBudget, spent: Spent, messages: int, where: str) -> str | None:
+def _compare(limit: AgentBudget, spent: Spent, messages: int, where: str) -> Excess | None:
     if limit.time_s is not None and spent.time_s >= limit.time_s:
         used, most = units.render_duration(int(spent.time_s)), units.render_duration(limit.time_s)
-        return f"{used} of {most}{where}"
+        return Excess(f"{used} of {most}{where}", "time=+30m")
     if limit.turns is not None:
         turns = units.counted(limit.turns, "turn")
         if spent.requests >= limit.turns:
-            return f"{spent.requests:,} of {turns} of the model{where}"
+            return Excess(f"{spent.requests:,} of {turns} of the model{where}", "turns=+20")
         # A message is answered by one turn of the model at least, if it is one that is seen.
         if spent.messages + messages > limit.turns:
-            return f"{spent.messages + max(0, messages - 1):,} of {turns}{where}"
+            used_turns = spent.messages + max(0, messages - 1)
+            return Excess(f"{used_turns:,} of {turns}{where}", "turns=+20")
     if limit.tokens is not None:
         if spent.tokens >= limit.tokens:
-            return f"{spent.tokens:,} of {limit.tokens:,} tokens{where}"
+            return Excess(f"{spent.tokens:,} of {limit.tokens:,} tokens{where}", "tokens=+200k")
         if spent.uncounted:
-            return f"{_named(spent.uncounted)} did not say how many tokens were used{where}"
+            return Excess(_uncounted(spent, where), "tokens=none")
     return None if limit.cost_usd is None else _compare_cost(limit.cost_usd, spent, where)
 
 
-def _compare_cost(limit_usd: float, spent: Spent, where: str) -> str | None:
+def _compare_cost(limit_usd: float, spent: Spent, where: str) -> Excess | None:
     if spent.cost_usd >= limit_usd:
-        return f"{units.render_usd(spent.cost_usd)} of {units.render_usd(limit_usd)}{where}"
+        used, most = units.render_usd(spent.cost_usd), units.render_usd(limit_usd)
+        return Excess(f"{used} of {most}{where}", "+5")
     if spent.unpriced:
         model = spent.unpriced[0] or "MODEL"
-        return (
+        return Excess(
             f'the price of {_named(spent.unpriced)} is unknown: set [prices."{model}"] in your '
-            "settings"
+            "settings",
+            "cost=none",
         )
-    if spent.uncounted:
-        return f"{_named(spent.uncounted)} did not say how many tokens were used{where}"
-    return None
+    return Excess(_uncounted(spent, where), "cost=none") if spent.uncounted else None
+
+
+def _uncounted(spent: Spent, where: str) -> str:
+    return f"{_named(spent.uncounted)} did not say how many tokens were used{where}"
 
 
 def _named(models: Sequence[str]) -> str:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.engine.project.settings import load_user_file
-from atoll.engine.state.session import Session
+from atoll.engine.state.session import Session, find_session
 from atoll.host import files, programs
 from atoll.host.process import Program, stream
 from atoll.host.programs import own_environment, python_command
-from atoll.model.agent import AgentRecord
+from atoll.model.agent import AgentRecord, AgentState
 from atoll.model.errors import AtollError, DriverError
 from atoll.model.names import printable
 from atoll.model.state import CapsuleRecord
@@ -33,7 +33,6 @@ _LOG_BYTES = 64 << 10
 _COMMAND_S = 30.0
 _WEBHOOK_S = 10.0
 _OUTPUT_BYTES = 64 << 10
-_EVENT_BYTES = 256 << 10
 _DESKTOP = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 _TEXT_CHARACTERS = 500
 
@@ -44,9 +43,10 @@ def notify(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> None
         settings = _wanted(session, f"agent.{agent.state}")
         if settings is None:
             return
-        event = json.dumps(event_of(session, capsule, agent))
         passed = {name: session.owner[name] for name in _DESKTOP if name in session.owner}
-        argv = python_command("atoll.engine.agent.notifications", str(session.home), event)
+        # Not the task: anybody can read a command line.
+        words = (str(session.home), str(capsule.id), str(agent.state))
+        argv = python_command("atoll.engine.agent.notifications", *words)
         # No such lock exists: it starts at once.
         none = session.home / "locks" / "none"
         env = {**own_environment(), **passed}
@@ -81,12 +81,24 @@ def _wanted(session: Session, kind: str) -> NotifySettings | None:
 
 
 def main() -> None:
-    """`HOME EVENT`: delivers one notification in all ways that the settings name."""
-    home, event = Path(sys.argv[1]), sys.argv[2]
+    """`HOME CAPSULE STATE`: delivers one notification in all ways that the settings name."""
+    session = find_session(Path(sys.argv[1]))
     file = load_user_file(os.environ)
-    if file is None or len(event) > _EVENT_BYTES:
+    if session is None or file is None:
         return
-    deliver(home, event, file.notify)
+    event = find_event(session, int(sys.argv[2]), AgentState(sys.argv[3]))
+    if event is not None:
+        deliver(session.home, json.dumps(event), file.notify)
+
+
+def find_event(session: Session, capsule_id: int, state: AgentState) -> dict[str, object] | None:
+    """The event of a state that was recorded a moment ago; None if the capsule is gone."""
+    capsule, agent = session.store.capsule(capsule_id), session.store.find_agent(capsule_id)
+    if capsule is None or agent is None:
+        return None
+    # The reason belongs to the recorded state, which may be a later one by now.
+    reason = agent.reason if agent.state is state else ""
+    return event_of(session, capsule, agent._replace(state=state, reason=reason))
 
 
 def deliver(home: Path, event: str, settings: NotifySettings) -> None:

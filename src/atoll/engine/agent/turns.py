@@ -212,7 +212,7 @@ def _observe(
     said = event_log.summarize(events)
     if not _is_counted(session, capsule):
         for used in said.usage:
-            session.store.add_usage(capsule.id, _plausible(used))
+            session.store.add_usage(capsule.id, plausible(used))
     commit, tree, trouble = _record_work(session, capsule, agent, turn)
     facts = TurnEnd(
         outcome=str(outcome.reason),
@@ -237,7 +237,7 @@ def _observe(
     )  # fmt: skip
 
 
-def _plausible(used: ModelUsage) -> ModelUsage:
+def plausible(used: ModelUsage) -> ModelUsage:
     """What an agent says of itself: never less than nothing, nor more than the store can hold."""
     cost = used.cost_usd
     return used._replace(
