@@ -82,6 +82,21 @@ def test_a_closed_terminal_ends_the_run(atoll, repo, terminal, wait_for):
     term.process.wait(timeout=20)
 
 
+def test_a_closed_terminal_detaches(atoll, repo, terminal):
+    atoll("new", "x", cwd=repo)
+    script = "echo ready; read line; echo heard $line"
+    atoll("run", "x", "-d", "-t", "--", "sh", "-c", script, cwd=repo)
+    term = terminal("attach", "x.1")
+    term.expect("ready")
+    os.close(term.master)
+    term.master = os.open(os.devnull, os.O_RDONLY)
+    term.process.wait(timeout=60)
+    again = terminal("attach", "x.1")
+    again.type("you\n")
+    again.expect("heard you")
+    assert again.process.wait(timeout=60) == 0
+
+
 def test_attach_types_to_a_run_and_leaves_it_running(atoll, repo, terminal):
     atoll("new", "x", cwd=repo)
     atoll("run", "-d", "-t", "x", "--", "sh", "-c", "while read l; do echo got-$l; done", cwd=repo)

@@ -54,10 +54,14 @@ def size() -> tuple[int, int]:
 
 
 def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) -> bool:
-    """Relays until the run ends; returns False if the user detached."""
-    with _signals(channel, tty=tty) as wakeup, _raw_mode(tty=tty):
+    """Relays until the run ends; returns False if the user detached, or if the terminal of a
+    `detachable` relay was closed.
+    """
+    hangup = _Hangup()
+    detach = hangup if detachable else None
+    with _signals(channel, tty=tty, hangup=detach) as wakeup, _raw_mode(tty=tty):
         reading = True
-        while not channel.ended:
+        while not channel.ended and not hangup.has_come:
             # Backpressure: stdin is not read while the keeper is congested.
             sources: list[Channel | int] = [
                 channel,
@@ -74,15 +78,16 @@ def relay(channel: Channel, sink: Sink, *, tty: bool, detachable: bool = False) 
                     sink("out" if tty else stream, data)
             if 0 in ready:
                 data = _read_input()
-                if detachable and DETACH in data:
-                    sink("out", _RESTORE)
+                if detachable and (not data or DETACH in data):
+                    # Without data the terminal was closed.
+                    sink("out", _RESTORE if data else b"")
                     return False
                 reading = bool(data)
                 if data:
                     channel.write(data)
                 else:
                     channel.close_input()
-    return True
+    return not hangup.has_come
 
 
 def _read_input() -> bytes:
@@ -93,9 +98,17 @@ def _read_input() -> bytes:
         return b""
 
 
+class _Hangup:
+    """Whether the terminal was closed."""
+
+    has_come = False
+
+
 @contextmanager
-def _signals(channel: Channel, *, tty: bool) -> Iterator[int]:
-    """Forwards signals to the run; yields a descriptor that wakes the loop."""
+def _signals(channel: Channel, *, tty: bool, hangup: _Hangup | None) -> Iterator[int]:
+    """Forwards signals to the run; yields a descriptor that wakes the loop. A hangup ends the run,
+    unless it is to be noted in `hangup`.
+    """
     interrupts = 0
 
     def interrupted(number: int, _: object) -> None:
@@ -104,8 +117,11 @@ def _signals(channel: Channel, *, tty: bool) -> Iterator[int]:
         # The second Ctrl-C stops the run.
         channel.signal(number) if interrupts == 1 else channel.stop(grace_s=1.0)
 
-    def ended(*_: object) -> None:
-        channel.stop()
+    def ended(number: int, _: object) -> None:
+        if hangup is not None and number == signal.SIGHUP:
+            hangup.has_come = True
+        else:
+            channel.stop()
 
     def resized(*_: object) -> None:
         channel.resize(*size())
@@ -147,4 +163,6 @@ def _raw_mode(*, tty: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        # The terminal may have been closed.
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
