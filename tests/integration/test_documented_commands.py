@@ -81,6 +81,7 @@ BEFORE = {
         "git init -q any-git-repo && (cd any-git-repo && printf 'test:\\n\\ttrue\\n' > Makefile"
         " && git add -A && git commit -qm start"
         " && atoll new fix-add && atoll run fix-add -- touch calc.py)"
+        " && printf 'echo \\043 fixed >> calc.py\\n' > ../agent.sh"
     ),
     "docs/tutorial/first-capsule.md": "cd ..",
     "docs/how-to/bring-work-out.md": "atoll new fix-add",
@@ -98,6 +99,7 @@ BEFORE = {
 # Capsules of other projects; the fixture removes those of this one.
 AFTER = {"README.md": "atoll rm fix-auth fix-add --force"}
 NEEDS_DAEMON = (
+    "README.md",
     "docs/how-to/run-several-agents.md",
     "docs/how-to/reach-a-capsule.md",
     "docs/how-to/keep-an-agent-in.md",
@@ -105,6 +107,7 @@ NEEDS_DAEMON = (
 )
 # What stands for something else: an agent, a tool that may not be here, an id.
 STAND_INS = (
+    (r"\bspawn claude\b", "spawn script:../agent.sh"),
     (r"\bAGENT\b", "sh -c 'echo fixed > fix.txt'"),
     (r"\bnpm run dev\b", "python3 -m http.server 3000"),
     (r"\bsqlite3 shop\.db\b", "python3 sql.py shop.db"),
