@@ -449,8 +449,8 @@ class Capsule:
         when one has removed it.
         """
         lock = self.session.lock_of(self.record)
-        # Upkeep holds it briefly from time to time, so this retries.
-        patience_s = 5.0 if locks.is_locked(self.session.upkeep_lock().path) else 0.0
+        # Upkeep and `gc` hold it briefly from time to time, so this retries.
+        patience_s = 5.0 if locks.is_locked(self.session.upkeep_lock().path) else 2.0
         if not wait_until(lock.acquire, timeout_s=patience_s):
             raise StateError(f"another command is working on `{self.name}`", hint="atoll ls")
         with lock:

@@ -175,8 +175,11 @@ class Project:
             capsule = self.capsule(spec.inside)
             capsule.agent.begin(task.chosen, task.task, rows=spec.rows, cols=spec.cols)
             return [capsule]
-        source = self.config(options).settings.values["capsule.allow"].source
-        plans = spawning.narrow(task, self.plan_many(task.names, options), source)
+        rules = self.config(options).settings.values.get("capsule.allow")
+        has_chosen = rules is not None and rules.source != "default"
+        plans = self.plan_many(task.names, options)
+        if not has_chosen:
+            plans = spawning.without_other_models(task, plans)
         spawning.require_possible(task, plans[0])
         made = self.make(plans, on_progress=on_progress)
         started: list[Capsule] = []

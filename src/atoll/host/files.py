@@ -20,9 +20,21 @@ from atoll.model.errors import PrerequisiteError, StateError
 def make_private_directory(path: Path) -> None:
     """Creates a directory and its missing parents with mode 0700."""
     missing = [place for place in (path, *path.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(exist_ok=True, mode=0o700)
-    path.mkdir(exist_ok=True, mode=0o700)
+    for place in (*reversed(missing), path):
+        while not _is_made(place):
+            continue
+
+
+def _is_made(place: Path) -> bool:
+    """Makes one directory; False when another process removed it at this moment."""
+    try:
+        os.mkdir(place, 0o700)
+    except FileExistsError:
+        if not place.is_dir():
+            if os.path.lexists(place):
+                raise
+            return False
+    return True
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:

@@ -293,7 +293,9 @@ class Agent:
             ends.add(AgentState.WAITING)
 
         def is_over() -> bool:
-            return observation.find_state(self._session, self._capsule, self.require()) in ends
+            state = observation.find_state(self._session, self._capsule, self.require())
+            # Without a broker that holds it, the run of an agent over its budget is being ended.
+            return state in ends and not (state is AgentState.OVER_BUDGET and self._is_ending())
 
         if not wait_until(is_over, timeout_s=timeout_s, interval_s=_LOOK_S):
             raise StateError(
@@ -301,6 +303,12 @@ class Agent:
                 hint=f"atoll watch {self._capsule.name}",
             )
         return self.status()
+
+    def _is_ending(self) -> bool:
+        """Whether the last turn has no verdict, and no broker that could hold it."""
+        has_broker = bool(self._session.store.secret_grants(self._capsule.id))
+        told = conversation.turns(self._session, self._capsule)
+        return not has_broker and bool(told) and not told[-1].verdict
 
     def conclude(self, run: Run) -> None:
         """Records what the turn of a run that has ended has come to."""

@@ -130,13 +130,13 @@ def require_possible(planned: SpawnPlan, capsule: CapsulePlan) -> None:
         )
 
 
-def narrow(planned: SpawnPlan, capsules: Sequence[CapsulePlan], source: str) -> list[CapsulePlan]:
-    """The plans without the hosts of other models, unless the owner chose the rules (`source`).
+def without_other_models(planned: SpawnPlan, capsules: Sequence[CapsulePlan]) -> list[CapsulePlan]:
+    """The plans without the hosts of all models, for when the owner has chosen no rules.
 
     The agent reaches its own model through the broker, which accepts only its placeholder. At other
     models it could use somebody else's key, and so carry data out.
     """
-    if planned.chosen.login is None or source != "default":
+    if planned.chosen.login is None:
         return list(capsules)
     return [_without_models(capsule) for capsule in capsules]
 
