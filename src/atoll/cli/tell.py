@@ -45,16 +45,16 @@ def command(
         raise SpecError("there is no message", hint=f'atoll tell {name} "MESSAGE"')
     agent = frame.capsule(name).agent
     allowed = agent.require().task.budget if budget is None else agent.set_budget(budget)
-    told = None if given is None else agent.tell(given)
-    frame.output.answer("told", shapes.told(name, told, allowed), "")
-    if told is None:
+    sent = None if given is None else agent.tell(given)
+    frame.output.answer("message", shapes.sent_message(name, sent, allowed), "")
+    if sent is None:
         excess = agent.find_excess()
         frame.output.note(f"changed the budget of `{name}`")
         if excess is not None:
             frame.output.note(
                 f"`{name}` is still held: {excess.reason}\n{render_cure(name, excess)}"
             )
-    elif told.is_typed:
+    elif sent.is_typed:
         frame.output.note(f"typed into the screen of `{name}`\nhint: atoll attach {name}")
     else:
-        frame.output.note(f"told the agent of `{name}`\nhint: atoll watch {name}")
+        frame.output.note(f"sent the message to the agent of `{name}`\nhint: atoll watch {name}")

@@ -17,7 +17,7 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
-    from atoll.engine.agent.agents import Told, TurnView
+    from atoll.engine.agent.agents import SentMessage, TurnView
     from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.agent.selection import AvailableAgent
     from atoll.engine.agent.verdicts import TurnVerdict
@@ -89,12 +89,12 @@ if TYPE_CHECKING:
         SecretAuditShape,
         SecretGrantShape,
         SecretShape,
+        SentMessageShape,
         SettingShape,
         SnapshotShape,
         SpawnedShape,
         StoppedDaemonShape,
         SummaryShape,
-        ToldShape,
         TranscriptShape,
         TrustShape,
         TurnShape,
@@ -670,7 +670,7 @@ def transcript(
     }
 
 
-def told(name: str, record: Told | None, budget: AgentBudget) -> ToldShape:
+def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> SentMessageShape:
     return {
         "capsule": name,
         "turn": None if record is None or record.turn is None else record.turn.number,

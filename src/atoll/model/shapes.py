@@ -585,7 +585,7 @@ class TranscriptShape(TypedDict):
     turns: list[TurnShape]
 
 
-class ToldShape(TypedDict):
+class SentMessageShape(TypedDict):
     capsule: str
     turn: int | None
     run: str | None

@@ -81,7 +81,7 @@ class TrafficMeter(Protocol):
 
 PREFIX_BYTES = 256 << 10
 CLIENT_GONE = "the client ended the request"
-"""The error of an exchange that is nobody's fault."""
+"""The error of an exchange without a fault."""
 
 
 class NoTap:

@@ -2,7 +2,7 @@
 
 Law: a real value leaves this module in `FoundLogin.values` only, never in a message. What is
 written inside is built from the keys that the adapter names; everything else in the owner's file
-stays outside, so that a credential that nobody thought of is never copied.
+stays outside, so that a credential of an unknown kind is never copied.
 """
 
 from __future__ import annotations

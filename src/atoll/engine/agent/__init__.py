@@ -1,1 +1,1 @@
-"""Agents: started for a task, observed by facts, told the next message."""
+"""Agents: started for a task, observed by facts, sent the next message."""

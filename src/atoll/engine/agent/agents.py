@@ -1,4 +1,4 @@
-"""The agent of a capsule: started, told, observed, and read."""
+"""The agent of a capsule: started, sent messages, observed, and read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _HELD_LOOK_S = 2.0
 ENDED = frozenset({AgentState.FINISHED, AgentState.FAILED, AgentState.LOST})
 
 
-class Told(NamedTuple):
+class SentMessage(NamedTuple):
     """What became of a message."""
 
     turn: AgentTurn | None
@@ -81,7 +81,7 @@ class Agent:
 
     @property
     def record(self) -> AgentRecord | None:
-        """None when nobody has started an agent in this capsule."""
+        """None when no agent was started in this capsule."""
         return self._session.store.find_agent(self._capsule.id)
 
     def require(self) -> AgentRecord:
@@ -99,8 +99,8 @@ class Agent:
 
     def settled(self) -> AgentStatus:
         """As `status`, once the end of a turn whose run is over has been judged."""
-        told = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, told[-1]) if told else None
+        recorded = conversation.turns(self._session, self._capsule)
+        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
         if run is not None and self._is_over(run):
             wait_until(
                 lambda: bool(conversation.turns(self._session, self._capsule)[-1].verdict),
@@ -141,7 +141,7 @@ class Agent:
             terminal_input.type_message(self._session, run, require_typable(task.prompt))
         return run
 
-    def tell(self, message: str | bytes) -> Told:
+    def tell(self, message: str | bytes) -> SentMessage:
         """Sends the next message: typed into the agent's screen if it has one, else as a new turn
         that continues the conversation.
 
@@ -163,7 +163,7 @@ class Agent:
         with self._turn():
             return self._resume(record, text)
 
-    def _resume(self, record: AgentRecord, text: str) -> Told:
+    def _resume(self, record: AgentRecord, text: str) -> SentMessage:
         chosen = selection.again(
             self._session, self._capsule.project_id, record.adapter, record.task.command
         )
@@ -171,7 +171,7 @@ class Agent:
         inside = self._granted(chosen)
         headless = record._replace(task=record.task._replace(interactive=False))
         run = self._start_turn(headless, chosen, inside, text, (24, 80))
-        return Told(conversation.turns(self._session, self._capsule)[-1], run)
+        return SentMessage(conversation.turns(self._session, self._capsule)[-1], run)
 
     def _require_resumable(self, chosen: ChosenAgent) -> None:
         has_none = not chosen.spec.commands.headless_resume
@@ -211,12 +211,12 @@ class Agent:
         """
         self._on_held, self._held_reason, self._looked_at = on_held, "", 0.0
         record = self.require()
-        told = conversation.turns(self._session, self._capsule)
-        for index, turn in enumerate(told):
-            if index == len(told) - 1:
+        recorded = conversation.turns(self._session, self._capsule)
+        for index, turn in enumerate(recorded):
+            if index == len(recorded) - 1:
                 yield from self._events_of(record, turn, None, follow=follow)
             elif not last:
-                yield from self._events_of(record, turn, told[index + 1], follow=False)
+                yield from self._events_of(record, turn, recorded[index + 1], follow=False)
 
     def _events_of(
         self, record: AgentRecord, turn: AgentTurn, after: AgentTurn | None, *, follow: bool
@@ -307,8 +307,8 @@ class Agent:
     def _is_ending(self) -> bool:
         """Whether the last turn has no verdict, and no broker that could hold it."""
         has_broker = bool(self._session.store.secret_grants(self._capsule.id))
-        told = conversation.turns(self._session, self._capsule)
-        return not has_broker and bool(told) and not told[-1].verdict
+        recorded = conversation.turns(self._session, self._capsule)
+        return not has_broker and bool(recorded) and not recorded[-1].verdict
 
     def conclude(self, run: Run) -> None:
         """Records what the turn of a run that has ended has come to."""
@@ -316,9 +316,9 @@ class Agent:
 
     def _conclude_forgotten(self) -> None:
         """Concludes a last turn whose own process for that was killed."""
-        told = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, told[-1]) if told else None
-        if run is not None and not told[-1].verdict:
+        recorded = conversation.turns(self._session, self._capsule)
+        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
+        if run is not None and not recorded[-1].verdict:
             self.conclude(run)
 
     def _start_turn(
@@ -376,16 +376,16 @@ class Agent:
         found = preparation.places(self._session, self._capsule)
         preparation.run_before(self._session, self._capsule, chosen.spec, inside, found)
 
-    def _type(self, run: Run, text: str) -> Told:
+    def _type(self, run: Run, text: str) -> SentMessage:
         turn = conversation.add_turn(self._session, self._capsule, text)
         self._session.store.set_turn_run(turn, run.number)
         terminal_input.type_message(self._session, run, text)
-        return Told(turn._replace(run=run.number), run, is_typed=True)
+        return SentMessage(turn._replace(run=run.number), run, is_typed=True)
 
     def _living_run(self) -> Run | None:
         """The run of the last turn, if it has processes."""
-        told = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, told[-1]) if told else None
+        recorded = conversation.turns(self._session, self._capsule)
+        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
         if run is None or run.state is RunState.ENDED or self._is_over(run):
             return None
         return run

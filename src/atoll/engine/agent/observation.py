@@ -76,8 +76,8 @@ def look(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentS
     """Observes an agent, records a state that is new, and provides for a turn that nothing
     concluded.
     """
-    told = conversation.turns(session, capsule)
-    run, state, reason, began = _look(session, capsule, agent, told)
+    recorded = conversation.turns(session, capsule)
+    run, state, reason, began = _look(session, capsule, agent, recorded)
     return AgentStatus(
         capsule=capsule.name,
         project=session.store.project_name(capsule.project_id),
@@ -85,11 +85,11 @@ def look(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentS
         state=state,
         reason=reason,
         since=began,
-        turns=len(told),
+        turns=len(recorded),
         usage=tuple(session.store.usage(capsule.id)),
         run=run,
         changed=overview.find_changed(session, capsule),
-        line=_last_line(session, capsule, agent, told[-1], run) if told else "",
+        line=_last_line(session, capsule, agent, recorded[-1], run) if recorded else "",
     )
 
 
@@ -99,12 +99,12 @@ def find_state(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> 
 
 
 def _look(
-    session: Session, capsule: CapsuleRecord, agent: AgentRecord, told: list[AgentTurn]
+    session: Session, capsule: CapsuleRecord, agent: AgentRecord, recorded: list[AgentTurn]
 ) -> tuple[Run | None, AgentState, str, float]:
-    run = turns.find_run(session, capsule, told[-1]) if told else None
+    run = turns.find_run(session, capsule, recorded[-1]) if recorded else None
     if run is not None:
         run = runs.settle(session, run)
-    facts = gather(session, capsule, agent, told, run)
+    facts = gather(session, capsule, agent, recorded, run)
     if run is not None and not session.read_only and _is_forgotten(session, capsule, facts, run):
         turns.watch(session, run)
     state, reason = decide(facts)
@@ -117,20 +117,20 @@ def gather(
     session: Session,
     capsule: CapsuleRecord,
     agent: AgentRecord,
-    told: list[AgentTurn],
+    recorded: list[AgentTurn],
     run: Run | None,
 ) -> AgentFacts:
     now = time.time()
     is_busy = locks.is_locked(turns.lock_of(session, capsule).path)
     is_alive = run is not None and runs.is_alive(session, run)
-    last = told[-1] if told else None
+    last = recorded[-1] if recorded else None
     verdict = turns.find_verdict(last) if last is not None else None
     active_at, has_spoken = 0.0, False
     if run is not None and is_alive:
         active_at, has_spoken = _activity(session, capsule, run, now)
     return AgentFacts(
         now=now,
-        turns=len(told),
+        turns=len(recorded),
         has_turns=bool(session.store.turns(capsule.id)),
         is_preparing=is_busy and (last is None or (last.run == 0 and verdict is None)),
         is_interactive=run is not None and run.tty,

@@ -134,7 +134,7 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def _toml_string(text: str) -> str:
-    # JSON escapes what TOML has to be told too, but for DEL and surrogates.
+    # JSON escapes what TOML needs escaped, too, but for DEL and surrogates.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

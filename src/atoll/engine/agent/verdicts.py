@@ -132,8 +132,8 @@ def _ended_badly(facts: TurnEnd) -> str:
     code = "a signal" if facts.exit_code is None else f"code {facts.exit_code}"
     is_cut = not facts.end and facts.needs_end and not facts.is_screen
     is_bad_exit = not facts.end and facts.exit_code != 0
-    told = facts.end_text or facts.last_error
-    reported = facts.trouble or (f"it reported: {told}" if told else "it reported an error")
+    text = facts.end_text or facts.last_error
+    reported = facts.trouble or (f"it reported: {text}" if text else "it reported an error")
     if facts.is_screen and facts.outcome == "stopped":
         # A person has closed it.
         return ""

@@ -17,7 +17,7 @@ _held: dict[Path, VaultKey] = {}
 
 
 class VaultLockedError(SecretUnavailable):
-    """The key needs a passphrase, and nobody can be asked for it."""
+    """The key needs a passphrase, and there is no terminal to ask for it."""
 
 
 def vault_of(session: Session) -> Vault:

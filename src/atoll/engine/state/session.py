@@ -73,7 +73,7 @@ class Session:
         otherwise, and the daemon, without which no connection leaves a capsule.
         """
         self.ask_passphrase: Callable[[], str] | None = None
-        """Asks the owner for the passphrase of the vault; None when nobody can be asked."""
+        """Asks the owner for the passphrase of the vault; None without a terminal."""
 
     def reach(self, step: str, subject: str) -> None:
         verb, _, name = step.partition(".")

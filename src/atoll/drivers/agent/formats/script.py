@@ -1,6 +1,6 @@
 """The stream of scripted agents, and of any program that wants to report what it does.
 
-One JSON object per line, told apart by `type`; other lines are said as they are:
+One JSON object per line, distinguished by `type`; other lines are said as they are:
 
     {"type": "say", "text": "…"}
     {"type": "think", "text": "…"}
