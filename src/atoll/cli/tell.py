@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from atoll.cli.attach import attach_to
 from atoll.cli.frame import Frame, MessageCommand, name_argument, verb
 from atoll.cli.spawn import read_text
+from atoll.cli.terminal import is_terminal, size
 from atoll.engine import shapes
 from atoll.model.errors import SpecError
 
 if TYPE_CHECKING:
+    from atoll.engine.agent.agents import Agent, SentMessage
     from atoll.engine.agent.budgets import Excess
 
 
@@ -28,33 +31,64 @@ def render_cure(name: str, excess: Excess) -> str:
     "--budget", metavar="LIMIT", help="Change what the agent may use, e.g. +5 or tokens=200k."
 )
 @click.option(
+    "-i", "--interactive", is_flag=True,
+    help="Continue on the agent's own screen in this terminal; MESSAGE may be omitted.",
+)  # fmt: skip
+@click.option(
     "--prompt-file", metavar="FILE", help="Read the message from FILE, or from standard input (-)."
 )
 @verb
 def command(
-    frame: Frame, name: str, message: str | None, budget: str | None, prompt_file: str | None
-) -> None:
+    frame: Frame,
+    name: str,
+    message: str | None,
+    budget: str | None,
+    prompt_file: str | None,
+    *,
+    interactive: bool,
+) -> int:
     """Send MESSAGE to the agent of NAME: typed into its screen, or as the next turn.
 
-    With --budget alone, an agent that is held by its budget goes on.
+    With -i the conversation continues on the agent's own screen. With --budget alone, an agent that
+    is held by its budget goes on.
     """
     if message is not None and prompt_file is not None:
         raise SpecError("`--prompt-file` and MESSAGE are both given", hint="omit one of them")
     given: str | bytes | None = message if prompt_file is None else read_text(prompt_file)
-    if given is None and budget is None:
+    if given is None and budget is None and not interactive:
         raise SpecError("there is no message", hint=f'atoll tell {name} "MESSAGE"')
-    agent = frame.capsule(name).agent
+    capsule = frame.capsule(name)
+    agent = capsule.agent
     allowed = agent.require().task.budget if budget is None else agent.set_budget(budget)
-    sent = None if given is None else agent.tell(given)
+    sent = _send(agent, given, interactive=interactive)
+    if interactive and sent is not None and is_terminal() and not frame.output.json:
+        return attach_to(frame, capsule, capsule.require_run())
     frame.output.answer("message", shapes.sent_message(name, sent, allowed), "")
-    if sent is None:
-        excess = agent.find_excess()
-        frame.output.note(f"changed the budget of `{name}`")
-        if excess is not None:
-            frame.output.note(
-                f"`{name}` is still held: {excess.reason}\n{render_cure(name, excess)}"
-            )
-    elif sent.is_typed:
-        frame.output.note(f"typed into the screen of `{name}`\nhint: atoll attach {name}")
+    if given is None and not interactive:
+        frame.output.note(_changed_budget(name, agent.find_excess(), sent))
     else:
-        frame.output.note(f"sent the message to the agent of `{name}`\nhint: atoll watch {name}")
+        frame.output.note(_sent(name, sent))
+    return 0
+
+
+def _send(agent: Agent, given: str | bytes | None, *, interactive: bool) -> SentMessage | None:
+    if interactive:
+        return agent.tell(given or "", screen=size())
+    return agent.go_on() if given is None else agent.tell(given)
+
+
+def _changed_budget(name: str, excess: Excess | None, sent: SentMessage | None) -> str:
+    said = f"changed the budget of `{name}`"
+    if excess is not None:
+        return f"{said}\n`{name}` is still held: {excess.reason}\n{render_cure(name, excess)}"
+    if sent is not None:
+        return f"{said}\nthe agent of `{name}` goes on\nhint: atoll watch {name}"
+    return said
+
+
+def _sent(name: str, sent: SentMessage | None) -> str:
+    if sent is None or sent.is_screen:
+        return f"the agent of `{name}` has its own screen\nhint: atoll attach {name}"
+    if sent.is_typed:
+        return f"typed into the screen of `{name}`\nhint: atoll attach {name}"
+    return f"sent the message to the agent of `{name}`\nhint: atoll watch {name}"

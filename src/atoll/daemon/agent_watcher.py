@@ -26,6 +26,8 @@ _LIVE = frozenset(
 class AgentWatcher:
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._failed: dict[int, str] = {}
+        """By capsule: the failure that was reported last."""
 
     async def serve(self) -> None:
         while True:
@@ -50,5 +52,7 @@ class AgentWatcher:
             capsule = self._session.store.capsule(agent.capsule_id)
             if capsule is not None:
                 observation.find_state(self._session, capsule, agent)
-        except (AtollError, OSError):
-            return
+        except Exception as error:  # noqa: BLE001 - the daemon serves all other capsules, too
+            if repr(error) != self._failed.get(agent.capsule_id):
+                self._failed[agent.capsule_id] = repr(error)
+                self._session.warn(f"the agent of capsule {agent.capsule_id}: {error!r}")

@@ -1,4 +1,6 @@
-"""The process that concludes a turn of an agent when its run has ended."""
+"""The process that concludes a turn of an agent when its run has ended, and lets one go on that
+ended while a quota held it.
+"""
 
 from __future__ import annotations
 
@@ -12,4 +14,6 @@ def main() -> None:
     """`HOME RUN`: records the end of a run, and what its turn has come to."""
     if (found := settle_ended(sys.argv[1:])) is not None:
         session, record, run = found
-        Capsule(session=session, record=record).agent.conclude(run)
+        agent = Capsule(session=session, record=record).agent
+        agent.conclude(run)
+        agent.go_on_when_free()

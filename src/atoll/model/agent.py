@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,8 +25,12 @@ class AgentState(StrEnum):
     """The process disappeared without a recorded end."""
 
 
-QUOTA_USED_UP = "the quota of its model is used up"
-"""The reason of `waiting` until a quota is reset."""
+def render_quota(until: float) -> str:
+    """The reason of `waiting` until a quota is reset, in the local time."""
+    moment = time.localtime(until)
+    is_today = moment[:3] == time.localtime()[:3]
+    shown = time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M", moment)
+    return f"the quota of its model is used up until {shown}"
 
 
 class AgentBudget(NamedTuple):
@@ -91,6 +96,8 @@ class AgentRecord(NamedTuple):
     reason: str
     since: float
     created_at: float
+    is_damaged: bool = False
+    """Whether its row cannot be read; then only the capsule is known."""
 
 
 class AgentTurn(NamedTuple):
@@ -108,6 +115,12 @@ class AgentTurn(NamedTuple):
     at: float
     verdict: str = ""
     """JSON of what was observed at its end: tree, check results, last event; empty before."""
+    is_screen: bool = False
+    """Whether it was answered on the agent's own screen."""
+    cut_at: float | None = None
+    """The moment to which its capsule has returned, or from which it was forked, when the turn was
+    under way then: what came later is not part of the conversation.
+    """
 
 
 class ModelUsage(NamedTuple):
@@ -166,3 +179,15 @@ class ModelTraffic(NamedTuple):
     """Why the last request got no good answer; empty when it did."""
     paused_until: float | None = None
     """A quota is used up until then."""
+    held_s: float = 0.0
+    """How long requests were held by budgets and quotas."""
+    held_since: float | None = None
+    """Since when some are."""
+
+    def held_at(self, now: float) -> float:
+        """How long requests were held until `now`."""
+        return self.held_s + (0.0 if self.held_since is None else max(0.0, now - self.held_since))
+
+    def at_rest(self, now: float) -> ModelTraffic:
+        """Without requests under way."""
+        return self._replace(in_flight=0, held_s=self.held_at(now), held_since=None)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+USE_NOTED_S = 1.0
+"""How often the use of a granted secret is stored."""
+
 
 class OriginKind(StrEnum):
     """Where a value is read from."""

@@ -20,7 +20,7 @@ from atoll.drivers.network.http1 import Field
 from atoll.drivers.network.model_formats import Counted, StreamError, Tokens, UsageReader
 from atoll.engine.agent import budgets, states
 from atoll.engine.state.session import Session
-from atoll.model.agent import QUOTA_USED_UP, AgentState, ModelTraffic, ModelUsage
+from atoll.model.agent import AgentState, ModelTraffic, ModelUsage, render_quota
 from atoll.model.errors import AtollError
 from atoll.model.prices import find_price
 
@@ -51,10 +51,12 @@ class Meter:
         self._session, self._capsule_id, self._now = session, capsule_id, now
         self._pool: ThreadPoolExecutor | None = None
         found = session.store.traffic(capsule_id)
-        self._traffic = found._replace(in_flight=0)
-        if found.in_flight:
+        self._traffic = found.at_rest(now())
+        if self._traffic != found:
             # Requests that an earlier daemon had under way have ended with it.
             self._store_traffic(self._traffic)
+        self._waiting = 0
+        """How many requests are held."""
         self._writing: asyncio.TimerHandle | None = None
         self._written_at = 0.0
         self._unstored: list[ModelUsage] = []
@@ -65,9 +67,29 @@ class Meter:
         return model_formats.find_format(method, path) is not None
 
     async def admit(self) -> None:
-        while (hold := await self._run(self._find_hold)) is not None:  # noqa: ASYNC110 - likewise
-            # Other processes change the store.
-            await asyncio.sleep(min(POLL_S, hold.wait_s))
+        is_held = False
+        try:
+            while (hold := await self._run(self._find_hold)) is not None:
+                if not is_held:
+                    is_held = True
+                    self._wait(1)
+                # Other processes change the store.
+                await asyncio.sleep(min(POLL_S, hold.wait_s))
+        finally:
+            if is_held:
+                self._wait(-1)
+
+    def _wait(self, change: int) -> None:
+        """Notes since when requests are held: that time counts for no budget."""
+        before, self._waiting = self._waiting, self._waiting + change
+        if not before:
+            self._note(held_since=self._now())
+        elif not self._waiting:
+            now, found = self._now(), self._traffic
+            self._note(held_s=found.held_at(now), held_since=None)
+        else:
+            return
+        self._write()
 
     def observe(self, method: str, path: str, headers: Sequence[Field], body: bytes) -> TrafficTap:
         return _Tap(self, method, path, headers, body)
@@ -77,7 +99,7 @@ class Meter:
         if self._writing is not None:
             self._writing.cancel()
         if self._pool is not None:
-            self._note(in_flight=0)
+            self._traffic = self._traffic.at_rest(self._now())
             self._write()
             self._pool.shutdown(wait=True)
             self._pool = None
@@ -136,9 +158,10 @@ class Meter:
         excess = budgets.find_excess(self._session, self._capsule_id)
         if excess is not None:
             return _Hold(AgentState.OVER_BUDGET, excess, POLL_S)
-        left_s = (self._traffic.paused_until or 0.0) - self._now()
+        until = self._traffic.paused_until or 0.0
+        left_s = until - self._now()
         if left_s > 0:
-            return _Hold(AgentState.WAITING, QUOTA_USED_UP, left_s)
+            return _Hold(AgentState.WAITING, render_quota(until), left_s)
         return None
 
     def _record(self, hold: _Hold | None) -> None:

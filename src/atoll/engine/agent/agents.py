@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from atoll.drivers.contracts import InsideLogin
@@ -41,13 +42,17 @@ from atoll.model.agent import (
     AgentTask,
     AgentTurn,
 )
-from atoll.model.errors import IsolationError, StateError
+from atoll.model.errors import AtollError, IsolationError, StateError
 from atoll.model.state import CapsuleRecord, Run, RunState
 
 _NO_LOGIN = InsideLogin({}, ())
 _JUDGED_S = 3600.0
 """Checks take a while."""
 _LOOK_S = 0.1
+_QUOTA_LOOK_S = 60.0
+_OVERRUN_S = 300.0
+"""How long an agent may work on after its budget of time: its next model request is held."""
+_GO_ON = "Continue."
 _HELD_LOOK_S = 2.0
 ENDED = frozenset({AgentState.FINISHED, AgentState.FAILED, AgentState.LOST})
 
@@ -59,6 +64,8 @@ class SentMessage(NamedTuple):
     run: Run | None
     is_typed: bool = False
     """Whether it was typed into the agent's screen."""
+    is_screen: bool = False
+    """Whether a screen of the agent's own was started for it."""
 
 
 class TurnView(NamedTuple):
@@ -99,15 +106,16 @@ class Agent:
 
     def settled(self) -> AgentStatus:
         """As `status`, once the end of a turn whose run is over has been judged."""
-        recorded = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
+        run = self._last_run()
         if run is not None and self._is_over(run):
-            wait_until(
-                lambda: bool(conversation.turns(self._session, self._capsule)[-1].verdict),
-                timeout_s=_JUDGED_S,
-                interval_s=0.1,
-            )
+            wait_until(self._is_judged, timeout_s=_JUDGED_S, interval_s=0.1)
+        if turns.is_gone(self._session, self._capsule):
+            raise StateError(f"`{self._capsule.name}` has been removed", hint="atoll ls")
         return self.status()
+
+    def _is_judged(self) -> bool:
+        last = self._last_turn()
+        return last is None or bool(last.verdict)
 
     def turns(self) -> list[TurnView]:
         """The turns of the present conversation, the oldest first."""
@@ -126,60 +134,128 @@ class Agent:
         """
         self._require_level()
         freezer.require_running(self._capsule)
+        self._require_project_budget()
+        self._require_free()
+        self._conclude_forgotten()
         with self._turn():
-            self._require_free()
+            self._require_concluded()
             record = self._session.store.save_agent(self._capsule.id, chosen.name, task)
-            inside = preparation.prepare(
-                self._session, self._capsule, chosen.name, chosen.spec, chosen.login
-            )
-            preparation.write(self._session, self._capsule, chosen.files)
-            self._run_before(chosen, inside)
+            inside = self._prepare(chosen)
             conversation.restart(self._session, self._capsule)
             run = self._start_turn(record, chosen, inside, task.prompt, (rows, cols))
-        if task.interactive and task.prompt and not _takes_prompt(chosen):
-            terminal_input.await_screen(self._session, run)
-            terminal_input.type_message(self._session, run, require_typable(task.prompt))
+        if task.interactive and task.prompt and not _takes_prompt(chosen.spec.commands.interactive):
+            self._type_first(run, task.prompt)
         return run
 
-    def tell(self, message: str | bytes) -> SentMessage:
+    def _type_first(self, run: Run, prompt: str) -> None:
+        terminal_input.await_screen(self._session, run)
+        terminal_input.type_message(self._session, run, require_typable(prompt))
+
+    def tell(self, message: str | bytes, *, screen: tuple[int, int] | None = None) -> SentMessage:
         """Sends the next message: typed into the agent's screen if it has one, else as a new turn
-        that continues the conversation.
+        that continues the conversation; with `screen`, its rows and columns, on a new screen of the
+        agent's own, for which the message may be empty.
 
         Raises StateError while a headless turn is at work, and when there is no login any more.
         """
-        text = require_prompt(message, what="message")
-        record = self.require()
+        is_open = screen is not None and not message
+        text = "" if is_open else require_prompt(message, what="message")
+        record = self._require_sound()
         freezer.require_running(self._capsule)
         self._require_budget()
         living = self._living_run()
+        if living is not None and living.tty and is_open:
+            return SentMessage(None, living, is_screen=True)
         if living is not None and living.tty:
-            return self._type(living, require_typable(text))
-        if living is not None:
-            raise StateError(
-                f"the agent of `{self._capsule.name}` is still at work",
-                hint=f"atoll watch {self._capsule.name}, or: atoll stop {self._capsule.name}",
-            )
+            with self._turn():
+                return self._type(living, require_typable(text))
+        self._require_free()
         self._conclude_forgotten()
         with self._turn():
-            return self._resume(record, text)
+            # Another command may have been faster.
+            self._require_concluded()
+            sent, needs_typing = self._resume(record, text, screen)
+        if needs_typing and sent.run is not None:
+            self._type_first(sent.run, text)
+        return sent
 
-    def _resume(self, record: AgentRecord, text: str) -> SentMessage:
-        chosen = selection.again(
-            self._session, self._capsule.project_id, record.adapter, record.task.command
-        )
-        self._require_resumable(chosen)
+    def _resume(
+        self, record: AgentRecord, text: str, screen: tuple[int, int] | None = None
+    ) -> tuple[SentMessage, bool]:
+        """Starts the next turn; returns also whether its message has to be typed. The caller holds
+        the lock.
+        """
+        chosen = selection.again(self._session, self._capsule, record.adapter, record.task.command)
+        self._require_resumable(chosen, on_screen=screen is not None)
         inside = self._granted(chosen)
-        headless = record._replace(task=record.task._replace(interactive=False))
-        run = self._start_turn(headless, chosen, inside, text, (24, 80))
-        return SentMessage(conversation.turns(self._session, self._capsule)[-1], run)
+        task = record.task._replace(interactive=screen is not None)
+        run = self._start_turn(record._replace(task=task), chosen, inside, text, screen or (24, 80))
+        lines = chosen.spec.commands
+        words = lines.interactive_resume or lines.interactive
+        needs_typing = bool(screen and text and not _takes_prompt(words))
+        last = conversation.turns(self._session, self._capsule)[-1]
+        return SentMessage(last, run, is_screen=screen is not None), needs_typing
 
-    def _require_resumable(self, chosen: ChosenAgent) -> None:
-        has_none = not chosen.spec.commands.headless_resume
-        if has_none and turns.has_conversation(self._session, self._capsule):
+    def _require_resumable(self, chosen: ChosenAgent, *, on_screen: bool) -> None:
+        lines, name = chosen.spec.commands, self._capsule.name
+        can_continue = lines.interactive_resume if on_screen else lines.headless_resume
+        if can_continue or not turns.has_conversation(self._session, self._capsule):
+            return
+        if lines.interactive_resume:
             raise StateError(
-                f"`{chosen.name}` cannot continue a conversation without its own screen",
-                hint=f'a new one: atoll spawn {chosen.name} "PROMPT" --in {self._capsule.name}',
+                f"`{chosen.name}` continues a conversation on its own screen only",
+                hint=f'atoll tell {name} -i "MESSAGE"',
             )
+        raise StateError(
+            f"`{chosen.name}` cannot continue a conversation"
+            + (" on its own screen" if on_screen else ""),
+            hint=f'a new one: atoll spawn {chosen.name} "PROMPT" --in {name}',
+        )
+
+    def go_on(self) -> SentMessage | None:
+        """Continues a turn that ended while a budget or a quota held it. None when there is no such
+        turn, when something holds it still, or when another command works on the agent.
+        """
+        lock = turns.lock_of(self._session, self._capsule)
+        if not lock.acquire():
+            return None
+        with lock:
+            last = self._last_turn()
+            verdict = None if last is None else turns.find_verdict(last)
+            if last is None or verdict is None or not verdict.held or self._is_held():
+                return None
+            was_answered = turns.has_conversation(self._session, self._capsule)
+            try:
+                sent, _ = self._resume(self.require(), _GO_ON if was_answered else last.prompt)
+            except AtollError as error:
+                turns.give_up(self._session, self._capsule, last, verdict, error.message)
+                raise
+            return sent
+
+    def go_on_when_free(self) -> None:
+        """As `go_on`, once a quota is reset. Returns at once when no turn waits for that."""
+        last = self._last_turn()
+        while last is not None and self._waits_for_quota(last):
+            wait_until(lambda: not self._waits_for_quota(last), timeout_s=_QUOTA_LOOK_S)
+        if last is not None and not turns.is_gone(self._session, self._capsule):
+            self.go_on()
+
+    def _waits_for_quota(self, turn: AgentTurn) -> bool:
+        """Whether a turn has ended while a quota was used up that is not reset yet."""
+        if turns.is_gone(self._session, self._capsule) or self._last_turn() != turn:
+            return False
+        verdict = turns.find_verdict(turn)
+        until = self._session.store.traffic(self._capsule.id).paused_until or 0.0
+        return verdict is not None and bool(verdict.held) and until > time.time()
+
+    def _is_held(self) -> bool:
+        until = self._session.store.traffic(self._capsule.id).paused_until or 0.0
+        return until > time.time() or self.find_excess(messages=1) is not None
+
+    def _last_turn(self) -> AgentTurn | None:
+        """The last turn of the present conversation, unless it was cut."""
+        recorded = conversation.turns(self._session, self._capsule)
+        return recorded[-1] if recorded and recorded[-1].cut_at is None else None
 
     def set_budget(self, text: str) -> AgentBudget:
         """Changes what the agent may use, such as `+5` or `tokens=200k`; one that is held goes on.
@@ -225,10 +301,10 @@ class Agent:
             yield AgentEvent(AgentEventKind.PROMPT, turn.prompt, at=turn.at)
         run = turns.find_run(self._session, self._capsule, turn)
         spec = selection.find_spec(self._session, record.adapter, record.task.command)
-        if run is not None and run.tty:
+        if turn.is_screen:
             found = self._events_on_screen(spec, turn, run, follow=follow)
-            # The next message was typed into the same screen.
-            end = after.at if after is not None and after.run == turn.run else None
+            # The next message was perhaps typed into the same screen.
+            end = turn.cut_at if after is None or after.run != turn.run else after.at
         else:
             entries = self._entries(turn, run, follow=follow)
             found, end = event_log.read_events(entries, spec.events), None
@@ -239,13 +315,13 @@ class Agent:
                 yield event
 
     def _events_on_screen(
-        self, spec: AdapterSpec, turn: AgentTurn, run: Run, *, follow: bool
+        self, spec: AdapterSpec, turn: AgentTurn, run: Run | None, *, follow: bool
     ) -> Iterator[AgentEvent]:
         """From the session file if the agent keeps one, else the text on its screen."""
         if spec.session.transcript:
             return sessions.follow_session(
                 self._session, self._capsule, spec, since=turn.at,
-                is_over=lambda: not follow or self._is_over_or_held(run),
+                is_over=lambda: not follow or run is None or self._is_over_or_held(run),
             )  # fmt: skip
         entries = self._entries(turn, run, follow=follow)
         return event_log.read_events((e for e in entries if e.time >= turn.at), "text")
@@ -274,12 +350,14 @@ class Agent:
         return self._is_over(run)
 
     def transcript(self) -> list[tuple[TurnView, list[AgentEvent]]]:
-        """The whole conversation, turn by turn."""
+        """The whole conversation, turn by turn; of a turn with very many events, the first and the
+        last ones.
+        """
         record, views = self.require(), self.turns()
-        following = [*(view.turn for view in views[1:]), None]
+        following = [view.turn for view in views[1:]]
         return [
-            (view, list(self._events_of(record, view.turn, after, follow=False)))
-            for view, after in zip(views, following, strict=True)
+            (view, event_log.bounded(self._events_of(record, view.turn, after, follow=False)))
+            for view, after in zip_longest(views, following)
         ]
 
     def wait(self, *, timeout_s: float | None = None) -> AgentStatus:
@@ -316,10 +394,14 @@ class Agent:
 
     def _conclude_forgotten(self) -> None:
         """Concludes a last turn whose own process for that was killed."""
-        recorded = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
-        if run is not None and not recorded[-1].verdict:
+        run = self._last_run()
+        if run is not None and not self._is_judged():
             self.conclude(run)
+
+    def _last_run(self) -> Run | None:
+        """The run of the last turn."""
+        last = self._last_turn()
+        return None if last is None else turns.find_run(self._session, self._capsule, last)
 
     def _start_turn(
         self,
@@ -343,13 +425,13 @@ class Agent:
         return turns.start_turn(self._session, self._capsule, record, spec, self._start)[1]
 
     def _timeout_s(self, record: AgentRecord, chosen: ChosenAgent) -> float | None:
-        """How long a turn may take. Without a login no broker can hold the agent when its time is
-        used up, so that the turn is ended then.
+        """How long a turn may take. When the budget of time is used up, the broker holds the agent
+        at its next request; a turn without one, or of an agent without a login, is ended.
         """
         limits = [record.task.timeout_s]
-        budget_s = record.task.budget.time_s
-        if chosen.login is None and budget_s is not None:
-            limits.append(max(1.0, budget_s - self._spent().time_s))
+        left_s = budgets.time_left_s(self._session, self._capsule.id)
+        if left_s is not None:
+            limits.append(max(1.0, left_s + (0.0 if chosen.login is None else _OVERRUN_S)))
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _spent(self) -> budgets.Spent:
@@ -367,36 +449,74 @@ class Agent:
                 else "[budget] in your settings",
             )
 
+    def _require_project_budget(self) -> None:
+        reason = budgets.find_excess_of_project(self._session, self._capsule.id)
+        if reason is not None:
+            raise StateError(f"the budget is used up: {reason}", hint="[budget] in your settings")
+
     def _granted(self, chosen: ChosenAgent) -> InsideLogin:
         if chosen.login is None:
             return _NO_LOGIN
-        return logins.grant(self._session, self._capsule, chosen.name, chosen.login)
+        before = logins.granted_names(self._session, self._capsule)
+        inside = logins.grant(self._session, self._capsule, chosen.name, chosen.login)
+        if logins.granted_names(self._session, self._capsule) != before:
+            # It is another login than that of the turns before: its files are not inside yet.
+            inside = self._prepare(chosen)
+        return inside
+
+    def _prepare(self, chosen: ChosenAgent) -> InsideLogin:
+        inside = preparation.prepare(
+            self._session, self._capsule, chosen.name, chosen.spec, chosen.login
+        )
+        preparation.write(self._session, self._capsule, chosen.files)
+        self._run_before(chosen, inside)
+        return inside
 
     def _run_before(self, chosen: ChosenAgent, inside: InsideLogin) -> None:
         found = preparation.places(self._session, self._capsule)
         preparation.run_before(self._session, self._capsule, chosen.spec, inside, found)
 
     def _type(self, run: Run, text: str) -> SentMessage:
-        turn = conversation.add_turn(self._session, self._capsule, text)
+        turn = conversation.add_turn(self._session, self._capsule, text, is_screen=True)
         self._session.store.set_turn_run(turn, run.number)
         terminal_input.type_message(self._session, run, text)
         return SentMessage(turn._replace(run=run.number), run, is_typed=True)
 
     def _living_run(self) -> Run | None:
         """The run of the last turn, if it has processes."""
-        recorded = conversation.turns(self._session, self._capsule)
-        run = turns.find_run(self._session, self._capsule, recorded[-1]) if recorded else None
+        run = self._last_run()
         if run is None or run.state is RunState.ENDED or self._is_over(run):
             return None
         return run
 
     def _require_free(self) -> None:
+        name = self._capsule.name
         if self._living_run() is not None:
             raise StateError(
-                f"`{self._capsule.name}` has an agent at work",
-                hint=f'atoll tell {self._capsule.name} "MESSAGE", or: '
-                f"atoll stop {self._capsule.name}",
+                f"the agent of `{name}` is still at work",
+                hint=f"atoll watch {name}, or: atoll stop {name}",
             )
+
+    def _require_concluded(self) -> None:
+        """Raises StateError when a turn was started meanwhile. The caller holds the lock."""
+        self._require_free()
+        if not self._is_judged() and self._last_run() is not None:
+            raise self._busy()
+
+    def _require_sound(self) -> AgentRecord:
+        record = self.require()
+        if record.is_damaged:
+            raise StateError(
+                f"the record of the agent of `{self._capsule.name}` is damaged",
+                hint=f'a new one: atoll spawn AGENT "PROMPT" --in {self._capsule.name}',
+            )
+        return record
+
+    def _busy(self) -> StateError:
+        return StateError(
+            f"another command is working on the agent of `{self._capsule.name}`",
+            hint="atoll agents",
+        )
 
     def _require_level(self) -> None:
         require_level(self._capsule.level)
@@ -405,17 +525,14 @@ class Agent:
     def _turn(self) -> Iterator[None]:
         lock = turns.lock_of(self._session, self._capsule)
         if not lock.acquire():
-            raise StateError(
-                f"another command is working on the agent of `{self._capsule.name}`",
-                hint="atoll agents",
-            )
+            raise self._busy()
         with lock:
             yield
 
 
-def _takes_prompt(chosen: ChosenAgent) -> bool:
-    """Whether the command line of its screen has the prompt, which is typed otherwise."""
-    return any("{prompt}" in word for word in chosen.spec.commands.interactive)
+def _takes_prompt(words: Sequence[str]) -> bool:
+    """Whether the command line of a screen has the prompt, which is typed otherwise."""
+    return any("{prompt}" in word for word in words)
 
 
 def require_level(level: str) -> None:

@@ -19,6 +19,7 @@ from atoll.engine.state.session import Session
 from atoll.model import units
 from atoll.model.agent import AgentBudget, ModelUsage
 from atoll.model.errors import AtollError, SpecError
+from atoll.model.names import printable
 from atoll.model.prices import Price, find_price
 
 _HINT = "--budget 5 (US dollars), tokens=200k, turns=20, time=30m; with `+` more than now: +5"
@@ -56,6 +57,8 @@ class Excess(NamedTuple):
     """In words such as "12,000 of 10,000 tokens"."""
     cure: str = ""
     """What `tell --budget` takes to let it go on; empty when the owner's settings set the limit."""
+    is_limit: bool = True
+    """False when it is only not known whether there is a limit."""
 
 
 def find_excess(session: Session, capsule_id: int, *, messages: int = 0) -> str | None:
@@ -73,18 +76,46 @@ def find_excess_and_cure(session: Session, capsule_id: int, *, messages: int = 0
     except (AtollError, OSError) as error:
         # They may set a limit.
         said = error.message if isinstance(error, AtollError) else error.strerror
-        return Excess(f"your settings cannot be read: {said}")
+        return Excess(f"your settings cannot be read: {said}", is_limit=False)
     agent = session.store.find_agent(capsule_id)
+    if agent is not None and agent.is_damaged:
+        return Excess(agent.reason, is_limit=False)
     if agent is not None and any(limit is not None for limit in agent.task.budget):
         spent = spent_by(session, [capsule_id], limits.prices)
         found = _compare(agent.task.budget, spent, messages, "")
         if found is not None:
             return found
+    return _find_excess_of_project(session, capsule_id, limits, messages)
+
+
+def find_excess_of_project(session: Session, capsule_id: int) -> str | None:
+    """Why no agent of the capsule's project may be started. Raises SpecError for the settings."""
+    found = _find_excess_of_project(session, capsule_id, owner_limits(session), 1)
+    return None if found is None else found.reason
+
+
+def _find_excess_of_project(
+    session: Session, capsule_id: int, limits: OwnerLimits, messages: int
+) -> Excess | None:
     if all(limit is None for limit in limits.project):
         return None
     spent = spent_by(session, _neighbours(session, capsule_id), limits.prices)
     found = _compare(limits.project, spent, messages, " in this project")
     return None if found is None else Excess(found.reason)
+
+
+def time_left_s(session: Session, capsule_id: int) -> float | None:
+    """What the budgets of an agent and of its project leave; None without a limit of time."""
+    own, project = limits_of(session, capsule_id)
+    left = [
+        limit.time_s - spent_by(session, capsules, {}).time_s
+        for limit, capsules in (
+            (own, [capsule_id]),
+            (project, _neighbours(session, capsule_id)),
+        )
+        if limit.time_s is not None
+    ]
+    return min(left, default=None)
 
 
 def limits_of(session: Session, capsule_id: int) -> tuple[AgentBudget, AgentBudget]:
@@ -242,18 +273,21 @@ def _neighbours(session: Session, capsule_id: int) -> list[int]:
 
 
 def _time_s(session: Session, capsule_id: int, numbers: set[int]) -> float:
-    """How long the runs with these numbers took so far."""
+    """How long the runs with these numbers took so far, without the time in which the model's
+    requests were held.
+    """
     if not numbers:
         return 0.0
     capsule = session.store.capsule(capsule_id)
     if capsule is None:
         return 0.0
     now = time.time()
-    return sum(
+    taken_s = sum(
         max(0.0, (now if run.ended_at is None else run.ended_at) - run.created_at)
         for run in session.store.runs(capsule)
         if run.number in numbers
     )
+    return max(0.0, taken_s - session.store.traffic(capsule_id).held_at(now))
 
 
 def _compare(limit: AgentBudget, spent: Spent, messages: int, where: str) -> Excess | None:
@@ -281,7 +315,7 @@ def _compare_cost(limit_usd: float, spent: Spent, where: str) -> Excess | None:
         used, most = units.render_usd(spent.cost_usd), units.render_usd(limit_usd)
         return Excess(f"{used} of {most}{where}", "+5")
     if spent.unpriced:
-        model = spent.unpriced[0] or "MODEL"
+        model = printable(spent.unpriced[0]) or "MODEL"
         return Excess(
             f'the price of {_named(spent.unpriced)} is unknown: set [prices."{model}"] in your '
             "settings",
@@ -295,6 +329,7 @@ def _uncounted(spent: Spent, where: str) -> str:
 
 
 def _named(models: Sequence[str]) -> str:
-    shown = ", ".join(f"`{model}`" if model else "a model" for model in models[:_SHOWN_MODELS])
+    named = models[:_SHOWN_MODELS]
+    shown = ", ".join(f"`{printable(model)}`" if model else "a model" for model in named)
     left = len(models) - _SHOWN_MODELS
     return f"{shown} and {left} more" if left > 0 else shown

@@ -5,7 +5,9 @@ The output is what an agent wrote: hostile, and possibly cut. Nothing here decid
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from atoll.drivers import registry
@@ -80,6 +82,20 @@ def read_events(entries: Iterable[LogEntry], format_name: str) -> Iterator[Agent
     for entry in entries:
         yield from reader.feed(entry)
     yield from reader.flush()
+
+
+def bounded(events: Iterable[AgentEvent], *, most: int = 20_000) -> list[AgentEvent]:
+    """The first and the last of very many events, with a notice in place of the others."""
+    every = iter(events)
+    first = list(islice(every, most // 2))
+    last, skipped = deque[AgentEvent](maxlen=most - most // 2), 0
+    for event in every:
+        skipped += len(last) == last.maxlen
+        last.append(event)
+    if not skipped:
+        return [*first, *last]
+    notice = AgentEvent(AgentEventKind.NOTICE, f"{skipped:,} events are not shown here")
+    return [*first, notice, *last]
 
 
 class StreamEnd(NamedTuple):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import FoundLogin, InsideLogin
 from atoll.engine.state.session import Session
 from atoll.model.adapter import AdapterSpec, Login
-from atoll.model.errors import StateError
+from atoll.model.errors import SecretUnavailable, StateError
+from atoll.model.secret import OriginKind
 from atoll.model.state import CapsuleRecord
 
 
@@ -68,6 +70,34 @@ def require_chosen(session: Session, project_id: str, spec: AdapterSpec) -> Chos
     return chosen
 
 
+def require_same(
+    session: Session, capsule: CapsuleRecord, adapter: str, spec: AdapterSpec
+) -> ChosenLogin | None:
+    """The login for the next turn of an agent: that of the turns before, as long as it works, with
+    the value that the owner's environment has now. Raises as `require_chosen`.
+    """
+    granted = _find_granted(session, capsule, adapter)
+    if granted is None:
+        return require_chosen(session, capsule.project_id, spec)
+    try:
+        chosen = find_chosen(session, capsule.project_id, spec)
+    except StateError:
+        return granted
+    return chosen if chosen is not None and chosen.login == granted.login else granted
+
+
+def _find_granted(session: Session, capsule: CapsuleRecord, adapter: str) -> ChosenLogin | None:
+    """The login that the broker may use for this agent; None when it does not work any more."""
+    from atoll.engine.secret import brokered  # noqa: PLC0415 - only for agents with a login
+
+    for grant in session.store.secret_grants(capsule.id):
+        if grant.secret.origin.kind is OriginKind.LOGIN and grant.secret.origin.of == adapter:
+            with suppress(SecretUnavailable):
+                found = brokered.require_login(session, grant.secret)
+                return ChosenLogin(brokered.login_of(grant.secret), found)
+    return None
+
+
 def with_model(spec: AdapterSpec, chosen: ChosenLogin | None) -> AdapterSpec:
     """The adapter with the model that fits its login, unless it names one itself."""
     if spec.model or chosen is None or not chosen.login.model:
@@ -88,6 +118,12 @@ def describe(session: Session, project_id: str, spec: AdapterSpec) -> LoginState
         return LoginState("not logged in", is_usable=False, cure=cure)
     account = f" ({chosen.found.account})" if chosen.found.account else ""
     return LoginState(f"{chosen.login.title}{account}", is_usable=True)
+
+
+def granted_names(session: Session, capsule: CapsuleRecord) -> frozenset[str]:
+    """The secrets that are logins, and that the broker may use for this capsule."""
+    grants = session.store.secret_grants(capsule.id)
+    return frozenset(g.secret.name for g in grants if g.secret.origin.kind is OriginKind.LOGIN)
 
 
 def grant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class AgentStatus(NamedTuple):
     since: float
     turns: int
     usage: tuple[ModelUsage, ...]
+    """Priced as now where no price was known then."""
     run: Run | None
     """The run of the last turn."""
     changed: Changed | None
@@ -64,12 +66,8 @@ class AgentStatus(NamedTuple):
     @property
     def cost_usd(self) -> float | None:
         """None when the price of one of its models is unknown."""
-        total = 0.0
-        for used in self.usage:
-            if used.cost_usd is None:
-                return None
-            total += used.cost_usd
-        return total
+        costs = [used.cost_usd for used in self.usage]
+        return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
 def look(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentStatus:
@@ -86,11 +84,19 @@ def look(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentS
         reason=reason,
         since=began,
         turns=len(recorded),
-        usage=tuple(session.store.usage(capsule.id)),
+        usage=_priced(session, session.store.usage(capsule.id)),
         run=run,
         changed=overview.find_changed(session, capsule),
-        line=_last_line(session, capsule, agent, recorded[-1], run) if recorded else "",
+        line=_last_line(session, capsule, agent, recorded[-1]) if recorded else "",
     )
+
+
+def _priced(session: Session, usage: Sequence[ModelUsage]) -> tuple[ModelUsage, ...]:
+    try:
+        prices = budgets.owner_limits(session).prices
+    except (AtollError, OSError):
+        return tuple(usage)
+    return tuple(used._replace(cost_usd=budgets.cost_usd(used, prices)) for used in usage)
 
 
 def find_state(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> AgentState:
@@ -101,6 +107,8 @@ def find_state(session: Session, capsule: CapsuleRecord, agent: AgentRecord) -> 
 def _look(
     session: Session, capsule: CapsuleRecord, agent: AgentRecord, recorded: list[AgentTurn]
 ) -> tuple[Run | None, AgentState, str, float]:
+    if agent.is_damaged:
+        return None, AgentState.LOST, agent.reason, agent.since
     run = turns.find_run(session, capsule, recorded[-1]) if recorded else None
     if run is not None:
         run = runs.settle(session, run)
@@ -138,22 +146,29 @@ def gather(
         is_paused=freezer.is_paused(capsule),
         # Nothing else is left to do once it has ended; see `_is_forgotten`.
         is_concluding=is_busy or (run is not None and not is_alive),
-        was_copied=last is not None and last.run == 0,
+        was_cut=last is not None and last.cut_at is not None,
         started_at=last.at if last is not None else agent.created_at,
         active_at=active_at,
         has_spoken=has_spoken,
-        traffic=session.store.traffic(capsule.id),
+        traffic=turns.traffic_of(session, capsule, last),
         excess=budgets.find_excess(session, capsule.id) or "",
         verdict=verdict,
     )
 
 
 def _is_forgotten(session: Session, capsule: CapsuleRecord, facts: AgentFacts, run: Run) -> bool:
-    """Whether a turn has ended, and the process that concludes it was killed."""
-    if facts.is_alive or facts.verdict is not None or run.ended_at is None:
+    """Whether a turn has ended, and the process that concludes it, or that lets it go on when a
+    quota is reset, was killed.
+    """
+    if facts.is_alive or run.ended_at is None:
         return False
+    since = run.ended_at
+    if facts.verdict is not None:
+        if facts.verdict.held != turns.HELD_BY_QUOTA:
+            return False
+        since = max(since, facts.traffic.paused_until or 0.0)
     is_busy = locks.is_locked(turns.lock_of(session, capsule).path)
-    return not is_busy and facts.now - run.ended_at >= _LATE_S
+    return not is_busy and facts.now - since >= _LATE_S
 
 
 def _activity(session: Session, capsule: CapsuleRecord, run: Run, now: float) -> tuple[float, bool]:
@@ -195,16 +210,16 @@ def _number(value: object) -> float:
 
 
 def _last_line(
-    session: Session, capsule: CapsuleRecord, agent: AgentRecord, turn: AgentTurn, run: Run | None
+    session: Session, capsule: CapsuleRecord, agent: AgentRecord, turn: AgentTurn
 ) -> str:
     directory = conversation.log_directory(capsule, turn)
-    is_screen = run is not None and run.tty
     try:
         spec = selection.find_spec(session, agent.adapter, agent.task.command)
     except AtollError:
         return ""
-    name = "text" if is_screen else spec.events
-    entries = read_log_end(directory, size_bytes=_END_BYTES)
+    name = "text" if turn.is_screen else spec.events
+    found = read_log_end(directory, size_bytes=_END_BYTES)
+    entries = (e for e in found if turn.cut_at is None or e.time <= turn.cut_at)
     line = ""
     for event in event_log.read_events(entries, name):
         if event.kind in _TELLING and (event.text.strip() or event.tool):

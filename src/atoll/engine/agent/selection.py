@@ -20,7 +20,7 @@ from atoll.host import files
 from atoll.model.adapter import AdapterSpec, CommandLines
 from atoll.model.errors import PrerequisiteError, SpecError, StateError
 from atoll.model.names import printable
-from atoll.model.state import ProjectRecord
+from atoll.model.state import CapsuleRecord, ProjectRecord
 
 SCRIPT_NAME = "script"
 COMMAND_NAME = "command"
@@ -119,12 +119,14 @@ def choose(
     return ChosenAgent(chosen, logins.with_model(spec, login), login)
 
 
-def again(session: Session, project_id: str, name: str, command: Sequence[str]) -> ChosenAgent:
+def again(
+    session: Session, capsule: CapsuleRecord, name: str, command: Sequence[str]
+) -> ChosenAgent:
     """The agent that a capsule has, for its next turn. Raises StateError when it is not logged in
     any more.
     """
     spec = find_spec(session, name, command)
-    login = logins.require_chosen(session, project_id, spec)
+    login = logins.require_same(session, capsule, name, spec)
     return ChosenAgent(name, logins.with_model(spec, login), login)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from atoll.engine.agent.verdicts import TurnVerdict
-from atoll.model.agent import QUOTA_USED_UP, AgentState, ModelTraffic
+from atoll.model.agent import AgentState, ModelTraffic, render_quota
 
 IDLE_S = 60.0
 """A headless agent is idle after this time without output, model traffic and CPU use."""
@@ -36,8 +36,8 @@ class AgentFacts(NamedTuple):
     """Whether the capsule is paused."""
     is_concluding: bool = False
     """Whether a process records the end of the last turn."""
-    was_copied: bool = False
-    """Whether the last turn was copied from the capsule that this one was forked from."""
+    was_cut: bool = False
+    """Whether the capsule has returned to a moment within the last turn, or was forked there."""
     started_at: float = 0.0
     active_at: float = 0.0
     """When it last wrote output or used the CPU."""
@@ -65,17 +65,18 @@ def decide(facts: AgentFacts) -> tuple[AgentState, str]:
 
 def _rules(facts: AgentFacts) -> Iterator[Rule]:
     """For an agent without a process."""
-    verdict = facts.verdict
+    verdict, until = facts.verdict, facts.traffic.paused_until
     yield facts.is_preparing, AgentState.STARTING, "its capsule is being prepared"
     is_back = facts.turns == 0 and facts.has_turns
     yield is_back, AgentState.IDLE, "it was rolled back to before its first turn"
     yield facts.turns == 0, AgentState.LOST, "the command that started it was killed"
     if verdict is not None:
-        is_held = bool(facts.excess) and verdict.state is AgentState.FAILED
-        yield is_held, AgentState.OVER_BUDGET, facts.excess
+        yield bool(verdict.held and facts.excess), AgentState.OVER_BUDGET, facts.excess
+        if verdict.held and until is not None and until > facts.now:
+            yield True, AgentState.WAITING, render_quota(until)
         yield True, verdict.state, verdict.reason
+    yield facts.was_cut, AgentState.IDLE, "its capsule returned to the middle of this turn"
     yield facts.is_concluding, AgentState.WORKING, "its work is being recorded and checked"
-    yield facts.was_copied, AgentState.IDLE, "it was forked in the middle of a turn"
     yield True, AgentState.LOST, "its process disappeared"
 
 
@@ -83,13 +84,13 @@ def _rules_alive(facts: AgentFacts) -> Iterator[Rule]:
     traffic = facts.traffic
     quiet_s = facts.now - max(facts.active_at, traffic.last_at or 0.0, facts.started_at)
     is_asking = traffic.in_flight > 0
-    is_out = traffic.paused_until is not None and traffic.paused_until > facts.now
+    until = traffic.paused_until or 0.0
     is_refused = traffic.last_status in _NEEDS_PERSON or traffic.last_status is None
     is_quiet = quiet_s >= IDLE_S
     is_new = not facts.has_spoken and traffic.last_at is None and not is_asking
     yield facts.is_paused, AgentState.WAITING, "it is paused"
     yield bool(facts.excess), AgentState.OVER_BUDGET, facts.excess
-    yield is_out, AgentState.WAITING, QUOTA_USED_UP
+    yield until > facts.now, AgentState.WAITING, render_quota(until)
     yield bool(traffic.trouble) and is_refused, AgentState.WAITING, traffic.trouble
     is_waiting = facts.is_interactive and quiet_s >= WAITING_S and not is_asking
     yield is_waiting, AgentState.WAITING, "for your next message"

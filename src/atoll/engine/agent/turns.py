@@ -7,36 +7,39 @@ process is killed, the next command that looks at the agent starts it again.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import Author, HomeFile
-from atoll.engine.agent import event_log, preparation
+from atoll.engine.agent import budgets, event_log, preparation
 from atoll.engine.agent.preparation import DIRECTORY, InsidePlaces
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.agent.states import record_state
 from atoll.engine.agent.verdicts import CheckResult, TurnEnd, TurnVerdict, judge, parse_verdict
 from atoll.engine.capsule import exports, foreground_runs, removal, work
 from atoll.engine.history import conversation
-from atoll.engine.run import runs
+from atoll.engine.run import freezer, runs
 from atoll.engine.run.runs import RunSpec
 from atoll.engine.state.leases import workspace_plan
 from atoll.engine.state.session import Session
 from atoll.host import locks
+from atoll.host.process import wait_until
 from atoll.host.programs import own_environment, owner_settings, python_command
 from atoll.keeper.log import LogEntry, read_log
 from atoll.model.adapter import AdapterSpec, command_line, filled
-from atoll.model.agent import AgentRecord, AgentState, AgentTurn, ModelUsage
+from atoll.model.agent import AgentRecord, AgentState, AgentTurn, ModelTraffic, ModelUsage
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import printable
-from atoll.model.secret import DeliveryKind
-from atoll.model.state import CapsuleRecord, CapsuleState, Run, RunState, require_outcome
+from atoll.model.secret import USE_NOTED_S, DeliveryKind, OriginKind
+from atoll.model.state import CapsuleRecord, CapsuleState, Reason, Run, RunState, require_outcome
 
 ARGUMENT_LIMIT_BYTES = 100_000
 """A longer prompt goes into a file: the kernel takes no word of more than 128 KiB."""
 _CHECK_S = 3600.0
+_PAUSED_LOOK_S = 0.5
 _NOT_RUN = 125
 _SAID_CHARACTERS = 2000
 _MESSAGE_CHARACTERS = 200
@@ -47,7 +50,9 @@ _ADDRESS = "agent@localhost"
 """Of commits of an agent whose owner has no name and address in git."""
 _MOST_REQUESTS, _MOST_TOKENS, _MOST_USD = 10**9, 10**12, 1e9
 """That an agent can report of one turn."""
+_MODEL = re.compile(r"[\w.:/@+-]{1,100}", re.ASCII)
 _TRAILER = "Atoll-Agent"
+HELD_BY_BUDGET, HELD_BY_QUOTA = "budget", "quota"
 _WATCHER = "atoll.engine.turn_watcher"
 
 
@@ -85,7 +90,7 @@ def start_turn(
     found = preparation.places(session, capsule)
     argv, files = plan_command(agent, turn, found, number=len(session.store.turns(capsule.id)) + 1)
     preparation.write(session, capsule, files)
-    stored = conversation.add_turn(session, capsule, turn.prompt)
+    stored = conversation.add_turn(session, capsule, turn.prompt, is_screen=turn.is_interactive)
     values = {**found.values, "key": turn.key}
     env = {
         **{name: filled(text, values) for name, text in turn.spec.env.items()},
@@ -171,12 +176,20 @@ def watch(session: Session, run: Run) -> None:
 
 
 def find_run(session: Session, capsule: CapsuleRecord, turn: AgentTurn) -> Run | None:
-    """The run of a turn; None when it never started, or belongs to another capsule."""
+    """The run of a turn; None when it never started, belongs to another capsule, or to a course of
+    events that a rollback has left.
+    """
+    if turn.cut_at is not None:
+        return None
     return next((r for r in session.store.runs(capsule) if r.number == turn.run), None)
 
 
 def read_output(capsule: CapsuleRecord, turn: AgentTurn) -> Iterable[LogEntry]:
-    return read_log(conversation.log_directory(capsule, turn))
+    """What was recorded of a turn, until it was cut."""
+    cut_at = turn.cut_at
+    for entry in read_log(conversation.log_directory(capsule, turn)):
+        if cut_at is None or entry.time <= cut_at:
+            yield entry
 
 
 def conclude(session: Session, capsule: CapsuleRecord, run: Run, start: Start) -> None:
@@ -191,11 +204,27 @@ def conclude(session: Session, capsule: CapsuleRecord, run: Run, start: Start) -
         ended = runs.settle(session, run)
         if ended.state is not RunState.ENDED:
             return
+        # Nothing can be committed or checked in a capsule that is paused.
+        wait_until(
+            lambda: is_gone(session, capsule) or not freezer.is_paused(capsule),
+            timeout_s=None,
+            interval_s=_PAUSED_LOOK_S,
+        )
+        if is_gone(session, capsule):
+            return
         verdict = _observe(session, capsule, agent, ours[-1], ended, start)
-        session.store.set_verdict(ours[-1], verdict.encode())
-        current = conversation.turns(session, capsule)
-        if current and current[-1].number == ours[-1].number:
+        for turn in ours:
+            # Several messages may have been typed into one screen.
+            if not turn.verdict:
+                session.store.set_verdict(turn, verdict.encode())
+        if _is_present(session, capsule, ours[-1]):
             record_state(session, capsule, verdict.state, verdict.reason)
+
+
+def _is_present(session: Session, capsule: CapsuleRecord, turn: AgentTurn) -> bool:
+    """Whether a turn is the last one of the capsule as it is now."""
+    current = conversation.turns(session, capsule)
+    return bool(current) and current[-1].number == turn.number and current[-1].cut_at is None
 
 
 def _observe(
@@ -214,6 +243,7 @@ def _observe(
         for used in said.usage:
             session.store.add_usage(capsule.id, plausible(used))
     commit, tree, trouble = _record_work(session, capsule, agent, turn)
+    traffic = traffic_of(session, capsule, turn)
     facts = TurnEnd(
         outcome=str(outcome.reason),
         exit_code=outcome.exit_code,
@@ -221,7 +251,8 @@ def _observe(
         end=said.end,
         end_text=_short(said.text),
         last_error=_short(said.last_error),
-        trouble=_short(session.store.traffic(capsule.id).trouble),
+        trouble=_short(traffic.trouble),
+        used_login=_has_used_login(session, capsule, turn),
         is_screen=run.tty,
         tree=tree,
         tree_trouble=trouble,
@@ -234,13 +265,56 @@ def _observe(
     return TurnVerdict(
         state=state, reason=reason, at=time.time(), tree=tree, commit=commit, end=said.end,
         events=said.events, outcome=facts.outcome, exit_code=facts.exit_code, checks=facts.checks,
+        held=_find_hold(session, capsule, agent, run) if state is AgentState.FAILED else "",
     )  # fmt: skip
+
+
+def traffic_of(session: Session, capsule: CapsuleRecord, turn: AgentTurn | None) -> ModelTraffic:
+    """The model traffic as far as it belongs to a turn: troubles of earlier ones are over."""
+    found = session.store.traffic(capsule.id)
+    if turn is None or found.last_at is None or found.last_at >= turn.at:
+        return found
+    return found._replace(last_at=None, last_status=None, trouble="")
+
+
+def _has_used_login(session: Session, capsule: CapsuleRecord, turn: AgentTurn) -> bool | None:
+    grants = session.store.secret_grants(capsule.id)
+    logins = [grant for grant in grants if grant.secret.origin.kind is OriginKind.LOGIN]
+    if not logins:
+        return None
+    return any((grant.used_at or 0.0) >= turn.at - USE_NOTED_S for grant in logins)
+
+
+def _find_hold(session: Session, capsule: CapsuleRecord, agent: AgentRecord, run: Run) -> str:
+    """What held an agent that failed: its program gave up meanwhile, or its time was used up."""
+    reason = require_outcome(run).reason
+    if run.tty or reason not in (Reason.EXITED, Reason.TIMEOUT):
+        return ""
+    excess = budgets.find_excess_and_cure(session, capsule.id)
+    if _is_out_of_time(agent, run) or (excess is not None and excess.is_limit):
+        return HELD_BY_BUDGET
+    if reason is Reason.TIMEOUT:
+        return ""
+    until = session.store.traffic(capsule.id).paused_until
+    is_out = until is not None and run.ended_at is not None and until > run.ended_at
+    return HELD_BY_QUOTA if is_out else ""
+
+
+def _is_out_of_time(agent: AgentRecord, run: Run) -> bool:
+    """Whether a run was ended by a budget of time, which may have been raised since."""
+    if require_outcome(run).reason is not Reason.TIMEOUT or run.ended_at is None:
+        return False
+    limit_s = agent.task.timeout_s
+    return agent.task.budget.time_s is not None and (
+        limit_s is None or run.ended_at - run.created_at < limit_s
+    )
 
 
 def plausible(used: ModelUsage) -> ModelUsage:
     """What an agent says of itself: never less than nothing, nor more than the store can hold."""
     cost = used.cost_usd
     return used._replace(
+        model=used.model if _MODEL.fullmatch(used.model) else "",
         requests=_bounded(used.requests, _MOST_REQUESTS),
         input_tokens=_bounded(used.input_tokens, _MOST_TOKENS),
         output_tokens=_bounded(used.output_tokens, _MOST_TOKENS),
@@ -285,7 +359,8 @@ def _record_work(
     """Commits and exports what a turn has left; returns the commit, the tree, and what failed."""
     commit = ""
     try:
-        if agent.task.commits and capsule.branch is not None:
+        is_present = _is_present(session, capsule, turn)
+        if is_present and agent.task.commits and capsule.branch is not None:
             found = removal.find_work(session, capsule)
             if found.uncommitted or found.untracked:
                 message = f"{subject_of(turn.prompt) or agent.adapter}\n\n"
@@ -324,13 +399,31 @@ def _run_check(session: Session, capsule: CapsuleRecord, command: str, start: St
     )
 
 
+def give_up(
+    session: Session, capsule: CapsuleRecord, turn: AgentTurn, verdict: TurnVerdict, why: str
+) -> None:
+    """Records that a turn that was held cannot go on by itself."""
+    reason = f"{verdict.reason}; it cannot go on: {why}"
+    given_up = verdict._replace(held="", reason=reason, at=time.time())
+    session.store.set_verdict(turn, given_up.encode())
+    if _is_present(session, capsule, turn):
+        record_state(session, capsule, given_up.state, reason)
+
+
 def has_conversation(session: Session, capsule: CapsuleRecord) -> bool:
     """Whether the agent has something to continue: a turn that it has answered at all."""
-    for turn in conversation.turns(session, capsule):
-        verdict = find_verdict(turn)
-        if verdict is not None and verdict.events:
-            return True
-    return False
+    found = conversation.turns(session, capsule)
+    return any(_was_answered(capsule, turn) for turn in found)
+
+
+def _was_answered(capsule: CapsuleRecord, turn: AgentTurn) -> bool:
+    verdict = find_verdict(turn)
+    if verdict is not None:
+        return verdict.events > 0
+    if turn.cut_at is None:
+        return False
+    # Its stream may be of any format: what is no error message is an answer.
+    return any(entry.stream == "out" for entry in read_output(capsule, turn))
 
 
 def find_verdict(turn: AgentTurn) -> TurnVerdict | None:

@@ -39,6 +39,10 @@ class TurnVerdict(NamedTuple):
     """Why its process ended."""
     exit_code: int | None = None
     checks: tuple[CheckResult, ...] = ()
+    held: str = ""
+    """What held its model requests when it ended: `budget`, `quota` or nothing. Such a turn goes on
+    as a new one, when nothing holds it any more.
+    """
 
     def encode(self) -> str:
         return json.dumps({**self._asdict(), "checks": [c._asdict() for c in self.checks]})
@@ -48,11 +52,12 @@ def parse_verdict(text: str) -> TurnVerdict | None:
     """None for a turn that has not ended; raises ValueError for a damaged record."""
     if not text:
         return None
-    raw: dict[str, Any] = json.loads(text)
     try:
+        raw: dict[str, Any] = json.loads(text)
         checks = tuple(CheckResult(**check) for check in raw.pop("checks"))
-        return TurnVerdict(**{**raw, "state": AgentState(raw["state"]), "checks": checks})
-    except (TypeError, KeyError) as error:
+        fixed = {"state": AgentState(raw["state"]), "at": float(raw["at"]), "checks": checks}
+        return TurnVerdict(**{**raw, **fixed})
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"damaged verdict: {error}") from error
 
 
@@ -72,6 +77,8 @@ class TurnEnd(NamedTuple):
     """The last error in its output."""
     trouble: str
     """Why its last model request got no good answer."""
+    used_login: bool | None
+    """Whether a request of the turn has used its login; None for an agent without one."""
     is_screen: bool
     """Whether it had its own screen."""
     tree: str
@@ -142,7 +149,9 @@ def _ended_badly(facts: TurnEnd) -> str:
         (facts.end == "error", reported),
         (bool(facts.trouble) and not facts.is_screen, facts.trouble),
         (facts.outcome != "exited", f"it was ended ({facts.outcome}){said}"),
+        (facts.used_login is False and not facts.end and not facts.is_screen,
+         f"it sent no request with its login ({code}){said}"),
         (is_cut, f"its output ended before its work ({code}){said}"),
         (is_bad_exit, f"it ended with {code}{said}"),
-    )
+    )  # fmt: skip
     return next((reason for applies, reason in found if applies), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import FoundLogin
@@ -16,6 +16,7 @@ from atoll.engine.state.session import Session
 from atoll.model.errors import SecretUnavailable
 from atoll.model.presets import PRESETS
 from atoll.model.secret import (
+    USE_NOTED_S,
     AuditEntry,
     GrantRecord,
     OriginKind,
@@ -24,11 +25,15 @@ from atoll.model.secret import (
     marker_of,
 )
 
+if TYPE_CHECKING:
+    from atoll.model.adapter import Login
+
 NOTED_S = 60.0
 """The least time between two lines of the audit about the same use of a secret."""
 _NOTES_HELD = 1024
 _MODEL_HOSTS = frozenset(PRESETS["model-apis"])
 _noted: dict[tuple[int, int, str], float] = {}
+_used: dict[tuple[int, int], float] = {}
 
 
 class BrokeredSecret(NamedTuple):
@@ -78,10 +83,7 @@ def require_login(session: Session, secret: SecretRecord) -> FoundLogin:
 
     Raises SecretUnavailable when there is none any more, and when it has expired.
     """
-    from atoll.model.adapter import Login  # noqa: PLC0415 - pydantic
-
-    stored = json.loads(secret.origin.detail)
-    login = Login.model_validate(stored["login"])
+    login, stored = login_of(secret), json.loads(secret.origin.detail)
     owner = {**session.owner, **stored["owner"]}
     if login.variable is not None:
         owner |= _key_of(session, secret, login.variable)
@@ -99,6 +101,13 @@ def require_login(session: Session, secret: SecretRecord) -> FoundLogin:
     return found
 
 
+def login_of(secret: SecretRecord) -> Login:
+    """The description of a login in the adapter of its agent."""
+    from atoll.model.adapter import Login  # noqa: PLC0415 - pydantic
+
+    return Login.model_validate(json.loads(secret.origin.detail)["login"])
+
+
 def _key_of(session: Session, secret: SecretRecord, variable: str) -> dict[str, str]:
     """A login that is a key: the secret of that name, or the value that the owner had."""
     same = session.store.find_secret(secret.project_id, variable)
@@ -113,18 +122,27 @@ def note_use(session: Session, secret: BrokeredSecret, *, refused: str = "") -> 
     audit per minute, secret and capsule for each.
     """
     grant = secret.grant
+    _store_use(session, grant, refused)
     key, now = (grant.capsule_id, grant.secret.id, "refused" if refused else "used"), time.time()
     if abs(now - _noted.get(key, 0.0)) < NOTED_S:
         return
     if len(_noted) >= _NOTES_HELD:
         _noted.clear()
     _noted[key] = now
-    if not refused:
-        session.store.set_secret_used(grant)
     capsule = session.store.capsule(grant.capsule_id)
     name = None if capsule is None else capsule.name
     entry = AuditEntry(now, grant.secret.name, name, key[2], refused[:200])
     session.store.add_audit(grant.secret.project_id, entry)
+
+
+def _store_use(session: Session, grant: GrantRecord, refused: str) -> None:
+    key, now = (grant.capsule_id, grant.secret.id), time.time()
+    if refused or abs(now - _used.get(key, 0.0)) < USE_NOTED_S:
+        return
+    if len(_used) >= _NOTES_HELD:
+        _used.clear()
+    _used[key] = now
+    session.store.set_secret_used(grant)
 
 
 def _is_for_model(secret: SecretRecord) -> bool:

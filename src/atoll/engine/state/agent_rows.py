@@ -70,14 +70,13 @@ class AgentRows(Database):
         )
         return [_agent(dict(row)) for row in rows]
 
-    def add_turn(self, capsule_id: int, run: int, prompt: str) -> AgentTurn:
+    def add_turn(self, turn: AgentTurn) -> None:
         with self._write() as db:
             db.execute(
-                "INSERT INTO agent_turns SELECT ?, coalesce(max(number), 0) + 1, ?, ?, ?, '' "
-                "FROM agent_turns WHERE capsule_id = ?",
-                (capsule_id, run, prompt, time.time(), capsule_id),
-            )
-        return self.turns(capsule_id)[-1]
+                "INSERT INTO agent_turns VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (turn.capsule_id, turn.number, turn.run, turn.prompt, turn.at, turn.verdict,
+                 turn.is_screen),
+            )  # fmt: skip
 
     def set_turn_run(self, turn: AgentTurn, run: int) -> None:
         """The run that was started for a turn, which is stored before."""
@@ -100,8 +99,8 @@ class AgentRows(Database):
                 (capsule_id, now, now, origin.capsule_id),
             )
             db.executemany(
-                "INSERT OR REPLACE INTO agent_turns SELECT ?, number, 0, prompt, at, verdict "
-                "FROM agent_turns WHERE capsule_id = ? AND number = ?",
+                "INSERT OR REPLACE INTO agent_turns SELECT ?, number, 0, prompt, at, verdict, "
+                "is_screen FROM agent_turns WHERE capsule_id = ? AND number = ?",
                 [(capsule_id, origin.capsule_id, number) for number in turns],
             )
 
@@ -116,7 +115,7 @@ class AgentRows(Database):
         rows = self._rows(
             "SELECT * FROM agent_turns WHERE capsule_id = ? ORDER BY number", capsule_id
         )
-        return [AgentTurn(**dict(row)) for row in rows]
+        return [AgentTurn(**{**dict(row), "is_screen": bool(row["is_screen"])}) for row in rows]
 
     def add_usage(self, capsule_id: int, usage: ModelUsage) -> None:
         """Adds to what was counted. A cost that is unknown once stays unknown."""
@@ -145,13 +144,13 @@ class AgentRows(Database):
     def set_traffic(self, capsule_id: int, traffic: ModelTraffic) -> None:
         with self._write(durable=False) as db:
             db.execute(
-                "INSERT OR REPLACE INTO model_traffic VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO model_traffic VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (capsule_id, *traffic),
             )
 
     def traffic(self, capsule_id: int) -> ModelTraffic:
         rows = self._rows(
-            "SELECT in_flight, last_at, last_status, trouble, paused_until "
+            "SELECT in_flight, last_at, last_status, trouble, paused_until, held_s, held_since "
             "FROM model_traffic WHERE capsule_id = ?",
             capsule_id,
         )
@@ -163,6 +162,17 @@ def _encode(task: AgentTask) -> str:
 
 
 def _agent(row: Mapping[str, Any]) -> AgentRecord:
+    try:
+        return _parse_agent(row)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # The other agents can be shown all the same.
+        return AgentRecord(
+            row["capsule_id"], str(row["adapter"]), AgentTask(""), AgentState.LOST,
+            "its record is damaged", row["since"], row["created_at"], is_damaged=True,
+        )  # fmt: skip
+
+
+def _parse_agent(row: Mapping[str, Any]) -> AgentRecord:
     task = json.loads(row["task"])
     lists = {key: tuple(task[key]) for key in ("checks", "command") if key in task}
     return AgentRecord(

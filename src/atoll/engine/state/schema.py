@@ -245,7 +245,7 @@ CREATE TABLE agents (
 CREATE TABLE agent_turns (
     capsule_id INTEGER NOT NULL REFERENCES capsules (id) ON DELETE CASCADE,
     number INTEGER NOT NULL, run INTEGER NOT NULL, prompt TEXT NOT NULL, at REAL NOT NULL,
-    verdict TEXT NOT NULL DEFAULT '',
+    verdict TEXT NOT NULL DEFAULT '', is_screen INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (capsule_id, number)
 ) STRICT;
 CREATE TABLE model_usage (
@@ -258,7 +258,8 @@ CREATE TABLE model_usage (
 CREATE TABLE model_traffic (
     capsule_id INTEGER PRIMARY KEY REFERENCES capsules (id) ON DELETE CASCADE,
     in_flight INTEGER NOT NULL, last_at REAL, last_status INTEGER,
-    trouble TEXT NOT NULL DEFAULT '', paused_until REAL
+    trouble TEXT NOT NULL DEFAULT '', paused_until REAL,
+    held_s REAL NOT NULL DEFAULT 0, held_since REAL
 ) STRICT;
 """,
     _event("agent_made", "INSERT ON agents", "'agent.' || NEW.state", "NEW.adapter",
