@@ -241,7 +241,7 @@ def test_agent_is_stopped_and_told_again(project: Project, script: Callable[[str
     assert first.text == "begun"
     with pytest.raises(StateError, match="still at work"):
         x.agent.tell("hurry")
-    with pytest.raises(StateError, match="has an agent at work"):
+    with pytest.raises(StateError, match="still at work"):
         project.spawn(AgentSpec(agent="command", prompt="p", command=("true",), inside=x.name))
     x.pause()
     assert x.agent.status()[3:5] == (AgentState.WAITING, "it is paused")

@@ -11,10 +11,11 @@ from atoll.testing.model_script import Fault, Turn, Usage, turns
 from atoll.testing.model_server import ModelServer
 
 KEY = "sk-real-model-key-77"
+PATIENT = "--retry 60 --retry-all-errors --retry-delay 1 --max-time 240"
 AGENT = """\
 #!/bin/sh
 ask() {
-    curl -sS --fail-with-body --retry 60 --retry-all-errors --retry-delay 1 --max-time 240 \\
+    curl -sS --fail-with-body PATIENCE \\
         -H "Authorization: Bearer $MODEL_KEY" -H 'Content-Type: application/json' \\
         -d '{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "hi"}],
              "tools": [{"type": "function", "function": {"name": "bash"}}]}' \\
@@ -34,18 +35,32 @@ def model():
 
 
 @pytest.fixture
-def spawned(person, model):
-    """An agent that asks the model three times and may use the tokens of two answers."""
+def make(person, model):
+    """Spawns an agent that asks the model three times."""
     person.wants_daemon()
+    grant(person, model)
+    return lambda patience, *options: spawn(person, patience, *options)
+
+
+def grant(person, model):
     person.atoll("new", "x")
     broker = ("--broker", "api.openai.com", "--upstream", model.url)
     person.atoll("secret", "set", "MODEL_KEY", *broker, input=KEY)
     person.atoll("secret", "grant", "MODEL_KEY", "x")
+
+
+def spawn(person, patience, *options):
     script = person.place / "agent.sh"
-    script.write_text(AGENT)
+    script.write_text(AGENT.replace("PATIENCE", patience))
     script.chmod(0o755)
-    person.atoll("spawn", f"script:{script}", "do it", "--in", "x", "--budget", "tokens=1000")
+    person.atoll("spawn", f"script:{script}", "do it", "--in", "x", *options)
     return person
+
+
+@pytest.fixture
+def spawned(make):
+    """It may use the tokens of two answers."""
+    return make(PATIENT, "--budget", "tokens=1000")
 
 
 def agent_of(person):
@@ -93,3 +108,38 @@ def test_watch_says_what_holds_an_agent(spawned, wait_for):
         b"x: over-budget: 1,220 of 1,000 tokens\n",
         b"hint: atoll tell x --budget tokens=+200k\n",
     ]
+
+
+def test_a_client_that_gives_up_while_it_is_held_goes_on_later(make, model, wait_for):
+    person = make("--max-time 3", "--budget", "tokens=1000")
+    wait_for(lambda: is_in(person, "over-budget"), what="a budget that is used up")
+    person.atoll("wait", "x", check=False)
+    assert wait_for(lambda: verdicts(person), what="the end of the turn") == ["failed"]
+    # What it had does not change because its program has ended.
+    assert is_in(person, "over-budget")
+    told = person.atoll("tell", "x", "--budget", "tokens=+5000").stderr
+    assert "the agent of `x` goes on" in told
+    wait_for(lambda: is_in(person, "finished"), what="the end of the agent")
+    assert verdicts(person) == ["failed", "finished"]
+    assert {request.status for request in model.model_requests} == {200, 429}
+
+
+def verdicts(person):
+    turns = person.answer("transcript", "x")["turns"]
+    return [turn["verdict"]["state"] for turn in turns if turn["verdict"] is not None]
+
+
+def test_a_turn_that_ended_during_a_quota_goes_on_when_it_is_reset(person, wait_for):
+    person.wants_daemon()
+    quota = Fault(status=429, retry_after_s=15)
+    reply = Turn("Done.", usage=Usage(600, 10), faults=(quota,))
+    with ModelServer(turns(reply), keys=[KEY]) as server:
+        grant(person, server)
+        spawn(person, "--max-time 2")
+        found = wait_for(lambda: is_in(person, "waiting"), what="a quota that is used up")
+        assert found["reason"].startswith("the quota of its model is used up until ")
+        wait_for(lambda: verdicts(person) == ["failed"], what="the end of the first turn")
+        found = wait_for(lambda: is_in(person, "finished"), what="the end of the agent")
+        assert found["turns"] == 2
+        assert verdicts(person) == ["failed", "finished"]
+        assert server.violations == []

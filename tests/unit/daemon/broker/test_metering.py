@@ -11,7 +11,7 @@ from atoll.daemon.broker import metering
 from atoll.daemon.broker.metering import Meter
 from atoll.daemon.broker.taps import CLIENT_GONE
 from atoll.drivers.network.websocket import TEXT, frame
-from atoll.model.agent import QUOTA_USED_UP, AgentBudget, AgentState, AgentTask, ModelUsage
+from atoll.model.agent import AgentBudget, AgentState, AgentTask, ModelUsage, render_quota
 from atoll.testing.model_dialects import Anthropic, Chat, Gemini, Reply, Responses
 from atoll.testing.model_script import Usage
 from worlds import World, until
@@ -245,7 +245,7 @@ def test_a_quota_pauses_until_it_is_reset(play, dialect):
         assert metered.store.traffic(metered.capsule.id).paused_until == metered.now + 60
         waiting = asyncio.create_task(metered.meter.admit())
         await metered.until_state(AgentState.WAITING)
-        assert metered.agent.reason == QUOTA_USED_UP
+        assert metered.agent.reason == render_quota(metered.now + 60)
         again = metered.new_meter()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(again.admit(), 0.05)

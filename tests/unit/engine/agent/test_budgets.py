@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from atoll.engine.agent import budgets
 from atoll.engine.agent.budgets import Spent, find_excess, parse_budget
 from atoll.model import units
-from atoll.model.agent import AgentBudget, AgentTask, ModelUsage
+from atoll.model.agent import AgentBudget, AgentTask, AgentTurn, ModelTraffic, ModelUsage
 from atoll.model.errors import SpecError
 from atoll.model.prices import Price
 from atoll.model.state import Outcome, Reason
@@ -34,6 +34,10 @@ class Agents:
     def use(self, capsule_id, model=KNOWN, cost=0.01, **counts):
         row = ModelUsage(model, requests=1, cost_usd=cost)._replace(**counts)
         self.session.store.add_usage(capsule_id, row)
+
+    def turn(self, capsule_id, run):
+        number = 1 + len(self.session.store.turns(capsule_id))
+        self.session.store.add_turn(AgentTurn(capsule_id, number, run, "do it", 0.0))
 
     def run(self, capsule_id, number, took_s):
         """A run that has ended."""
@@ -108,7 +112,7 @@ def test_uncounted_answers_use_budgets_of_tokens_and_money_up(agents):
 
 def test_turns_are_answers_of_the_model(agents):
     capsule = agents.spawn(turns=2)
-    agents.session.store.add_turn(capsule, 1, "do it")
+    agents.turn(capsule, 1)
     agents.use(capsule)
     assert agents.excess(capsule) is None
     agents.use(capsule, "other")
@@ -118,20 +122,32 @@ def test_turns_are_answers_of_the_model(agents):
 def test_messages_count_where_no_model_was_seen(agents):
     capsule = agents.spawn(turns=1)
     assert agents.excess(capsule, messages=1) is None
-    agents.session.store.add_turn(capsule, 1, "do it")
+    agents.turn(capsule, 1)
     assert agents.excess(capsule) is None, "the first one is still being answered"
     assert agents.excess(capsule, messages=1) == "1 of 1 turn"
 
 
 def test_time(agents):
     capsule = agents.spawn(time_s=3600.0)
-    agents.session.store.add_turn(capsule, 7, "do it")
+    agents.turn(capsule, 7)
     agents.run(capsule, 7, took_s=3599.0)
     assert agents.excess(capsule) is None
     agents.run(capsule, 8, took_s=99.0)
     assert agents.excess(capsule) is None, "a run of the owner's own"
-    agents.session.store.add_turn(capsule, 8, "more")
+    agents.turn(capsule, 8)
     assert agents.excess(capsule) == "1h1m38s of 1h"
+    agents.session.store.set_traffic(capsule, ModelTraffic(held_s=100.0))
+    assert agents.excess(capsule) is None, "the time in which the model was held"
+
+
+def test_time_that_is_left(agents):
+    capsule = agents.spawn(time_s=3600.0)
+    agents.turn(capsule, 1)
+    agents.run(capsule, 1, took_s=600.0)
+    assert budgets.time_left_s(agents.session, capsule) == 3000.0
+    agents.configure('[budget]\ntime = "30m"\n')
+    assert budgets.time_left_s(agents.session, capsule) == 1200.0
+    assert budgets.time_left_s(agents.session, agents.spawn("other")) == 1200.0
 
 
 def test_the_project_has_a_budget_too(agents):

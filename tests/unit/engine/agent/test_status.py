@@ -6,7 +6,7 @@ import pytest
 
 from atoll.engine.agent.status import IDLE_S, WAITING_S, AgentFacts, decide, since
 from atoll.engine.agent.verdicts import TurnVerdict
-from atoll.model.agent import QUOTA_USED_UP, AgentState, ModelTraffic
+from atoll.model.agent import AgentState, ModelTraffic, render_quota
 
 NOW = 1_000_000.0
 ALIVE = AgentFacts(
@@ -16,6 +16,8 @@ ALIVE = AgentFacts(
 OVER = ALIVE._replace(is_alive=False)
 FINISHED = TurnVerdict(AgentState.FINISHED, "2 checks passed", NOW - 5)
 FAILED = TurnVerdict(AgentState.FAILED, "it was stopped", NOW - 5)
+
+HELD = TurnVerdict(AgentState.FAILED, "its model did not answer", NOW - 5, held="budget")
 
 TABLE = [
     (AgentFacts(now=NOW, is_preparing=True), AgentState.STARTING, "its capsule is being prepared"),
@@ -37,7 +39,7 @@ TABLE = [
     (
         ALIVE._replace(traffic=ModelTraffic(paused_until=NOW + 60)),
         AgentState.WAITING,
-        QUOTA_USED_UP,
+        render_quota(NOW + 60),
     ),
     (ALIVE._replace(traffic=ModelTraffic(paused_until=NOW - 60)), AgentState.WORKING, ""),
     (
@@ -86,7 +88,11 @@ TABLE = [
         "its work is being recorded and checked",
     ),
     (OVER, AgentState.LOST, "its process disappeared"),
-    (OVER._replace(was_copied=True), AgentState.IDLE, "it was forked in the middle of a turn"),
+    (
+        OVER._replace(was_cut=True, is_concluding=True),
+        AgentState.IDLE,
+        "its capsule returned to the middle of this turn",
+    ),
     (OVER._replace(verdict=FINISHED), AgentState.FINISHED, "2 checks passed"),
     (
         OVER._replace(verdict=FINISHED, excess="5 of 5 turns"),
@@ -94,7 +100,14 @@ TABLE = [
         "2 checks passed",
     ),
     (OVER._replace(verdict=FAILED), AgentState.FAILED, "it was stopped"),
-    (OVER._replace(verdict=FAILED, excess="5 of 5 turns"), AgentState.OVER_BUDGET, "5 of 5 turns"),
+    (OVER._replace(verdict=FAILED, excess="5 of 5 turns"), AgentState.FAILED, "it was stopped"),
+    (OVER._replace(verdict=HELD, excess="5 of 5 turns"), AgentState.OVER_BUDGET, "5 of 5 turns"),
+    (
+        OVER._replace(verdict=HELD, traffic=ModelTraffic(paused_until=NOW + 60)),
+        AgentState.WAITING,
+        render_quota(NOW + 60),
+    ),
+    (OVER._replace(verdict=HELD), AgentState.FAILED, "its model did not answer"),
     (ALIVE._replace(verdict=FINISHED), AgentState.WORKING, ""),
 ]
 

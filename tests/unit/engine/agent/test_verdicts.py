@@ -9,7 +9,7 @@ from atoll.model.agent import AgentState
 
 GOOD = TurnEnd(
     outcome="exited", exit_code=0, needs_end=True, end="good", end_text="", last_error="",
-    trouble="", is_screen=False, tree="4b825dc", tree_trouble="", checks=(),
+    trouble="", used_login=True, is_screen=False, tree="4b825dc", tree_trouble="", checks=(),
 )  # fmt: skip
 PASSED = CheckResult("make test", passed=True, exit_code=0, run=2)
 BROKEN = CheckResult("make lint", passed=False, exit_code=2, run=3)
@@ -62,6 +62,12 @@ FAILED = AgentState.FAILED
         ),
         # Text says nothing of its end.
         (GOOD._replace(needs_end=False, end=""), AgentState.FINISHED, ""),
+        (GOOD._replace(needs_end=False, end="", used_login=None), AgentState.FINISHED, ""),
+        (
+            GOOD._replace(needs_end=False, end="", used_login=False, last_error="no module"),
+            FAILED,
+            "it sent no request with its login (code 0): no module",
+        ),
         (
             GOOD._replace(needs_end=False, end="", exit_code=3, last_error="boom"),
             FAILED,
@@ -90,5 +96,7 @@ def test_verdict_survives_storage() -> None:
                       outcome="exited", exit_code=0, checks=(PASSED, BROKEN))  # fmt: skip
     assert parse_verdict(verdict.encode()) == verdict
     assert parse_verdict("") is None
-    with pytest.raises(ValueError, match="damaged"):
-        parse_verdict('{"state": "failed"}')
+    damaged = verdict.encode().replace('"at": 3.0', '"at": "x"')
+    for text in ('{"state": "failed"}', damaged, "[]", "{", '"x"'):
+        with pytest.raises(ValueError):  # noqa: PT011 - of the parser, too
+            parse_verdict(text)
