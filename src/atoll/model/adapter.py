@@ -264,6 +264,12 @@ def command_line(
     return found[:-1] if found[-1:] == ["--"] else found
 
 
+def has_option(commands: CommandLines, words: Sequence[str], name: str) -> bool:
+    """Whether a chosen `name`, such as `model`, changes the command line of these `words`; pure."""
+    chosen, none = {name: "chosen"}, {name: ""}
+    return command_line(commands, words, chosen) != command_line(commands, words, none)
+
+
 def filled(text: str, values: Mapping[str, str]) -> str:
     """`text` with the known words in braces replaced, in one pass: what a value contains stays as
     it is. Names without a value stay too.

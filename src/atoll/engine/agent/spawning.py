@@ -10,6 +10,7 @@ from atoll.engine.agent.prompts import find_name, require_prompt, require_typabl
 from atoll.engine.agent.selection import ChosenAgent
 from atoll.engine.network import rules
 from atoll.engine.state.session import Session
+from atoll.model.adapter import has_option
 from atoll.model.agent import AgentSpec, AgentTask
 from atoll.model.errors import IsolationError, SpecError
 from atoll.model.names import NAME_LENGTH, numbered, parse_name
@@ -47,7 +48,7 @@ def plan(
             raise SpecError(f"`{name}` cannot begin with `-`")
     budget = agents.parse_budgets(spec.budget)
     chosen = selection.choose(session, project, spec.agent, spec.command)
-    _require_ways(chosen, spec)
+    require_ways(chosen, spec)
     task = AgentTask(
         prompt=prompt,
         model=spec.model,
@@ -75,7 +76,8 @@ def _require_consistent(spec: AgentSpec) -> None:
         raise SpecError(f"`-n` must be from 1 to {MOST}")
 
 
-def _require_ways(chosen: ChosenAgent, spec: AgentSpec) -> None:
+def require_ways(chosen: ChosenAgent, spec: AgentSpec) -> None:
+    """Raises SpecError for what the agent's command line that will be used cannot do."""
     lines = chosen.spec.commands
     if spec.is_interactive and not lines.interactive:
         raise SpecError(
@@ -91,10 +93,30 @@ def _require_ways(chosen: ChosenAgent, spec: AgentSpec) -> None:
         raise SpecError(
             f"`{chosen.name}` works on its own screen only", hint=f"atoll spawn {chosen.name} -i"
         )
-    if spec.model and not lines.model:
-        raise SpecError(f"`{chosen.name}` has no option for a model")
-    if spec.effort and not lines.effort:
-        raise SpecError(f"`{chosen.name}` has no option for an effort")
+    _require_options(chosen, spec)
+
+
+def _require_options(chosen: ChosenAgent, spec: AgentSpec) -> None:
+    """Raises SpecError for a chosen option that the command line does not have."""
+    lines = chosen.spec.commands
+    words = lines.interactive if spec.is_interactive else lines.headless
+    other = lines.headless if spec.is_interactive else lines.interactive
+    for name, kind, value in (
+        ("model", "a model", spec.model),
+        ("effort", "an effort", spec.effort),
+    ):
+        if not value or has_option(lines, words, name):
+            continue
+        where = " on its own screen" if spec.is_interactive else ""
+        elsewhere = (
+            f'atoll spawn {chosen.name} "PROMPT" --{name} {value}'
+            if spec.is_interactive
+            else f"atoll spawn {chosen.name} -i --{name} {value}"
+        )
+        raise SpecError(
+            f"`{chosen.name}` has no option for {kind}{where}",
+            hint=elsewhere if has_option(lines, other, name) else f"omit `--{name}`",
+        )
 
 
 def find_names(spec: AgentSpec, prompt: str, agent: str, taken: Collection[str]) -> tuple[str, ...]:

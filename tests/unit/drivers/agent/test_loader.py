@@ -19,6 +19,7 @@ from atoll.model.adapter import (
     CommandLines,
     command_line,
     filled,
+    has_option,
     place_inside,
     place_on_host,
 )
@@ -59,6 +60,26 @@ def test_built_in_adapter_is_complete(name):
     if spec.session.format:
         registry.event_format(spec.session.format)
         assert spec.session.transcript
+
+
+WITHOUT_OPTION = {
+    ("opencode", "interactive", "effort"),
+    ("opencode", "interactive_resume", "effort"),
+}
+"""Command lines whose programs have no such option, although others of theirs do."""
+
+
+@pytest.mark.parametrize("name", EVERY_NAME)
+def test_built_in_command_lines_have_the_options_of_their_agent(name):
+    lines = BUILT_IN[name].commands
+    for kind in ("headless", "headless_resume", "interactive", "interactive_resume"):
+        words = getattr(lines, kind)
+        for option in ("model", "effort"):
+            is_wanted = bool(words and getattr(lines, option))
+            without = (name, kind, option) in WITHOUT_OPTION
+            assert has_option(lines, words, option) == (is_wanted and not without), (kind, option)
+        if kind.endswith("_resume") and words:
+            assert getattr(lines, kind.removesuffix("_resume"))
 
 
 @pytest.mark.parametrize("name", EVERY_NAME)
@@ -208,6 +229,13 @@ def test_nothing_chosen():
     assert command_line(LINES, WORDS, {}) == ["agent"]
     assert command_line(LINES, ("agent", "--prompt={prompt}"), {"prompt": ""}) == ["agent"]
     assert command_line(LINES, ("agent", "{unknown}"), {}) == ["agent", "{unknown}"]
+
+
+def test_option_counts_only_where_it_changes_the_command_line():
+    assert has_option(LINES, WORDS, "model")
+    assert not has_option(LINES, ("agent", "{effort_options}"), "model")
+    assert not has_option(CommandLines(), WORDS, "model")
+    assert has_option(CommandLines(), ("agent", "--model={model}"), "model")
 
 
 @given(prompt=st.text(min_size=1))
