@@ -209,7 +209,6 @@ class SessionSpec(_Table):
 
     transcript: StrictStr = Field("", description="A glob of JSON lines; the latest is current.")
     format: SessionName = Field("", description="The event format of that file.")
-    status: StrictStr = Field("", description="A glob of JSON files with a `status` key.")
 
 
 class AdapterSpec(_Table):

@@ -158,6 +158,7 @@ def test_incomplete_adapter_is_refused():
         ('colour = "red"', "agents.mine.colour", "unknown key"),
         ('progam = "x"', "agents.mine.progam", "unknown key"),
         ("commands = { headles = [] }", "agents.mine.commands.headles", "unknown key"),
+        ('session = { status = "x/*.json" }', "agents.mine.session.status", "unknown key"),
         ('events = "clade"', "agents.mine.events", "must be one of"),
         ('env = { HOME = "/" }', "agents.mine.env.HOME", "is set by Atoll itself"),
         ('hosts = ["*.com"]', "agents.mine.hosts[0]", "top-level domain"),
