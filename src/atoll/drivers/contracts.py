@@ -376,6 +376,8 @@ class HomeFile(NamedTuple):
     path: str
     """Below the home directory."""
     content: bytes
+    is_read_only: bool = False
+    """Whether the agent has it to read only: a copy of the owner's that it does not rewrite."""
 
 
 class FoundLogin(NamedTuple):

@@ -194,13 +194,21 @@ class Login(_Table):
 
 
 class Carry(_Table):
-    """A file or directory of the owner that the agent reads too: copied, never with credentials."""
+    """A file or directory of the owner that the agent reads too: copied, never with credentials.
+
+    The copies are read-only, mode 0400, unless `writable` is set or `files` have the same path:
+    those are merged into a file of the agent's own.
+    """
 
     path: OwnerPlace = Field(
         description="On the host: `~/…`, or `${VARIABLE:-~/…}/…`; inside at the same place in HOME."
     )
     only: tuple[StrictStr, ...] = Field(
         (), description="Top-level keys of a JSON or TOML file to keep; empty: the whole file."
+    )
+    writable: StrictBool = Field(
+        default=False,
+        description="`true` for a file that the program rewrites, such as its settings: 0600.",
     )
 
 

@@ -50,7 +50,8 @@ def home_files(
     """The files of a capsule's home: carried ones, those of the adapter, those of the login.
 
     `values` are `home` and `workspace`. JSON objects of one path are merged, table by table; other
-    files of one path replace each other; the later one wins.
+    files of one path replace each other; the later one wins. What only the owner has stays
+    read-only; a file that the adapter or the login has a part in is one of the agent's own.
     """
     from atoll.model.adapter import filled  # noqa: PLC0415 - pydantic
 
@@ -60,10 +61,12 @@ def home_files(
         is_quoted = one.path.endswith((".json", ".toml"))
         known = {name: _quoted(text) for name, text in texts.items()} if is_quoted else texts
         own.append(HomeFile(one.path, filled(one.content, known).encode()))
-    merged: dict[str, bytes] = {}
-    for path, content in (*carried, *own, *inside.files):
-        merged[path] = _merged_file(merged.get(path), content) if path in merged else content
-    return tuple(HomeFile(path, content) for path, content in merged.items())
+    merged: dict[str, HomeFile] = {}
+    for file in (*carried, *own, *inside.files):
+        below = merged.get(file.path)
+        content = file.content if below is None else _merged_file(below.content, file.content)
+        merged[file.path] = file._replace(content=content)
+    return tuple(merged.values())
 
 
 def _quoted(text: str) -> str:
@@ -71,8 +74,8 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
 
 
-def _merged_file(below: bytes | None, above: bytes) -> bytes:
-    parts = [_find_object(text) for text in (below or b"", above)]
+def _merged_file(below: bytes, above: bytes) -> bytes:
+    parts = [_find_object(text) for text in (below, above)]
     if parts[0] is None or parts[1] is None:
         return above
     return (json.dumps(_merged(parts[0], parts[1]), indent=2) + "\n").encode()

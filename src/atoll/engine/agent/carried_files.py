@@ -43,7 +43,7 @@ def carried(wanted: Sequence[Carry], owner: Mapping[str, str]) -> tuple[list[Hom
             if isinstance(content, str):
                 notes.append(f"`{path}` was not copied: {content}")
             else:
-                found.append(HomeFile(name, content))
+                found.append(HomeFile(name, content, is_read_only=not carry.writable))
     return found, notes
 
 

@@ -28,6 +28,7 @@ DIRECTORY = ".atoll-agent"
 """Below the private home: prompts, and the file of a scripted agent."""
 SCRIPT = f"{DIRECTORY}/script"
 _UNPACK = 'umask 077 && cd "$HOME" && tar -xf -'
+"""A file that is there already is replaced, not opened: it may be read-only."""
 _BEFORE_S = 120.0
 _NO_LOGIN = InsideLogin({}, ())
 
@@ -103,12 +104,16 @@ def write(session: Session, capsule: CapsuleRecord, found: Sequence[HomeFile]) -
 
 
 def pack(found: Iterable[HomeFile]) -> bytes:
-    """A tar archive of regular files; scripts are executable."""
+    """A tar archive of regular files that only the agent can read; scripts are executable, and
+    read-only files are a guard against a mistake, since the agent owns the directory.
+    """
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for file in found:
             entry = tarfile.TarInfo(file.path)
             entry.size = len(file.content)
-            entry.mode = 0o700 if file.content.startswith(b"#!") else 0o600
+            entry.mode = 0o400 if file.is_read_only else 0o600
+            if file.content.startswith(b"#!"):
+                entry.mode |= 0o100
             archive.addfile(entry, io.BytesIO(file.content))
     return target.getvalue()

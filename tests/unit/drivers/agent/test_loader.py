@@ -203,7 +203,7 @@ def test_later_files_win_and_json_is_merged():
     spec = AdapterSpec(files=({"path": "s.json", "content": '{"a": {"b": 1}}'},))
     inside = InsideLogin({}, (HomeFile("s.json", b'{"a": {"c": 3}}'), HomeFile("t", b"login")))
     carried = [HomeFile("s.json", b'{"a": {"b": 0, "d": 4}, "e": [1]}'), HomeFile("t", b"owner")]
-    found = dict(registry.home_files(spec, inside, {}, carried))
+    found = {file.path: file.content for file in registry.home_files(spec, inside, {}, carried)}
     assert json.loads(found["s.json"]) == {"a": {"b": 1, "c": 3, "d": 4}, "e": [1]}
     assert found["t"] == b"login"
 
@@ -211,8 +211,40 @@ def test_later_files_win_and_json_is_merged():
 @pytest.mark.parametrize("damaged", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
 def test_damaged_carried_json_is_replaced(damaged):
     spec = AdapterSpec(files=({"path": "s.json", "content": "{}"},))
-    found = dict(registry.home_files(spec, NO_LOGIN, {}, [HomeFile("s.json", damaged)]))
-    assert found["s.json"] == b"{}"
+    [found] = registry.home_files(spec, NO_LOGIN, {}, [HomeFile("s.json", damaged)])
+    assert found.content == b"{}"
+
+
+def test_only_copies_are_read_only():
+    spec = AdapterSpec(files=({"path": "s.json", "content": "{}"}, {"path": "a", "content": ""}))
+    inside = InsideLogin({}, (HomeFile("login.json", b"{}"),))
+    carried = [
+        HomeFile("s.json", b"{}", is_read_only=True),
+        HomeFile("login.json", b"{}", is_read_only=True),
+        HomeFile("CLAUDE.md", b"Be brief.", is_read_only=True),
+        HomeFile("config.toml", b"", is_read_only=False),
+    ]
+    found = registry.home_files(spec, inside, {}, carried)
+    assert [file.path for file in found if file.is_read_only] == ["CLAUDE.md"]
+
+
+WRITABLE = {
+    "codex": {".codex/config.toml"},
+    "copilot": {".copilot/mcp-config.json"},
+    "pi": {".pi/agent/settings.json"},
+}
+"""The settings that a program rewrites by itself, and no file of its adapter is merged with."""
+
+
+@pytest.mark.parametrize("name", EVERY_NAME)
+def test_settings_that_a_program_rewrites_are_writable(name):
+    spec = BUILT_IN[name]
+    carried = [(place_inside(one.path), one.writable) for one in spec.carry]
+    assert {path for path, is_writable in carried if is_writable} == WRITABLE.get(name, set())
+    own = {one.path for one in (*spec.files, *(f for login in spec.logins for f in login.files))}
+    settings = [path for path, is_writable in carried if path.endswith((".json", ".toml"))
+                and not is_writable]  # fmt: skip
+    assert set(settings) <= own
 
 
 # Command lines.

@@ -37,6 +37,15 @@ def test_file_and_directory_are_copied_without_credentials(home: Path) -> None:
     assert CANARY.encode() not in b"".join(files.values())
 
 
+def test_copies_are_read_only_unless_the_program_rewrites_them(home: Path) -> None:
+    wanted = [Carry(path="~/.claude/CLAUDE.md"), Carry(path="~/.claude/skills", writable=True)]
+    files, _ = carried_files.carried(wanted, {"HOME": str(home)})
+    assert {file.path: file.is_read_only for file in files} == {
+        ".claude/CLAUDE.md": True,
+        ".claude/skills/one/SKILL.md": False,
+    }
+
+
 def test_missing_file_is_no_mistake(home: Path) -> None:
     assert carry(home, "~/.claude/nothing") == ({}, [])
 
