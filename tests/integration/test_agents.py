@@ -399,7 +399,7 @@ def test_owner_is_notified(
     assert event["reason"] == "it ended with code 3"
     # Nothing listens there.
     wait_for((atoll_home / "notify.log").exists, what="the failure of the webhook")
-    assert "post" in (atoll_home / "notify.log").read_text()
+    assert "webhook: " in (atoll_home / "notify.log").read_text()
 
 
 def test_repository_by_url(atoll, repo, script, git, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from enum import StrEnum
 from typing import NamedTuple
@@ -31,6 +32,25 @@ def render_quota(until: float) -> str:
     is_today = moment[:3] == time.localtime()[:3]
     shown = time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M", moment)
     return f"the quota of its model is used up until {shown}"
+
+
+WANTS_PERSON = frozenset(
+    {AgentState.WAITING, AgentState.FAILED, AgentState.OVER_BUDGET, AgentState.LOST}
+)
+"""The states in which an agent does not go on by itself, or a person has to know why it ended."""
+_NUMBERS = re.compile(r"\S*\d\S*(?:\s+\S*\d\S*)*")
+
+
+def is_news(before: tuple[AgentState, str], after: tuple[AgentState, str]) -> bool:
+    """Whether the owner has to hear of a change of state and reason.
+
+    A new reason counts in a state that wants a person: one that waited for a quota and now waits
+    for a message is news. A reason that differs in its numbers alone is not.
+    """
+    if before[0] is not after[0]:
+        return True
+    reasons = [_NUMBERS.sub("#", reason) for _, reason in (before, after)]
+    return after[0] in WANTS_PERSON and reasons[0] != reasons[1]
 
 
 class AgentBudget(NamedTuple):

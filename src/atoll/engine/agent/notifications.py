@@ -32,6 +32,7 @@ LOG = "notify.log"
 _LOG_BYTES = 64 << 10
 _COMMAND_S = 30.0
 _WEBHOOK_S = 10.0
+_DESKTOP_S = 10.0
 _OUTPUT_BYTES = 64 << 10
 _DESKTOP = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 _TEXT_CHARACTERS = 500
@@ -104,18 +105,18 @@ def find_event(session: Session, capsule_id: int, state: AgentState) -> dict[str
 def deliver(home: Path, event: str, settings: NotifySettings) -> None:
     """Each way is tried; failures are written to a log of bounded size."""
     ways = (
-        (settings.command, _run_command),
-        (settings.webhook, _post),
-        ("desktop" if settings.desktop else None, _show_on_desktop),
+        ("command", settings.command, _run_command),
+        ("webhook", settings.webhook, _post),
+        ("desktop", "notify-send" if settings.desktop else None, _show_on_desktop),
     )
-    for given, act in ways:
+    for name, given, act in ways:
         if given is None:
             continue
         try:
             act(given, event)
         except (AtollError, OSError, ValueError) as error:
             said = error.message if isinstance(error, AtollError) else str(error)
-            _note_failure(home, f"{act.__name__.strip('_')}: {said}")
+            _note_failure(home, f"{name}: {said}")
 
 
 def _run_command(command: str, event: str) -> None:
@@ -124,10 +125,7 @@ def _run_command(command: str, event: str) -> None:
         env={name: os.environ[name] for name in _DESKTOP if name in os.environ},
         stdin=event.encode() + b"\n",
     )
-    done = stream(program, bytes, limit_bytes=_OUTPUT_BYTES, timeout_s=_COMMAND_S)
-    if not done.is_good:
-        said = done.completed.stderr[-300:].decode(errors="replace").strip()
-        raise DriverError(f"the command failed ({done.ended}, {done.completed.code}): {said}")
+    _require_good("it", program, timeout_s=_COMMAND_S)
 
 
 def _post(url: str, event: str) -> None:
@@ -140,20 +138,26 @@ def _post(url: str, event: str) -> None:
         answer.read(1)
 
 
-def _show_on_desktop(_: str, event: str) -> None:
+def _show_on_desktop(name: str, event: str) -> None:
     found = json.loads(event)
-    program = programs.find_program("notify-send")
-    if program is None:
-        raise DriverError("`notify-send` is not installed")
+    program = programs.require_program(name)
     title = f"atoll: {found['capsule']} is {found['state']}"
     body = found["reason"] or found["task"]
     env = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
-    stream(
-        Program((program, "--app-name=atoll", "--", title, body[:200]), env=env),
-        bytes,
-        limit_bytes=_OUTPUT_BYTES,
-        timeout_s=_WEBHOOK_S,
+    argv = (program, "--app-name=atoll", "--", title, body[:200])
+    _require_good(f"`{name}`", Program(argv, env=env), timeout_s=_DESKTOP_S)
+
+
+def _require_good(what: str, program: Program, *, timeout_s: float) -> None:
+    """Runs it. Raises DriverError with what it said if it fails, or takes too long."""
+    done = stream(program, bytes, limit_bytes=_OUTPUT_BYTES, timeout_s=timeout_s)
+    if done.is_good:
+        return
+    how = {"time": f"took more than {timeout_s:.0f} s", "size": "printed too much"}.get(
+        done.ended, f"exited with {done.completed.code}"
     )
+    said = done.completed.stderr[-300:].decode(errors="replace").strip()
+    raise DriverError(f"{what} {how}" + (f": {said}" if said else ""))
 
 
 def _note_failure(home: Path, text: str) -> None:

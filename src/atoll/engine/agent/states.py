@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.engine.agent import notifications
 from atoll.engine.state.session import Session
-from atoll.model.agent import AgentState
+from atoll.model.agent import AgentState, is_news
 from atoll.model.state import CapsuleRecord
 
 
@@ -14,6 +14,6 @@ def record_state(session: Session, capsule: CapsuleRecord, state: AgentState, re
     if before is None or (before.state, before.reason) == (state, reason):
         return False
     session.store.set_agent_state(capsule.id, state, reason)
-    if before.state is not state:
+    if is_news((before.state, before.reason), (state, reason)):
         notifications.notify(session, capsule, before._replace(state=state, reason=reason))
     return True
