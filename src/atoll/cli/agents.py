@@ -12,19 +12,23 @@ from atoll.cli.harmless import clean
 from atoll.cli.output import stdout_is_terminal
 from atoll.engine import shapes
 from atoll.model import units
-from atoll.model.agent import AgentState
+from atoll.model.agent import WANTS_PERSON, AgentState, is_news
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.agent.selection import AvailableAgent
+    from atoll.engine.home import Home
+    from atoll.engine.projects import Project
+
+    Known = Mapping[int, tuple[AgentState, str]]
+    """The states that were shown last, by the capsule's id, which is one of all projects."""
 
 _EVERY_S = 2.0
 _TASK_WIDTH = 32
 _LINE_WIDTH = 48
 _REASON_WIDTH = 40
-WANTS_PERSON = frozenset(
-    {AgentState.WAITING, AgentState.FAILED, AgentState.OVER_BUDGET, AgentState.LOST}
-)
 _COLUMNS = ("capsule", "agent", "status", "since", "task", "turns", "tokens", "cost", "changed")
 
 
@@ -33,7 +37,12 @@ _COLUMNS = ("capsule", "agent", "status", "since", "task", "turns", "tokens", "c
 @click.option(
     "--available", is_flag=True, help="List the agents that Atoll knows, and what each lacks."
 )
-@click.option("-w", "--watch", is_flag=True, help="Repeat the table until Ctrl-C.")
+@click.option(
+    "-w",
+    "--watch",
+    is_flag=True,
+    help="Show the table live until Ctrl-C; the bell rings when an agent wants you.",
+)
 @verb
 def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> None:
     """List the agents of this project with what they do, as facts.
@@ -44,31 +53,36 @@ def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> 
     if available:
         _show_available(frame)
         return
+    place = frame.home() if everything else frame.project()
+    found = place.agents()
     if not watch:
-        _show(frame, _statuses(frame, everything=everything), everything=everything)
+        _show(frame, found, everything=everything)
         return
-    before: dict[str, AgentState] = {}
+    before = _known(found)
     while True:
-        found = _statuses(frame, everything=everything)
         if stdout_is_terminal() and not frame.output.json:
             frame.output.clear()
         _show(frame, found, everything=everything)
-        _ring(frame, found, before)
-        before = {one.capsule: one.state for one in found}
+        _signal(frame, place, found, before)
+        before = _known(found)
         frame.wait(_EVERY_S)
+        found = place.agents()
 
 
-def _statuses(frame: Frame, *, everything: bool) -> list[AgentStatus]:
-    return frame.home().agents() if everything else frame.project().agents()
+def _known(found: list[AgentStatus]) -> Known:
+    return {one.agent.capsule_id: (one.state, one.reason) for one in found}
 
 
-def _ring(frame: Frame, found: list[AgentStatus], before: dict[str, AgentState]) -> None:
+def _signal(frame: Frame, place: Home | Project, found: list[AgentStatus], before: Known) -> None:
     """Rings when an agent wants a person, and says in the terminal's title how many do."""
     wanting = [one for one in found if one.state in WANTS_PERSON]
-    is_new = any(before.get(one.capsule, one.state) is not one.state for one in wanting)
+    none = (AgentState.STARTING, "")
+    is_new = any(
+        is_news(before.get(one.agent.capsule_id, none), (one.state, one.reason)) for one in wanting
+    )
     frame.output.signal(
         f"atoll: {len(wanting)} of {len(found)} agents want you" if wanting else "atoll agents",
-        ring=is_new and frame.project().rings_bell,
+        ring=is_new and place.rings_bell,
     )
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.cli.agent_events import render_event
-from atoll.cli.agents import WANTS_PERSON, render_state
+from atoll.cli.agents import render_state
 from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.tell import render_cure
 from atoll.engine import shapes
-from atoll.model.agent import AgentState
+from atoll.model.agent import WANTS_PERSON, AgentState
 
 if TYPE_CHECKING:
     from atoll.engine.agent.observation import AgentStatus
@@ -30,8 +30,15 @@ def command(frame: Frame, name: str, *, follow: bool) -> None:
     """
     agent = frame.capsule(name).agent
 
+    def signal(status: AgentStatus) -> None:
+        wants = follow and status.state in WANTS_PERSON
+        frame.output.signal(
+            f"atoll: {name} is {status.state}", ring=wants and frame.project().rings_bell
+        )
+
     def show_held(status: AgentStatus) -> None:
         frame.output.note(f"{name}: {render_state(status)}")
+        signal(status)
         excess = agent.find_excess() if status.state is AgentState.OVER_BUDGET else None
         if excess is not None:
             frame.output.note(render_cure(name, excess))
@@ -43,7 +50,4 @@ def command(frame: Frame, name: str, *, follow: bool) -> None:
         frame.output.item("agent", shapes.agent(status), "")
         return
     frame.output.note(f"{name}: {render_state(status)}")
-    wants = status.state in WANTS_PERSON
-    frame.output.signal(
-        f"atoll: {name} is {status.state}", ring=follow and wants and frame.project().rings_bell
-    )
+    signal(status)

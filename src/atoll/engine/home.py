@@ -65,6 +65,13 @@ class Home:
 
         return agents.statuses(self.session, None)
 
+    @property
+    def rings_bell(self) -> bool:
+        """Whether the owner wants to hear the terminal's bell when an agent wants a person."""
+        from atoll.engine.agent import notifications  # noqa: PLC0415 - for one verb
+
+        return notifications.rings_bell(self.session)
+
     def collect(
         self, *, dry_run: bool = False, gone: bool = False, bases: bool = False
     ) -> Collected:
