@@ -42,3 +42,16 @@ def test_with_a_place_on_path_that_is_a_capsules_own(activated, inside):
     activated.env["PATH"] = f"{place}:{activated.env['PATH']}"
     activated.atoll("new", "x")
     assert activated.atoll("run", "x", "--", "greet").stdout == "hello\n"
+
+
+@as_both
+def test_with_a_virtual_environment_of_the_owners_on_path(person):
+    """Its programs find the packages that are installed in it."""
+    venv = person.place / "owner/tools"
+    person.run("python3", "-m", "venv", "--without-pip", venv)
+    [packages] = venv.glob("lib/python3.*/site-packages")
+    (packages / "planted_module.py").write_text("x = 1\n")
+    person.env["PATH"] = f"{venv}/bin:{person.env['PATH']}"
+    person.atoll("new", "x")
+    asked = ("python", "-c", "import sys, planted_module; print(sys.prefix)")
+    assert person.atoll("run", "x", "--", *asked).stdout == f"{venv}\n"

@@ -22,6 +22,8 @@ _NOT_HIDDEN = ("*",)
 _PREFIX = ("bin", "sbin", "lib", "lib64", "libexec", "include", "share")
 _BESIDE_PROGRAMS = (*_PREFIX, "lib32", "conf", "jmods", "legal", "pkg", "src", "opt", "Cellar")
 """Directories beside a `bin` that its programs need, if both are in a prefix of their own."""
+_VENV_FILE = "pyvenv.cfg"
+"""Makes a Python look for its packages beside it; without the file it is the system's Python."""
 _IN_PREFIXES = frozenset(
     {
         *_BESIDE_PROGRAMS, "etc", "var", "man", "doc", "docs", "ssl", "api", "misc", "test",
@@ -184,6 +186,10 @@ def _around(programs: str, never: NeverShown, stores: Sequence[str]) -> Iterator
     if never.why(os.path.realpath(prefix)) is None and (name == "shims" or _is_prefix(prefix)):
         found = (f"{prefix}/{part}" for part in parts)
         yield from ((place, False) for place in found if os.path.isdir(place))
+        venv = f"{prefix}/{_VENV_FILE}"
+        # A link could name any file of the owner's.
+        if name == "bin" and os.path.isfile(venv) and not os.path.islink(venv):
+            yield venv, False
 
 
 def _holds_store(place: str, stores: Sequence[str]) -> bool:

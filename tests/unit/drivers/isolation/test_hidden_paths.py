@@ -127,6 +127,24 @@ def test_what_lies_beside_programs(home, tmp_path):
     ])  # fmt: skip
 
 
+def test_the_file_that_makes_a_virtual_environment(home, tmp_path):
+    """Only as a file of its own, beside programs that are shown with what belongs to them."""
+    (home / "letter").write_text("private")
+    for name in ("one", "linked", "mine"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "lib").mkdir()
+    (tmp_path / "mine/letters").mkdir()
+    (tmp_path / "one/pyvenv.cfg").write_text("home = /usr/bin\n")
+    (tmp_path / "mine/pyvenv.cfg").write_text("home = /usr/bin\n")
+    os.symlink(home / "letter", tmp_path / "linked/pyvenv.cfg")
+    path = ":".join(f"{tmp_path}/{name}/bin" for name in ("one", "linked", "mine"))
+    shown = [shown.at for shown in toolchains.find(owner(home, PATH=path)).shown]
+    assert [at for at in shown if at.endswith(".cfg")] == [f"{tmp_path}/one/pyvenv.cfg"]
+    assert toolchains.find(owner(home, PATH=path), [str(tmp_path / "one")]).shown
+    inside = toolchains.find(owner(home, PATH=f"{tmp_path}/one/bin"), [str(tmp_path / "one")])
+    assert inside.shown == ()
+
+
 def test_the_checkout_is_not_read(home, tmp_path):
     root = tmp_path / "project"
     for name in ("py/bin", "py/lib/python3.11", ".venv"):
