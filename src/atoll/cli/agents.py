@@ -10,6 +10,8 @@ from atoll.cli import phrases
 from atoll.cli.frame import Frame, verb
 from atoll.cli.harmless import clean
 from atoll.cli.output import stdout_is_terminal
+from atoll.cli.tables import cut
+from atoll.cli.terminal import size
 from atoll.engine import shapes
 from atoll.model import units
 from atoll.model.agent import WANTS_PERSON, AgentState, is_news
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 _TASK_WIDTH = 32
 _LINE_WIDTH = 48
-_REASON_WIDTH = 40
+_STATE_WIDTH = 52
+_LINES_BESIDE_ROWS = 6
+"""The header with its rule, empty lines, and the line that says how many agents are left out."""
 _COLUMNS = ("capsule", "agent", "status", "since", "task", "turns", "tokens", "cost", "changed")
 
 
@@ -62,7 +66,7 @@ def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> 
     while True:
         if stdout_is_terminal() and not frame.output.json:
             frame.output.clear()
-        _show(frame, found, everything=everything)
+        _show(frame, found, everything=everything, most=_most_rows(frame))
         _signal(frame, place, found, before)
         before = _known(found)
         frame.wait(_EVERY_S)
@@ -86,25 +90,41 @@ def _signal(frame: Frame, place: Home | Project, found: list[AgentStatus], befor
     )
 
 
-def _show(frame: Frame, found: list[AgentStatus], *, everything: bool) -> None:
+def _most_rows(frame: Frame) -> int | None:
+    """How many agents a repeated table shows at once; None: all."""
+    if frame.output.json or not stdout_is_terminal():
+        return None
+    return max(1, size()[0] - _LINES_BESIDE_ROWS)
+
+
+def _show(
+    frame: Frame, found: list[AgentStatus], *, everything: bool, most: int | None = None
+) -> None:
+    shown = found[:most]
+    is_cut = stdout_is_terminal()
     columns = (*(("project",) if everything else ()), *_COLUMNS, "last line")
     frame.output.table(
         "agents",
         [shapes.agent(one) for one in found],
         columns,
-        [(*((one.project,) if everything else ()), *_row(one)) for one in found],
-        clip=("project", "capsule", "status", "task", "last line"),
+        [
+            (*((one.project,) if everything else ()), *_row(one, is_cut=is_cut)) for one in shown
+        ],
+        clip=("last line", "task", "status", "project"),
+        drop=("last line", "task"),
     )
+    if len(shown) < len(found):
+        frame.output.note(f"… {len(found) - len(shown)} more: atoll agents")
     if not found:
         frame.output.note('no agents yet\nhint: atoll spawn AGENT "PROMPT"')
 
 
-def _row(one: AgentStatus) -> tuple[str, ...]:
-    changed = one.changed
+def _row(one: AgentStatus, *, is_cut: bool) -> tuple[str, ...]:
+    changed, state = one.changed, render_state(one)
     return (
         one.capsule,
         one.agent.adapter,
-        render_state(one),
+        cut(state, _STATE_WIDTH) if is_cut else state,
         phrases.age(one.since),
         _clipped(one.agent.task.prompt, _TASK_WIDTH) or "-",
         str(one.turns),
@@ -116,15 +136,18 @@ def _row(one: AgentStatus) -> tuple[str, ...]:
 
 
 def render_state(one: AgentStatus) -> str:
-    """The state, with the reason if there is one."""
-    reason = _clipped(one.reason, _REASON_WIDTH)
+    """The state, with the whole reason if there is one."""
+    reason = _line(one.reason)
     return f"{one.state}: {reason}" if reason else str(one.state)
 
 
 def _clipped(text: str, width: int) -> str:
     """One line of hostile text."""
-    line = " ".join(clean(text[: width * 8].encode(errors="replace")).split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return cut(_line(text[: width * 8]), width)
+
+
+def _line(text: str) -> str:
+    return " ".join(clean(text.encode(errors="replace")).split())
 
 
 def render_count(number: int) -> str:

@@ -35,7 +35,7 @@ def command(frame: Frame, *, everything: bool) -> None:
         [shapes.summary(one) for one in found],
         ("project", *columns) if everything else columns,
         (((one.project, *_row(one)) if everything else _row(one)) for one in found),
-        clip=("project", "name", "running"),
+        clip=("running", "project"),
     )
     if not found:
         frame.output.note("no capsules yet\nhint: atoll new NAME")

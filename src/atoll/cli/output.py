@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal, TextIO
 
 from atoll.cli import status
-from atoll.cli.tables import clip_cells, render_columns, style_of, table_width
+from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
 
@@ -69,19 +69,21 @@ class Output:
         rows: Iterable[Sequence[str]],
         *,
         clip: Sequence[str] = (),
+        drop: Sequence[str] = (),
         is_whole: bool = False,
     ) -> None:
         """Prints a table as the result; in a pipe as space-aligned columns without a frame.
 
-        On a narrow terminal the cells of the columns in `clip` are truncated and none is wrapped;
-        without `clip`, long cells are wrapped between words. With `is_whole` (tables with URLs)
-        cells are neither truncated nor wrapped.
+        On a narrow terminal the cells of the columns in `clip` are truncated in this order, then
+        the columns in `drop` are left out, and no cell is wrapped; without `clip`, long cells are
+        wrapped between words. With `is_whole` (tables with URLs) cells are neither truncated nor
+        wrapped.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         if self.json:
             self.answer(kind, data, "")
         elif sys.stdout.isatty():
-            _print_rich_table(columns, cells, clip, is_whole=is_whole)
+            _print_rich_table(columns, cells, clip, drop, is_whole=is_whole)
         else:
             _write(sys.stdout, render_columns(columns, cells))
 
@@ -281,6 +283,7 @@ def _print_rich_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     clip: Sequence[str],
+    drop: Sequence[str],
     *,
     is_whole: bool,
 ) -> None:
@@ -292,9 +295,9 @@ def _print_rich_table(
 
     console = Console(no_color=not is_colored(sys.stdout), highlight=False)
     if clip:
-        rows = clip_cells(columns, rows, clip, console.width)
-    if is_whole and table_width(columns, rows) > console.width:
-        # A URL wrapped inside a cell could not be clicked or copied.
+        columns, rows = fit(columns, rows, clip, drop, console.width)
+    if (is_whole or clip) and table_width(columns, rows) > console.width:
+        # A URL or a name that is wrapped inside a cell could not be clicked or copied.
         _write(sys.stdout, render_columns(columns, rows))
         return
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")

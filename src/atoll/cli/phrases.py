@@ -6,6 +6,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
+from atoll.cli.tables import cut
 from atoll.model.names import printable
 from atoll.model.state import Outcome, Reason, RecoveryPoint, Run, RunState
 from atoll.model.units import render_size
@@ -39,8 +40,7 @@ def moment(stamp: float) -> str:
 
 
 def command(argv: tuple[str, ...], *, width: int = 60) -> str:
-    line = printable(shlex.join(argv))
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return cut(printable(shlex.join(argv)), width)
 
 
 def ending(outcome: Outcome) -> str:

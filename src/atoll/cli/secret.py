@@ -256,7 +256,7 @@ def ls(frame: Frame) -> None:
         [shapes.secret(one) for one in found],
         ("name", "source", "form", "grants", "age", "expires", "last use"),
         map(_row, found),
-        clip=("source", "form", "grants"),
+        clip=("grants", "source", "form"),
     )
     if not found:
         frame.output.note("no secrets yet\nhint: atoll secret set NAME")

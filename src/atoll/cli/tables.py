@@ -1,38 +1,86 @@
-"""Tables as text: column widths, truncated cells, cell colours."""
+"""Tables as text: column widths as terminals show them, truncated cells, cell colours."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 _GAP = 2
 """Between two columns of a table on a terminal."""
+_COMFORTABLE_WIDTH = 16
 _LEAST_WIDTH = 7
+_WIDE = frozenset("WF")
+_NO_WIDTH = frozenset({"Mn", "Me", "Cf"})
+
+
+def display_width(text: str) -> int:
+    """The number of columns that a terminal uses for `text`: two for East Asian wide characters
+    and emoji, none for combining marks.
+    """
+    return len(text) if text.isascii() else sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.category(character) in _NO_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1
+
+
+def cut(text: str, width: int) -> str:
+    """`text` itself if it fits into `width` columns, else its beginning and an ellipsis."""
+    if display_width(text) <= width:
+        return text
+    used = 1
+    for index, character in enumerate(text):
+        used += _character_width(character)
+        if used > width:
+            return text[:index] + "…"
+    return text
 
 
 def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = [[name.upper() for name in columns], *rows]
-    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
+    widths = _widths(columns, rows)
+    lines = ("  ".join(map(_padded, row, widths)) for row in table)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def clip_cells(
     columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str], width: int
 ) -> list[list[str]]:
-    """Truncates the cells of the columns in `clip`, widest first, until a row fits into `width`.
+    """Truncates the cells of the columns in `clip` until a row fits into `width`.
 
-    Each cell keeps at least a few characters.
+    The columns give way in the order of `clip`, and each cell keeps at least a few characters. All
+    other columns stay whole, even if the rows do not fit then.
     """
     widths = _widths(columns, rows)
-    clipped = [index for index, name in enumerate(columns) if name in clip]
     excess = table_width(columns, rows) - width
-    while excess > 0 and clipped:
-        widest = max(clipped, key=lambda index: widths[index])
-        if widths[widest] <= _LEAST_WIDTH:
-            break
-        widths[widest] -= 1
-        excess -= 1
-    return [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
+    for least in (_COMFORTABLE_WIDTH, _LEAST_WIDTH):
+        for name in (name for name in clip if name in columns):
+            index = columns.index(name)
+            spare = widths[index] - max(least, display_width(name))
+            given = max(0, min(excess, spare))
+            widths[index] -= given
+            excess -= given
+    return [[cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
+
+
+def fit(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    clip: Sequence[str],
+    drop: Sequence[str],
+    width: int,
+) -> tuple[Sequence[str], list[list[str]]]:
+    """As `clip_cells`, and leaves out the columns in `drop`, one after the other, while the rows do
+    not fit.
+    """
+    cells = clip_cells(columns, rows, clip, width)
+    if not drop or table_width(columns, cells) <= width:
+        return columns, cells
+    at = columns.index(drop[0])
+    kept = [[*row[:at], *row[at + 1 :]] for row in rows]
+    return fit([*columns[:at], *columns[at + 1 :]], kept, clip, drop[1:], width)
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -42,11 +90,11 @@ def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return [max(map(display_width, column)) for column in zip(columns, *rows, strict=True)]
 
 
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "…"
+def _padded(cell: str, width: int) -> str:
+    return cell + " " * (width - display_width(cell))
 
 
 def style_of(cell: str) -> str:
