@@ -107,9 +107,7 @@ def _show(
         "agents",
         [shapes.agent(one) for one in found],
         columns,
-        [
-            (*((one.project,) if everything else ()), *_row(one, is_cut=is_cut)) for one in shown
-        ],
+        [(*((one.project,) if everything else ()), *_row(one, is_cut=is_cut)) for one in shown],
         clip=("last line", "task", "status", "project"),
         drop=("last line", "task"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -119,6 +120,26 @@ def test_claude_trusts_a_workspace_with_any_name():
     )
     settings = json.loads(next(f.content for f in found if f.path == ".claude.json"))
     assert settings["projects"][workspace]["hasTrustDialogAccepted"] is True
+
+
+def test_nothing_of_aider_is_committed(tmp_path):
+    commands = BUILT_IN["aider"].commands
+    for words in (
+        commands.headless, commands.headless_resume, commands.interactive,
+        commands.interactive_resume,
+    ):  # fmt: skip
+        assert "--no-gitignore" in words
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    [before] = commands.before
+    subprocess.run(before, cwd=tmp_path, check=True)
+    caches = list(tmp_path.glob(".aider.tags.cache.v*"))
+    assert caches
+    for cache in caches:
+        (cache / "cache.db").write_text("")
+    done = subprocess.run(
+        ["git", "status", "--short"], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert done.stdout == b""
 
 
 # The user's tables.
