@@ -1,4 +1,8 @@
-"""A connection that is read piece by piece, with bounds on size and time."""
+"""A connection that is read piece by piece, with bounds on size and time.
+
+Law: every read gives the other tasks a turn. `sock_recv` returns at once while the kernel has data,
+so a peer that sends faster than it is read would otherwise keep the loop to itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,9 @@ class Stream:
     async def fill(self) -> bool:
         """Reads some more; False at the end. OSError when the connection broke."""
         data = await asyncio.get_running_loop().sock_recv(self.sock, CHUNK_BYTES)
+        # Stored first: nothing is lost if the task is cancelled while it waits for its turn.
         self.buffer += data
+        await asyncio.sleep(0)
         return bool(data)
 
     async def find_start(self, timeout_s: float) -> bool:

@@ -104,6 +104,8 @@ class TlsStream(Stream):
                 return False
             else:
                 self.buffer += data
+                # One read of the inner stream may carry thousands of records.
+                await asyncio.sleep(0)
                 # `read` returns nothing only at the end.
                 return bool(data)
 
