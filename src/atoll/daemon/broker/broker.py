@@ -19,6 +19,7 @@ from atoll.daemon.broker.exchange_log import VIA
 from atoll.daemon.broker.granted_secrets import GrantedSecrets, hosts_of
 from atoll.daemon.broker.http1_client import Http1Client, read_request
 from atoll.daemon.broker.leaf_certificates import LeafCertificates
+from atoll.daemon.broker.open_requests import OpenRequests
 from atoll.daemon.broker.substitution import Substituted, UnsafeValueError, substitute
 from atoll.daemon.broker.taps import TrafficMeter
 from atoll.daemon.broker.tls_streams import H2, HandshakeError, ServerTrust, TlsStream
@@ -52,6 +53,7 @@ class Broker:
         self.secrets = secrets
         self.trust = trust
         self.meter = meter
+        self.open_requests = OpenRequests()
         self._leaves = LeafCertificates(directory)
         self._connections = 0
         self._buffered_bytes = 0
@@ -110,7 +112,7 @@ class Broker:
             await send_rejection(side, request.method, Rejection(403, message))
         else:
             place = BrokeredPlace(self, dialer, hosts_of(found)[0], only=name)
-            await place.serve(side, request, prefix=f"{BROKER_BASE}{name}")
+            await place.serve_http1(side, request, prefix=f"{BROKER_BASE}{name}")
         return side.goes_on
 
 
@@ -145,6 +147,20 @@ class BrokeredPlace(NamedTuple):
             await send_rejection(client, request.method, rejection)
         else:
             await Exchange(self, client, parsed).run()
+
+    async def serve_http1(self, client: ClientSide, request: Request, *, prefix: str = "") -> None:
+        """As `serve`, unless too many requests are under way: HTTP/2 counts its own."""
+        open_requests = self.broker.open_requests
+        header_bytes = sum(len(name) + len(value) for name, value in request.fields)
+        if not open_requests.enter(header_bytes):
+            message = "too many requests to brokered hosts are under way"
+            _note_refusal(self.journal, self.host, message)
+            await send_rejection(client, request.method, Rejection(503, message))
+            return
+        try:
+            await self.serve(client, request, prefix=prefix)
+        finally:
+            open_requests.leave(header_bytes)
 
     async def refuse(self, client: ClientSide, error: HttpError) -> None:
         """A request whose head is malformed."""
@@ -203,7 +219,7 @@ async def _serve_http1(place: BrokeredPlace, stream: Stream) -> None:
             return
         await place.dialer.share.turns.wait()
         client = Http1Client(stream, request)
-        await place.serve(client, request)
+        await place.serve_http1(client, request)
         goes_on = client.goes_on
 
 
@@ -214,7 +230,8 @@ async def _serve_http2(place: BrokeredPlace, stream: Stream) -> None:
         await place.serve(client, request)
 
     turn = place.dialer.share.turns.wait
-    await Http2Connection(stream, serve, place.refuse, turn=turn).run()
+    open_requests = place.broker.open_requests
+    await Http2Connection(stream, serve, place.refuse, turn=turn, open_requests=open_requests).run()
 
 
 def render_rejection(rejection: Rejection) -> bytes:

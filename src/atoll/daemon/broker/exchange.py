@@ -180,12 +180,11 @@ class Exchange:
                 await self._client.invite_body()
             answer = Answer(self._client, found.stream, self._request, substituted.replaced, tap)
             head = self._render_head(found, substituted, body, is_counted=tap is not None)
+            upload = self._upload(found.stream, head, body)
+            # The answer may take long: the headers are not kept for it.
+            del head, substituted
             try:
-                return await self._held(
-                    permit,
-                    answer.run(is_repeatable=body.is_complete),
-                    self._upload(found.stream, head, body),
-                )
+                return await self._held(permit, answer.run(is_repeatable=body.is_complete), upload)
             finally:
                 self._has_begun = answer.has_begun
                 self._log.is_complete = answer.is_complete
@@ -271,6 +270,7 @@ class Exchange:
         is_chunked = self._is_chunked(body)
         try:
             await self._send(server, head)
+            del head
             await self._send(server, encode_chunk(body.data) if is_chunked else body.data)
             while self._client.has_unread_body and (piece := await self._read_body()):
                 await self._send(server, encode_chunk(piece) if is_chunked else piece)

@@ -3,14 +3,15 @@
 Each stream is one exchange. A request is written as an HTTP/1.1 head and parsed by the same strict
 parser as any other, so that nothing can be hidden in a header that the two protocols read
 differently. Bounded are the streams at once, the size of header lists, what a stream receives
-before it is read, and what waits to be sent. One task reads the connection and one writes to it.
+before it is read, what waits to be sent, and the frames that carry nothing. One task reads the
+connection and one writes to it; what was read is parsed in small parts, with a turn for the other
+tasks after each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -31,10 +32,12 @@ from h2.settings import SettingCodes, Settings
 
 from atoll.daemon.broker.client_side import ClientGoneError, ResponseHead
 from atoll.daemon.broker.http2_head import parse_request
+from atoll.daemon.broker.open_requests import OpenRequests
 from atoll.daemon.egress.http_requests import IDLE_S
 from atoll.daemon.streams import Stream
 from atoll.drivers.network import http1
 from atoll.drivers.network.http1 import Field, Framing, HttpError, Request
+from atoll.drivers.network.http2_frames import FrameBudget, FrameFloodError
 
 _MOST_STREAMS = 64
 _WINDOW_BYTES = 128 << 10
@@ -43,6 +46,8 @@ _CONNECTION_WINDOW_BYTES = 192 << 10
 """More than the 64 KiB that a connection begins with."""
 _MOST_UNSENT_BYTES = 128 << 10
 """Of all streams together."""
+_PARSED_BYTES = 4 << 10
+"""At once: some hundreds of the smallest frames."""
 _KEPT_S = 120.0
 _CHECK_S = 10.0
 
@@ -54,7 +59,8 @@ class Http2Stream:
         self._connection = connection
         self._number = number
         self._framing = Framing() if is_ended else Framing(None, chunked=True)
-        self._received: deque[tuple[bytes, int]] = deque()
+        self._received = bytearray()
+        """Not more than the window, in however small pieces it comes."""
         self._arrival = asyncio.Event()
         self._is_ended = is_ended
         """Whether the whole body has arrived."""
@@ -68,9 +74,12 @@ class Http2Stream:
         self._awaits_invitation = wanted == [b"100-continue"]
 
     def feed(self, data: bytes, flow_bytes: int) -> None:
-        """A piece of the body; `flow_bytes` are acknowledged when it is read."""
-        self._received.append((data, flow_bytes))
-        self._arrival.set()
+        """A piece of the body, which took `flow_bytes` of the window."""
+        # Padding is not kept, and what is kept is acknowledged when it is read.
+        self._connection.acknowledge(self._number, flow_bytes - len(data))
+        if data:
+            self._received += data
+            self._arrival.set()
 
     def feed_end(self) -> None:
         self._is_ended = True
@@ -99,11 +108,14 @@ class Http2Stream:
                 except TimeoutError:
                     raise ClientGoneError("the client broke its request off") from None
                 continue
-            data, flow_bytes = self._received.popleft()
-            self._connection.acknowledge(self._number, flow_bytes)
-            if data:
-                return data
+            return self._take_received()
         return b""
+
+    def _take_received(self) -> bytes:
+        data = bytes(self._received)
+        self._received.clear()
+        self._connection.acknowledge(self._number, len(data))
+        return data
 
     async def wait_gone(self) -> None:
         # The task of a stream that is reset is cancelled.
@@ -138,8 +150,7 @@ class Http2Stream:
             self.abort()
         elif self.has_unread_body:
             self._connection.reset_stream(self._number, ErrorCodes.NO_ERROR)
-        self._connection.acknowledge(self._number, sum(size for _, size in self._received))
-        self._received.clear()
+        self._take_received()
 
 
 ServeStream = Callable[[Http2Stream, Request], Coroutine[Any, Any, None]]
@@ -156,12 +167,15 @@ class Http2Connection:
         refuse: RefuseStream,
         *,
         turn: Callable[[], Awaitable[None]],
+        open_requests: OpenRequests,
     ) -> None:
         """`refuse` answers a request whose head is malformed; `turn` is awaited before each
         request. What these raise, except OSError, is reported to the loop.
         """
         self._stream = stream
         self._serve, self._refuse, self._turn = serve, refuse, turn
+        self._open_requests = open_requests
+        self._budget = FrameBudget(time.monotonic())
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._h2.local_settings = Settings(
             client=False,
@@ -225,12 +239,19 @@ class Http2Connection:
 
     async def _read(self) -> None:
         while self._stream.buffer or await self._stream.fill():
-            events = self._h2.receive_data(self._stream.take())
-            for event in events:
+            data = self._stream.take(min(_PARSED_BYTES, len(self._stream.buffer)))
+            try:
+                self._budget.feed(data, time.monotonic())
+            except FrameFloodError:
+                self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                return
+            for event in self._h2.receive_data(data):
                 if isinstance(event, ConnectionTerminated):
                     return
                 await self._take(event)
             self._is_dirty.set()
+            # The answers are sent before more is read, and other connections are served.
+            await asyncio.sleep(0)
             async with self._changed:
                 self._changed.notify_all()
                 # A client that does not read its answers is not read either.
@@ -255,12 +276,17 @@ class Http2Connection:
     def _begin(self, event: RequestReceived) -> None:
         number = event.stream_id
         assert number is not None  # noqa: S101 - every request has one
+        headers = [(bytes(name), bytes(value)) for name, value in event.headers or ()]
+        header_bytes = sum(len(name) + len(value) for name, value in headers)
+        if not self._open_requests.enter(header_bytes):
+            # By this code a client knows that it may try again.
+            self.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+            return
         is_ended = event.stream_ended is not None
         stream = self._streams[number] = Http2Stream(self, number, is_ended=is_ended)
-        headers = [(bytes(name), bytes(value)) for name, value in event.headers or ()]
         task = asyncio.create_task(self._run_stream(stream, headers, is_ended=is_ended))
         self._tasks[number] = task
-        task.add_done_callback(lambda done: self._forget(number, done))
+        task.add_done_callback(lambda done: self._forget(number, header_bytes, done))
 
     async def _run_stream(
         self, stream: Http2Stream, headers: list[Field], *, is_ended: bool
@@ -271,6 +297,8 @@ class Http2Connection:
             except HttpError as error:
                 await self._refuse(stream, error)
                 return
+            # The request has them all, and may take long.
+            headers.clear()
             stream.set_request(request)
             await self._serve(stream, request)
         except OSError:
@@ -279,7 +307,8 @@ class Http2Connection:
         finally:
             stream.close()
 
-    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+    def _forget(self, number: int, header_bytes: int, task: asyncio.Task[None]) -> None:
+        self._open_requests.leave(header_bytes)
         self._streams.pop(number, None)
         self._tasks.pop(number, None)
         self._used_at = time.monotonic()
@@ -302,6 +331,7 @@ class Http2Connection:
                 size = min(self._room(number), len(rest))
                 with self._sending():
                     self._h2.send_data(number, rest[:size].tobytes())
+                self._budget.earn()
                 self._unsent_bytes += size
             rest = rest[size:]
 

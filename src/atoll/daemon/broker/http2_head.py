@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from atoll.drivers.network import http1
 from atoll.drivers.network.http1 import Field, HttpError, Request
@@ -42,7 +43,8 @@ def parse_request(headers: Sequence[Field], *, is_ended: bool) -> Request:
         plain.append((b"cookie", b"; ".join(cookies)))
     plain += _framing(plain, is_ended=is_ended)
     head = http1.render(b"%b %b HTTP/1.1" % (method, path), [(b"host", hosts.pop()), *plain])
-    return http1.parse_request(head)
+    # Without the lines: the request may take long, and has the fields.
+    return replace(http1.parse_request(head), lines=())
 
 
 def _framing(fields: Sequence[Field], *, is_ended: bool) -> list[Field]:

@@ -162,7 +162,8 @@ class _Replacer:
             encoded = base64.b64encode(pair.encode("latin-1"))
             self.replaced[encoded.decode()] = basic[1]
             return b"Basic " + encoded
-        return self._replace(text).encode("latin-1")
+        changed = self._replace(text)
+        return value if changed == text else changed.encode("latin-1")
 
     def replace_query(self, query: str) -> str:
         if not query:
