@@ -197,11 +197,6 @@ def _scope(secret: BrokeredSecret) -> BrokerScope:
     return secret.grant.secret.delivery.broker or BrokerScope(())
 
 
-def _normal(name: bytes) -> bytes:
-    """Some servers read `_` in the name of a header as `-`."""
-    return name.lower().replace(b"_", b"-")
-
-
 def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
     """Why a secret may not be used for a request; None if it may.
 
@@ -210,7 +205,7 @@ def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
     scope = _scope(secret)
     if not (any(scope[1:]) or secret.model):
         return None
-    override = next((n for n, _ in request.fields if _normal(n) in _OVERRIDES), None)
+    override = next((n for n, _ in request.fields if http1.usual_name(n) in _OVERRIDES), None)
     if override is not None:
         return f"it has the header `{override.decode().lower()}`"
     try:

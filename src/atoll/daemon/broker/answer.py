@@ -1,19 +1,20 @@
 """The response of a real server, passed on to the client piece by piece.
 
 A real value that the server repeats in a header, or in a text without a content coding, is replaced
-by the placeholder again. In other bodies it is not searched for.
+by the placeholder again. In other bodies it is not searched for. A part of a text may have a part
+of a value, which cannot be found: it is not passed on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
-from atoll.daemon.broker import substitution
 from atoll.daemon.broker.admission import ClientRequest, Rejection
 from atoll.daemon.broker.client_side import ClientSide, ResponseHead
-from atoll.daemon.broker.substitution import Concealer
+from atoll.daemon.broker.concealment import Concealer, conceal
 from atoll.daemon.broker.taps import TrafficTap
 from atoll.daemon.egress.http_requests import IDLE_S
 from atoll.daemon.streams import Stream
@@ -23,10 +24,12 @@ from atoll.drivers.network.http1_decoding import BodyDecoder
 
 _WHOLE_BYTES = 64 << 10
 """Of a text that is searched for real values as a whole, so that its length can be said before."""
+_MOST_HEAD_BYTES = 2 * http1.MAX_HEAD_BYTES
+"""With tokens in the place of real values."""
 _REFUSAL_BYTES = 64 << 10
 """Of a response that may not be passed on."""
 _TEXT = re.compile(rb"^text/|json|xml|html|javascript|yaml|urlencoded")
-_SWITCHED, _NO_CONTENT, _UNCHANGED, _QUOTA_USED_UP = 101, 204, 304, 429
+_SWITCHED, _NO_CONTENT, _PARTIAL, _UNCHANGED, _QUOTA_USED_UP = 101, 204, 206, 304, 429
 _DROPPED = frozenset({
     b"set-cookie", b"set-cookie2", b"alt-svc", b"trailer", b"content-length", b"transfer-encoding",
 })  # fmt: skip
@@ -67,6 +70,8 @@ class Answer:
         response = await self._read_head()
         if self._tap is not None:
             self._tap.response(response.status, response.fields)
+        if self._replaced and _is_part(response):
+            raise Rejection(502, "the server sent a part of a response that was not asked for")
         if response.status == _SWITCHED:
             await self._switch(response)
             return None
@@ -107,38 +112,52 @@ class Answer:
         has_body = not is_bare and length != 0
         is_concealed = has_body and self._is_concealable(response)
         concealer = Concealer(self._replaced if is_concealed else ())
-        if is_concealed and length is not None and length <= _WHOLE_BYTES:
-            data = concealer.feed(begun + await self._read_all(body)) + concealer.flush()
-            await self._begin(response, len(data), has_body=bool(data))
-            await self._client.send(data)
-        else:
-            # Tokens may be longer or shorter than what they stand for.
-            await self._begin(response, None if is_concealed else length, has_body=has_body)
-            await self._send_on(concealer.feed(begun))
-            while data := await self._read(body):
-                await self._send_on(concealer.feed(data))
-            await self._send_on(concealer.flush())
+        held = b""
+        async with aclosing(self._pieces(body, begun, concealer)) as pieces:
+            if is_concealed:
+                is_short = length is not None and length <= _WHOLE_BYTES
+                length = None
+                if is_short:
+                    held, is_all = await _collect(pieces)
+                    if is_all:
+                        length, has_body = len(held), bool(held)
+            await self._begin(response, length, has_body=has_body)
+            await self._send_on(held)
+            async for piece in pieces:
+                await self._send_on(piece)
         await self._client.end()
         self.is_complete = True
+
+    async def _pieces(
+        self, body: BodyDecoder, data: bytes, concealer: Concealer
+    ) -> AsyncGenerator[bytes]:
+        """What the client gets, in small pieces; `data` was read before."""
+        while data or (data := await self._read(body)):
+            for at in range(0, len(data), concealer.piece_bytes):
+                yield concealer.feed(data[at : at + concealer.piece_bytes])
+                await asyncio.sleep(0)
+            data = b""
+        yield concealer.flush()
 
     async def _send_on(self, data: bytes) -> None:
         if data:
             await self._client.send(data)
-        await asyncio.sleep(0)
 
     async def _begin(self, response: Response, length: int | None, *, has_body: bool) -> None:
-        self.has_begun = True
         fields = self._fields(response)
+        if sum(len(name) + len(value) for name, value in fields) > _MOST_HEAD_BYTES:
+            raise Rejection(502, "the head of the server's response is too long")
+        self.has_begun = True
         await self._client.begin(
             ResponseHead(response.status, self._reason(response), fields, length, has_body)
         )
 
     def _reason(self, response: Response) -> bytes:
-        return substitution.conceal(response.reason, self._replaced)
+        return conceal(response.reason, self._replaced)
 
     def _fields(self, response: Response) -> tuple[Field, ...]:
         kept = (f for f in http1.end_to_end(response.fields) if f[0].lower() not in _DROPPED)
-        return tuple((n, substitution.conceal(v, self._replaced)) for n, v in kept)
+        return tuple((n, conceal(v, self._replaced)) for n, v in kept)
 
     def _is_concealable(self, response: Response) -> bool:
         """Whether it is a text that could repeat a real value."""
@@ -152,12 +171,6 @@ class Answer:
             for name, value in response.fields
         )
         return not is_coded and (not kinds or _TEXT.search(kinds[0]) is not None)
-
-    async def _read_all(self, body: BodyDecoder) -> bytes:
-        pieces = []
-        while data := await self._read(body):
-            pieces.append(data)
-        return b"".join(pieces)
 
     async def _read(self, body: BodyDecoder) -> bytes:
         """The next piece of the body's content; nothing at its end."""
@@ -235,6 +248,22 @@ class Answer:
         if wait_s is not None:
             await asyncio.sleep(wait_s)
         return wait_s is None
+
+
+async def _collect(pieces: AsyncGenerator[bytes]) -> tuple[bytes, bool]:
+    """The pieces of a short text, and whether that is all: it may have become a longer one."""
+    held = bytearray()
+    async for piece in pieces:
+        held += piece
+        if len(held) > _WHOLE_BYTES:
+            return bytes(held), False
+    return bytes(held), True
+
+
+def _is_part(response: Response) -> bool:
+    kinds = [v.lower() for name, v in response.fields if name.lower() == b"content-type"]
+    is_multipart = any(kind.startswith(b"multipart/byteranges") for kind in kinds)
+    return response.status == _PARTIAL or is_multipart
 
 
 def _length_of(response: Response) -> int | None:

@@ -20,7 +20,12 @@ from atoll.daemon.broker.granted_secrets import GrantedSecrets, hosts_of
 from atoll.daemon.broker.http1_client import Http1Client, read_request
 from atoll.daemon.broker.leaf_certificates import LeafCertificates
 from atoll.daemon.broker.open_requests import OpenRequests
-from atoll.daemon.broker.substitution import Substituted, UnsafeValueError, substitute
+from atoll.daemon.broker.substitution import (
+    Substituted,
+    TooManyPlaceholdersError,
+    UnsafeValueError,
+    substitute,
+)
 from atoll.daemon.broker.taps import TrafficMeter
 from atoll.daemon.broker.tls_streams import H2, HandshakeError, ServerTrust, TlsStream
 from atoll.daemon.egress.dialer import Dialer, Refusal
@@ -190,6 +195,8 @@ class BrokeredPlace(NamedTuple):
         found = [each for s in permit.secrets for each in await self.broker.secrets.read(s)]
         try:
             return substitute(request.fields, request.query, found)
+        except TooManyPlaceholdersError:
+            raise Rejection(400, "the request has too many placeholders") from None
         except UnsafeValueError:
             names = ", ".join(f"`{secret.grant.secret.name}`" for secret in permit.secrets)
             message = f"the value of {names} has characters that a request cannot carry"

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from atoll.drivers.network.http1 import Field
+from atoll.drivers.network.http1 import Field, usual_name
 from atoll.model.secret import Substitution
 
 CREDENTIAL_FIELDS = frozenset({
@@ -41,12 +39,18 @@ _COOKIE = re.compile(r"[!-+\--:<-~]+", re.ASCII)
 """One pair; some servers also begin a new one after a space or a comma."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}", re.ASCII)
 _SAFE_VALUE = re.compile(r"[!-~]+", re.ASCII)
-_BASIC = re.compile(r"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})", re.ASCII)
+_BASIC = re.compile(r"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]{1,4096}={0,2})", re.ASCII)
 _CREDENTIAL = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]* +)?([!-~]+)", re.ASCII)
+_MOST_REPLACED = 64
+_PUT_BACK_CHARACTERS = 128
 
 
 class UnsafeValueError(ValueError):
     """A real value has characters that a header cannot carry. Never quotes it."""
+
+
+class TooManyPlaceholdersError(ValueError):
+    """A short request would become a long one."""
 
 
 class Substituted(NamedTuple):
@@ -55,7 +59,9 @@ class Substituted(NamedTuple):
     fields: tuple[Field, ...]
     query: str
     replaced: tuple[tuple[str, str], ...]
-    """Pairs of a real value and the token that it took the place of."""
+    """Pairs of a real value and what is put back in its place: the token that it replaced, or its
+    marker if the token is much longer, so that no response grows by much.
+    """
 
     def __repr__(self) -> str:
         return f"Substituted({len(self.replaced)} replaced)"
@@ -77,34 +83,29 @@ def find_misplaced(fields: Iterable[Field], query: str, placeholders: Iterable[s
     known = tuple(f"{placeholder}x" for placeholder in placeholders)
     for name, value in fields:
         if any(_has(text, known) for text in _texts(name, value)) and not _may_carry(name):
-            return _normal(name).decode()
+            return usual_name(name).decode()
     for key, text in _parameters(query):
         if _has(unquote(text), known) and not _may_carry(unquote(key).encode()):
             return unquote(key)
     return None
 
 
-def _normal(name: bytes) -> bytes:
-    """Some servers read `_` in the name of a header as `-`."""
-    return name.lower().replace(b"_", b"-")
-
-
 def _is_public(name: bytes) -> bool:
-    normal = _normal(name)
+    normal = usual_name(name)
     text = normal.decode("latin-1")
     is_shown = _PUBLIC_WORDS.search(text) and not _SECRET_WORDS.search(text)
     return normal in _PUBLIC_FIELDS or bool(is_shown)
 
 
 def _may_carry(name: bytes) -> bool:
-    return bool(_CREDENTIAL_WORDS.search(_normal(name).decode("latin-1")))
+    return bool(_CREDENTIAL_WORDS.search(usual_name(name).decode("latin-1")))
 
 
 def find_foreign(fields: Iterable[Field], query: str, placeholders: Iterable[str]) -> str | None:
     """The name of a header or parameter that carries a credential which is no known placeholder."""
     known = tuple(f"{placeholder}x" for placeholder in placeholders)
     for name, value in fields:
-        lower = _normal(name)
+        lower = usual_name(name)
         if lower in CREDENTIAL_FIELDS and not _is_known(lower, value.decode("latin-1"), known):
             return lower.decode()
     for key, text in _parameters(query):
@@ -135,7 +136,7 @@ def _has(text: str, known: Iterable[str]) -> bool:
 def substitute(
     fields: Iterable[Field], query: str, substitutions: Sequence[Substitution]
 ) -> Substituted:
-    """Puts the real values in. Raises UnsafeValueError."""
+    """Puts the real values in. Raises UnsafeValueError and TooManyPlaceholdersError."""
     for each in substitutions:
         if not _SAFE_VALUE.fullmatch(each.value):
             raise UnsafeValueError
@@ -147,8 +148,11 @@ def substitute(
 class _Replacer:
     def __init__(self, substitutions: Sequence[Substitution]) -> None:
         self._substitutions = substitutions
+        self._count = 0
+        self._marker = ""
+        """The last that was replaced."""
         self.replaced: dict[str, str] = {}
-        """Real value → token."""
+        """Real value → what is put back."""
 
     def replace_field(self, name: bytes, value: bytes) -> bytes:
         if _is_public(name):
@@ -160,7 +164,7 @@ class _Replacer:
             if pair == f"{user}{colon}{password}":
                 return value
             encoded = base64.b64encode(pair.encode("latin-1"))
-            self.replaced[encoded.decode()] = basic[1]
+            self._note(encoded.decode(), basic[1])
             return b"Basic " + encoded
         changed = self._replace(text)
         return value if changed == text else changed.encode("latin-1")
@@ -184,64 +188,17 @@ class _Replacer:
     def _value_of(self, token: str) -> str:
         for marker, value in self._substitutions:
             if marker in token:
-                self.replaced[value] = token
+                self._count += 1
+                if self._count > _MOST_REPLACED:
+                    raise TooManyPlaceholdersError
+                self._marker = marker
+                self._note(value, token)
                 return value
         return token
 
-
-def conceal(data: bytes, replaced: Iterable[tuple[str, str]]) -> bytes:
-    """Puts the tokens back where a server repeats a real value."""
-    concealer = Concealer(replaced)
-    return concealer.feed(data) + concealer.flush()
-
-
-class Concealer:
-    """Puts the tokens back in a text that arrives in pieces. The end of a piece that may be the
-    beginning of a real value is held until the next piece, or `flush`.
-    """
-
-    def __init__(self, replaced: Iterable[tuple[str, str]]) -> None:
-        self._forms = {
-            form.encode(): token.encode() for value, token in replaced for form in _forms(value)
-        }
-        pattern = b"|".join(map(re.escape, sorted(self._forms, key=len, reverse=True)))
-        self._pattern = re.compile(pattern) if pattern else None
-        self._held = b""
-
-    def feed(self, data: bytes) -> bytes:
-        if self._pattern is None:
-            return data
-        data, ready, at = self._held + data, bytearray(), 0
-        for match in self._pattern.finditer(data):
-            ready += data[at : match.start()] + self._forms[match[0]]
-            at = match.end()
-        hold = min(_find_beginning(data, form, at) for form in self._forms)
-        ready += data[at:hold]
-        self._held = data[hold:]
-        return bytes(ready)
-
-    def flush(self) -> bytes:
-        data, self._held = self._held, b""
-        return data
-
-
-def _find_beginning(data: bytes, form: bytes, first: int) -> int:
-    """Where the last part of `data` starts that `form` begins with, or its length."""
-    at = max(first, len(data) - len(form) + 1) - 1
-    while (at := data.find(form[:1], at + 1)) >= 0:
-        if form.startswith(data[at:]):
-            return at
-    return len(data)
-
-
-def _forms(value: str) -> set[str]:
-    """A real value as servers repeat it: plain, and escaped for a URL, JSON or HTML."""
-    quoted = quote(value, safe="")
-    lower = re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
-    in_json = json.dumps(value)[1:-1]
-    return {
-        value, quoted, lower, quote(value), in_json, in_json.replace("/", "\\/"), escape(value)
-    }  # fmt: skip
+    def _note(self, value: str, token: str) -> None:
+        is_short = len(token) <= max(_PUT_BACK_CHARACTERS, 2 * len(value))
+        self.replaced[value] = token if is_short else self._marker
 
 
 def _texts(name: bytes, value: bytes) -> Iterator[str]:

@@ -240,6 +240,11 @@ def end_to_end(fields: Iterable[Field]) -> list[Field]:
     ]
 
 
+def usual_name(name: bytes) -> bytes:
+    """The name of a field in lower case, with `-` for `_`, as which some servers read it."""
+    return name.lower().replace(b"_", b"-")
+
+
 def render(first: bytes, fields: Iterable[Field]) -> bytes:
     lines = [first, *(name + b": " + value for name, value in fields)]
     return b"\r\n".join(lines) + END

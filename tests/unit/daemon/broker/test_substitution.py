@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.daemon.broker.substitution import (
-    Concealer,
+    TooManyPlaceholdersError,
     UnsafeValueError,
-    conceal,
     find_foreign,
     find_misplaced,
     find_placeholders,
@@ -59,41 +58,6 @@ def test_query():
     found = substitute([], f"?a=1&key={MARKER}&b=%20+&c={PLACEHOLDER}%78z&d", [KEY])
     assert found.query == "?a=1&key=sk-real%2B%2Fvalue%3D%3D&b=%20+&c=sk-real%2B%2Fvalue%3D%3D&d"
     assert substitute([], "", [KEY]).query == ""
-
-
-def test_what_was_replaced_is_put_back():
-    found = substitute(
-        [(b"authorization", f"Bearer {JWT}".encode())], f"?key={MARKER}", [KEY, TOKEN]
-    )
-    assert dict(found.replaced) == {KEY.value: MARKER, TOKEN.value: JWT}
-    said = conceal(b"you sent real.jwt.value and sk-real+/value==", found.replaced)
-    assert said == f"you sent {JWT} and {MARKER}".encode()
-
-
-@pytest.mark.parametrize(
-    "said", ["sk-real%2B%2Fvalue%3D%3D", "sk-real%2b%2fvalue%3d%3d", r"sk-real+\/value=="]
-)
-def test_escaped_values_are_put_back(said):
-    found = substitute([(b"x-api-key", MARKER.encode())], "", [KEY])
-    assert conceal(f"<{said}>".encode(), found.replaced) == f"<{MARKER}>".encode()
-
-
-def test_encoded_pair_is_put_back():
-    sent = basic(f"user:{MARKER}")
-    found = substitute([(b"authorization", sent)], "", [KEY])
-    assert conceal(found.fields[0][1], found.replaced) == sent
-
-
-@given(st.lists(st.sampled_from([KEY.value, "sk-", "sk-real", "s", "x", "%2B"]), max_size=8))
-def test_value_in_pieces_is_put_back(words):
-    text = "".join(words).encode()
-    concealer = Concealer([(KEY.value, MARKER)])
-    said = b"".join(concealer.feed(text[at : at + 1]) for at in range(len(text)))
-    assert said + concealer.flush() == text.replace(KEY.value.encode(), MARKER.encode())
-
-
-def test_text_that_cannot_begin_a_value_is_not_held():
-    assert Concealer([(KEY.value, MARKER)]).feed(b"data: x\n\n") == b"data: x\n\n"
 
 
 @pytest.mark.parametrize(
@@ -174,3 +138,19 @@ def test_nothing_else_is_changed(value, query):
     assert found.fields == tuple(fields)
     assert found.query == f"?{query}"
     assert not found.replaced
+
+
+def test_placeholders_without_end_are_not_replaced():
+    with pytest.raises(TooManyPlaceholdersError):
+        substitute([(b"x-token", f"{MARKER} ".encode() * 65)], "", [KEY])
+    with pytest.raises(TooManyPlaceholdersError):
+        substitute([], "?" + "&".join([f"key={MARKER}"] * 65), [KEY])
+
+
+@pytest.mark.parametrize(
+    "value", [f"{MARKER}{'A' * 30_000}".encode(), basic(f"u:{MARKER}{'A' * 2000}")]
+)
+def test_what_is_put_back_is_not_much_longer(value):
+    found = substitute([(b"x-token", value)], "", [Substitution(MARKER, "12345678")])
+    assert found.replaced
+    assert {token for _, token in found.replaced} == {MARKER}
