@@ -185,6 +185,37 @@ def test_streams_do_not_repeat_the_real_value(brokered, version):
     assert (said["x-odd"], said["accept-encoding"]) == (PLACEHOLDER, "identity")
 
 
+@pytest.mark.parametrize("name", ["Range", "range", "Request_Range"])
+def test_parts_of_an_answer_are_not_asked_for_with_a_real_value(brokered, name):
+    argv = ["-H", f"{name}: bytes=0-20", "-H", "If_Range: x"]
+    said = json.loads(brokered.curl("-H", BEARER, *argv, f"https://{HOST}/part/of").stdout)
+    assert said["authorization"] == f"Bearer {PLACEHOLDER}"
+    assert not {"range", "request-range", "request_range", "if_range"} & said.keys()
+    # A server that sends one all the same is not believed.
+    said = brokered.curl("-H", BEARER, f"https://{HOST}/part/always")
+    assert "a part of a response" in problem(said.stdout)
+    # Without a real value there is nothing to hide.
+    said = brokered.curl("-H", "Range: bytes=0-20", "-w", "%{http_code}", f"https://{HOST}/part/of")
+    assert said.stdout.endswith("206")
+
+
+def test_only_plain_answers_are_asked_for_with_a_real_value(brokered):
+    argv = ["-H", "Accept-Encoding: gzip", "-H", "Accept_Encoding: br", "-H", "A-IM: gzip"]
+    said = json.loads(brokered.curl("-H", BEARER, *argv, f"https://{HOST}/headers").stdout)
+    assert said["accept-encoding"] == "identity"
+    assert not {"accept_encoding", "a-im"} & said.keys()
+
+
+def test_answers_do_not_grow_by_what_the_client_sent(brokered):
+    """A long token may not come back for each occurrence of a short real value."""
+    brokered.grant({**KEY, "value": "12345678"})
+    more = " ".join([PLACEHOLDER] * 60)
+    argv = ["--http1.1", "-H", f"X-Token: {PLACEHOLDER}{'A' * 30_000}", "-H", f"X-More: {more}"]
+    said = brokered.curl(*argv, f"https://{HOST}/headers").stdout
+    assert said.count(PLACEHOLDER) == 61
+    assert len(said) < 10_000
+
+
 def test_basic_authentication_and_unknown_headers(brokered):
     brokered.curl("-u", f"user:{PLACEHOLDER}", f"https://{HOST}/basic")
     brokered.curl("-H", f"X-Token: {PLACEHOLDER}", f"https://{HOST}/token")

@@ -131,6 +131,10 @@ async def respond(reader, writer, method, path, fields) -> None:  # noqa: C901, 
     if kind == "refuse-body":
         writer.write(answer("413 Too Large", b"too large\n", "Connection: close"))
         return
+    if kind == "stall":
+        # Reads nothing of the body.
+        await asyncio.sleep(600)
+        return
     if kind == "owner":
         await serve_git(reader, writer, method, path, fields)
         return
@@ -185,6 +189,17 @@ async def respond(reader, writer, method, path, fields) -> None:  # noqa: C901, 
             writer.write(b"1\r\n%c\r\n" % byte)
             await writer.drain()
         writer.write(b"0\r\n\r\n")
+    elif kind == "part":
+        page = json.dumps(fields).encode()
+        first, last = fields.get("range", "bytes=0-9").removeprefix("bytes=").split("-")
+        extra = ["Content-Type: application/json", f"Content-Range: bytes {first}-{last}/*"]
+        is_part = "range" in fields or rest == "always"
+        status = "206 Partial Content" if is_part else "200 OK"
+        writer.write(answer(status, page[int(first) : int(last) + 1] if is_part else page, *extra))
+    elif kind == "sink":
+        writer.write(b"HTTP/1.1 101 Over\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhi")
+        while await reader.read(1 << 20):
+            pass
     elif kind == "private":
         is_known = f"Bearer {REAL_KEY}" == fields.get("authorization")
         status = "200 OK" if is_known else "401 Unauthorized"

@@ -29,8 +29,12 @@ _BUFFERED_BYTES = 32 << 20
 """Of the body of a model request, so that it can be sent again after a quota is reset."""
 _CHECK_S = 1.0
 _UNAVAILABLE = 503
-_UNREADABLE = frozenset((b"accept-encoding", b"sec-websocket-extensions"))
+_UNREADABLE = frozenset((b"sec-websocket-extensions",))
 """Fields that would allow a response that cannot be counted."""
+_CODED = frozenset((b"accept-encoding", b"a-im", b"te"))
+"""Fields that would allow a response in which no real value can be found."""
+_PARTIAL = frozenset((b"range", b"if-range", b"request-range"))
+"""Fields that would allow parts of a response, each with a part of a real value."""
 _BODY_METHODS = ("POST", "PUT", "PATCH")
 T = TypeVar("T")
 
@@ -240,11 +244,14 @@ class Exchange:
     ) -> bytes:
         request, place = self._request, found.place
         fields = [(b"Host", place.authority.encode()), *substituted.fields]
-        if is_counted:
-            fields = [field for field in fields if field[0].lower() not in _UNREADABLE]
+        dropped = _UNREADABLE if is_counted else frozenset[bytes]()
+        if substituted.replaced:
+            dropped |= _PARTIAL
         if is_counted or substituted.replaced:
             # The response is read, or searched for the real value.
-            fields = [field for field in fields if field[0].lower() != b"accept-encoding"]
+            dropped |= _CODED
+        fields = [field for field in fields if http1.usual_name(field[0]) not in dropped]
+        if dropped:
             fields.append((b"Accept-Encoding", b"identity"))
         fields += self._framing(body)
         if request.upgrade:
