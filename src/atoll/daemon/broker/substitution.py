@@ -40,7 +40,13 @@ _COOKIE = re.compile(r"[!-+\--:<-~]+", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}", re.ASCII)
 _SAFE_VALUE = re.compile(r"[!-~]+", re.ASCII)
 _BASIC = re.compile(r"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]{1,4096}={0,2})", re.ASCII)
-_CREDENTIAL = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]* +)?([!-~]+)", re.ASCII)
+_CREDENTIAL = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9-]* +)?(?:(?:access_token|api_?key|auth|key|token)=)?([!-~]+)",
+    re.ASCII | re.IGNORECASE,
+)
+"""One credential with its scheme, and perhaps a name before it."""
+_CONSTANT_PASSWORDS = frozenset(("", "x", "x-oauth-basic", "api_token", "unused"))
+"""What servers expect as the password when the user name is the credential."""
 _MOST_REPLACED = 64
 _PUT_BACK_CHARACTERS = 128
 
@@ -108,9 +114,10 @@ def find_foreign(fields: Iterable[Field], query: str, placeholders: Iterable[str
         lower = usual_name(name)
         if lower in CREDENTIAL_FIELDS and not _is_known(lower, value.decode("latin-1"), known):
             return lower.decode()
-    for key, text in _parameters(query):
+    # Some servers also begin a new parameter after a semicolon.
+    for key, text in _parameters(query.replace(";", "&")):
         is_credential = unquote(key).lower() in CREDENTIAL_PARAMETERS
-        if is_credential and text and not _has(unquote(text), known):
+        if is_credential and text and not _is_one(unquote(text), known):
             return unquote(key).lower()
     return None
 
@@ -121,12 +128,21 @@ def _is_known(name: bytes, value: str, known: Sequence[str]) -> bool:
     if name == b"cookie":
         pairs = [pair.strip() for pair in value.split(";") if pair.strip()]
         is_plain = all(_COOKIE.fullmatch(pair) for pair in pairs)
-        return is_plain and all(_has(pair.partition("=")[2] or pair, known) for pair in pairs)
+        return is_plain and all(_is_one(pair.partition("=")[2] or pair, known) for pair in pairs)
     if basic := _BASIC.fullmatch(value):
-        return _has(_decode_basic(basic[1]), known)
-    # One credential and nothing else: a server might read the first of two.
+        user, _, password = _decode_basic(basic[1]).partition(":")
+        is_in_user = password.lower() in _CONSTANT_PASSWORDS and _is_one(user, known)
+        return is_in_user or _is_one(password, known)
     match = _CREDENTIAL.fullmatch(value)
-    return match is not None and "," not in match[1] and _has(match[1], known)
+    return match is not None and _is_one(match[1], known)
+
+
+def _is_one(text: str, known: Sequence[str]) -> bool:
+    """Whether it is a placeholder, or several, and nothing else: a server might take one part of a
+    text for the credential, and only the words with a placeholder are replaced.
+    """
+    words = _TOKEN.findall(text)
+    return bool(words) and all(_has(word, known) for word in words)
 
 
 def _has(text: str, known: Iterable[str]) -> bool:

@@ -93,6 +93,14 @@ def test_value_that_no_header_can_carry(value):
         ([(b"x-unknown", MARKER.encode())], ""),
         ([], f"?x={MARKER}"),
         ([], f"?x={MARKER[:-1]}%7a"),
+        ([], f"?key={MARKER}"),
+        ([(b"authorization", f"token={MARKER}".encode())], ""),
+        ([(b"authorization", f"SSO-key {MARKER}:{MARKER}".encode())], ""),
+        ([(b"authorization", f'Token token="{MARKER}"'.encode())], ""),
+        ([(b"authorization", basic(f"{MARKER}:x-oauth-basic"))], ""),
+        ([(b"authorization", basic(f"{MARKER}:X"))], ""),
+        ([(b"authorization", basic(MARKER))], ""),
+        ([(b"cookie", f"a={MARKER}; b=prefix-{MARKER}".encode())], ""),
     ],
 )
 def test_placeholder_is_found(fields, query):
@@ -119,6 +127,15 @@ def test_placeholder_is_found(fields, query):
         ([], "?key=foreign", "key"),
         ([], "?a=1&%41PI_KEY=foreign", "api_key"),
         ([], f"?key={MARKER}&key=foreign", "key"),
+        ([], f"?key=foreign%3B{MARKER}", "key"),
+        ([], "?a=1;key=foreign", "key"),
+        ([(b"authorization", basic(f"{MARKER}:foreign"))], "", "authorization"),
+        ([(b"authorization", basic(f"u:foreign {MARKER}"))], "", "authorization"),
+        ([(b"authorization", basic(f"foreign {MARKER}:"))], "", "authorization"),
+        ([(b"authorization", f"Bearer foreign;{MARKER}".encode())], "", "authorization"),
+        ([(b"authorization", f"Bearer foreign={MARKER}".encode())], "", "authorization"),
+        ([(b"x-api-key", f"foreign|{MARKER}".encode())], "", "x-api-key"),
+        ([(b"cookie", f"a=foreign:{MARKER}".encode())], "", "cookie"),
     ],
 )
 def test_foreign_credential_is_found(fields, query, expected):
