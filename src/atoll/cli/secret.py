@@ -121,7 +121,11 @@ class _Form(NamedTuple):
     "--from-command", metavar="COMMAND", help="Take it from the output of a shell command."
 )
 @click.option("--from-keyring", metavar="SERVICE/USER", help="Take it from your keyring.")
-@click.option("--as-variable", is_flag=True, help="Deliver it as the variable NAME; the default.")
+@click.option(
+    "--as-variable",
+    is_flag=True,
+    help="Deliver it as the variable NAME; the default for a new one.",
+)
 @click.option(
     "--as-file", metavar="[PATH]", is_flag=False, flag_value=_DEFAULT_PATH,
     help="Deliver it as a file, named by the variable NAME_FILE, with a link at PATH (`~/…`).",
@@ -166,7 +170,7 @@ def set_(
     """Set the secret NAME: its value, and how capsules get it. Existing grants stay.
 
     The value is asked for without echo, or read from standard input. With a --from option it is
-    read from there, now and at later uses.
+    read from there, now and at later uses. Without a form, a secret keeps the one that it has.
     """
     _refuse_value(name)
     source = _Source(from_env, from_file, from_command, from_keyring)
@@ -198,7 +202,7 @@ def _origin(name: str, source: _Source) -> SecretOrigin:
     return SecretOrigin(OriginKind(kind), name if text == _SAME_NAME else text)
 
 
-def _delivery(form: _Form) -> Delivery:
+def _delivery(form: _Form) -> Delivery | None:
     forms = (form.variable, form.file is not None, bool(form.hosts))
     if sum(forms) > 1:
         raise click.UsageError("give only one of `--as-variable`, `--as-file` and `--broker`")
@@ -210,7 +214,7 @@ def _delivery(form: _Form) -> Delivery:
         )
     if form.file is not None:
         return Delivery(DeliveryKind.FILE, "" if form.file == _DEFAULT_PATH else form.file)
-    return Delivery(DeliveryKind.VARIABLE)
+    return Delivery(DeliveryKind.VARIABLE) if form.variable else None
 
 
 def _scope(form: _Form) -> BrokerScope:

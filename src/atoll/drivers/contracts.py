@@ -435,6 +435,8 @@ class KeptValue(NamedTuple):
 
     value: bytes
     stored_at: float
+    revision: str
+    """Of the settings that the value is for."""
     earlier: tuple[bytes, ...] = ()
     """The values that it had before, the latest first; a few of them."""
 
@@ -456,10 +458,23 @@ class Vault(Protocol):
     def find(self, key: VaultKey, project: str, name: str) -> KeptValue | None:
         """Raises StateError when the value was encrypted with another key, or has been changed."""
 
-    def put(self, key: VaultKey, project: str, name: str, value: bytes) -> None:
+    def put(
+        self,
+        key: VaultKey,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        revision: str = "",
+        is_change: bool = False,
+    ) -> bool:
         """Stores a value; the one before is kept as an earlier one. Does nothing but set the time
         when it is the same. Raises StateError as `find`.
+
+        Returns False, and changes nothing, if the value there is of another revision; not with
+        `is_change`.
         """
+        ...
 
     def remove(self, project: str, name: str) -> bool:
         """Removes a value with its earlier ones, without the key; returns whether there was one."""

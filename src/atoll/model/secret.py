@@ -94,6 +94,9 @@ class SecretRecord(NamedTuple):
     """How long a grant lasts; None: until it is revoked."""
     created_at: float
     rotated_at: float | None = None
+    revision: str = ""
+    """Names this origin and delivery; a value in the vault is used only with the ones that it was
+    stored for."""
 
 
 class GrantRecord(NamedTuple):

@@ -1,8 +1,8 @@
 """The vault: one file in which each value is encrypted with AES-256-GCM.
 
-The associated data of a value is the version of the format, the key, the project, the name and the
-time, so that none of them can be changed and no two values exchanged. Names and times are
-readable; the length of a value is rounded up.
+The associated data of a value is the version of the format, the key, the project, the name, the
+revision of its settings and the time, so that none of them can be changed and no two values
+exchanged. Names and times are readable; the length of a value is rounded up.
 """
 
 from __future__ import annotations
@@ -46,14 +46,26 @@ class FileVault:
         entry = self._load().get(project, {}).get(name)
         return None if entry is None else self._open(key, project, name, entry)
 
-    def put(self, key: VaultKey, project: str, name: str, value: bytes) -> None:
+    def put(
+        self,
+        key: VaultKey,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        revision: str = "",
+        is_change: bool = False,
+    ) -> bool:
         files.make_private_directory(self.path.parent)
         with locks.hold_directory(self.path.parent):
             entries = self._load()
             own = entries.setdefault(project, {})
             before = self._open(key, project, name, own[name]) if name in own else None
-            own[name] = self._seal(key, project, name, _following(before, value))
+            if before is not None and before.revision != revision and not is_change:
+                return False
+            own[name] = self._seal(key, project, name, _following(before, value, revision))
             self._save(entries)
+            return True
 
     def remove(self, project: str, name: str) -> bool:
         if not self.path.parent.is_dir():
@@ -82,11 +94,12 @@ class FileVault:
         plain = json.dumps(values).encode()
         plain += b" " * (-len(plain) % _BLOCK_BYTES)
         nonce = os.urandom(_NONCE_BYTES)
-        bound = _bound(key.id, project, name, kept.stored_at)
+        bound = _bound(key.id, project, name, kept.stored_at, kept.revision)
         sealed = AESGCM(key.secret).encrypt(nonce, plain, bound)
         return {
             "key": key.id,
             "at": kept.stored_at,
+            "revision": kept.revision,
             "nonce": base64.b64encode(nonce).decode(),
             "sealed": base64.b64encode(sealed).decode(),
         }
@@ -102,7 +115,7 @@ class FileVault:
                 hint="restore the key file from a backup, or set the secret again: "
                 f"atoll secret rm {name}, then: atoll secret set {name}",
             )
-        bound = _bound(entry["key"], project, name, entry["at"])
+        bound = _bound(entry["key"], project, name, entry["at"], entry["revision"])
         try:
             nonce = base64.b64decode(entry["nonce"], validate=True)
             sealed = base64.b64decode(entry["sealed"], validate=True)
@@ -113,20 +126,20 @@ class FileVault:
                 f"the value of `{name}` in `{self.path}` was changed by something else than Atoll",
                 hint=f"atoll secret rm {name}, then: atoll secret set {name}",
             ) from None
-        return KeptValue(first, entry["at"], tuple(earlier))
+        return KeptValue(first, entry["at"], entry["revision"], tuple(earlier))
 
 
-def _following(before: KeptValue | None, value: bytes) -> KeptValue:
+def _following(before: KeptValue | None, value: bytes, revision: str) -> KeptValue:
     """`value` as it is stored now, after what was stored before."""
     earlier: tuple[bytes, ...] = ()
     if before is not None:
         known = [old for old in (before.value, *before.earlier) if old != value]
         earlier = tuple(known[:_EARLIER])
-    return KeptValue(value, time.time(), earlier)
+    return KeptValue(value, time.time(), revision, earlier)
 
 
-def _bound(key_id: str, project: str, name: str, at: float) -> bytes:
-    return json.dumps([_FORMAT, VERSION, key_id, project, name, at]).encode()
+def _bound(key_id: str, project: str, name: str, at: float, revision: str) -> bytes:
+    return json.dumps([_FORMAT, VERSION, key_id, project, name, at, revision]).encode()
 
 
 def _is_project(own: object) -> bool:
@@ -136,6 +149,6 @@ def _is_project(own: object) -> bool:
 def _is_entry(entry: object) -> bool:
     return (
         isinstance(entry, dict)
-        and all(isinstance(entry.get(key), str) for key in ("key", "nonce", "sealed"))
+        and all(isinstance(entry.get(key), str) for key in ("key", "revision", "nonce", "sealed"))
         and isinstance(entry.get("at"), int | float)
     )

@@ -114,7 +114,10 @@ def _key_of(session: Session, secret: SecretRecord, variable: str) -> dict[str, 
     if same is not None and same.origin.kind is not OriginKind.LOGIN:
         return {variable: resolve.detached_value(session, same).decode("ascii", "replace")}
     kept = resolve.find_kept(session, secret.project_id, secret.name)
-    return {} if kept is None else {variable: kept.decode("ascii", "replace")}
+    if kept is None:
+        return {}
+    resolve.require_same_settings(secret, kept)
+    return {variable: kept.value.decode("ascii", "replace")}
 
 
 def note_use(session: Session, secret: BrokeredSecret, *, refused: str = "") -> None:

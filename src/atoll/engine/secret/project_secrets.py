@@ -7,14 +7,13 @@ from collections.abc import Callable
 from atoll.engine.network import daemon_client
 from atoll.engine.secret import listing, secrets, vault_keys
 from atoll.engine.secret.listing import SecretStatus
-from atoll.engine.secret.secret_spec import SecretSpec, require_delivery, require_name
+from atoll.engine.secret.secret_spec import SecretSpec, require_name
 from atoll.engine.state.session import Session
 from atoll.model.daemon_messages import DoneReply, LockRequest, UnlockRequest
 from atoll.model.errors import StateError
 from atoll.model.secret import (
     AuditEntry,
     Delivery,
-    DeliveryKind,
     GrantRecord,
     OriginKind,
     SecretOrigin,
@@ -50,19 +49,22 @@ class Secrets:
         value: bytes | None = None,
         *,
         origin: SecretOrigin = SecretOrigin(OriginKind.TYPED),  # noqa: B008 - a tuple
-        delivery: Delivery = Delivery(DeliveryKind.VARIABLE),  # noqa: B008 - a tuple
+        delivery: Delivery | None = None,
         ttl_s: float | None = None,
     ) -> SecretStatus:
-        """Sets a secret to a value, or to what its origin has; grants stay."""
+        """Sets a secret to a value, or to what its origin has; grants stay. Without a delivery, it
+        keeps the one that it has, or becomes a variable.
+
+        Raises StateError when a brokered secret that is granted would get another form.
+        """
         spec = SecretSpec(name, origin, delivery, ttl_s, value)
         secrets.set_secret(self._session, self._project, spec)
         return self.require(name)
 
-    @staticmethod
-    def require_settable(name: str, delivery: Delivery) -> None:
-        """Raises SpecError as `set` would, before there is a value."""
+    def require_settable(self, name: str, delivery: Delivery | None = None) -> None:
+        """Raises SpecError and StateError as `set` would, before there is a value."""
         require_name(name)
-        require_delivery(delivery)
+        secrets.require_form(self._session, self._project, name, delivery)
 
     def grant(self, name: str, capsule: str, *, ttl_s: float | None = None) -> GrantRecord:
         """Lets a capsule use a secret, for `ttl_s` or as long as the secret says."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from atoll.drivers import registry
-from atoll.drivers.contracts import SourceRequest
+from atoll.drivers.contracts import KeptValue, SourceRequest
 from atoll.engine.secret import vault_keys
 from atoll.engine.state.session import Session
 from atoll.model.errors import SecretUnavailable, SpecError
@@ -62,19 +62,49 @@ def read_source(
     return value
 
 
-def remember(session: Session, project_id: str, name: str, value: bytes) -> None:
-    """Stores a value in the vault."""
+def remember(
+    session: Session,
+    project_id: str,
+    name: str,
+    value: bytes,
+    revision: str,
+    *,
+    is_change: bool = False,
+) -> None:
+    """Stores a value in the vault, for the settings of this revision.
+
+    Raises SecretUnavailable when the vault has one for other settings; not with `is_change`.
+    """
     key = vault_keys.ensure_key(session)
-    vault_keys.vault_of(session).put(key, project_id, name, value)
+    vault = vault_keys.vault_of(session)
+    if not vault.put(key, project_id, name, value, revision=revision, is_change=is_change):
+        raise _other_settings(name)
 
 
-def find_kept(session: Session, project_id: str, name: str) -> bytes | None:
-    """The value in the vault. Raises SecretUnavailable when the vault is locked."""
+def find_kept(session: Session, project_id: str, name: str) -> KeptValue | None:
+    """What the vault has. Raises SecretUnavailable when it is locked."""
     vault = vault_keys.vault_of(session)
     if name not in vault.names(project_id):
         return None
-    kept = vault.find(vault_keys.open_key(session), project_id, name)
-    return None if kept is None else kept.value
+    return vault.find(vault_keys.open_key(session), project_id, name)
+
+
+def require_same_settings(secret: SecretRecord, kept: KeptValue) -> None:
+    """Raises SecretUnavailable for a value that was stored for another form, host or source.
+
+    The vault and the database are written one after the other: a command that was killed in
+    between, or that runs now, has changed only one of them.
+    """
+    if kept.revision != secret.revision:
+        raise _other_settings(secret.name)
+
+
+def _other_settings(name: str) -> SecretUnavailable:
+    return SecretUnavailable(
+        f"the value of `{name}` in the vault is not for its present source and form: it was "
+        "changed at this moment, or a change was interrupted",
+        hint=f"set it again with its form: atoll secret set {name} --broker HOST, or --as-variable",
+    )
 
 
 def known_values(session: Session, project_id: str) -> tuple[tuple[str, bytes], ...]:
@@ -123,10 +153,11 @@ def _is_text(value: bytes) -> bool:
 
 
 def _kept_value(session: Session, secret: SecretRecord, *, cure: str) -> bytes:
-    value = find_kept(session, secret.project_id, secret.name)
-    if value is None:
+    kept = find_kept(session, secret.project_id, secret.name)
+    if kept is None:
         raise SecretUnavailable(f"the vault has no value of `{secret.name}`", hint=cure)
-    return value
+    require_same_settings(secret, kept)
+    return kept.value
 
 
 def _sourced(session: Session, secret: SecretRecord) -> bytes:
@@ -140,19 +171,19 @@ def _sourced(session: Session, secret: SecretRecord) -> bytes:
 
 def _find_fresh(session: Session, secret: SecretRecord) -> bytes | None:
     """What the command has printed a short time ago."""
-    vault = vault_keys.vault_of(session)
-    if secret.name not in vault.names(secret.project_id):
+    kept = find_kept(session, secret.project_id, secret.name)
+    if kept is None:
         return None
-    kept = vault.find(vault_keys.open_key(session), secret.project_id, secret.name)
-    is_fresh = kept is not None and abs(time.time() - kept.stored_at) < COMMAND_FRESH_S
-    return kept.value if kept is not None and is_fresh else None
+    require_same_settings(secret, kept)
+    is_fresh = abs(time.time() - kept.stored_at) < COMMAND_FRESH_S
+    return kept.value if is_fresh else None
 
 
 def _read_and_keep(session: Session, secret: SecretRecord) -> bytes:
     root = _roots(session)[secret.project_id]
     value = read_source(session, root, secret.origin, secret.delivery, name=secret.name)
     if secret.delivery.kind is DeliveryKind.BROKER:
-        # It never enters a capsule, so that a locked vault does not matter.
+        # It never enters a capsule, so that it does not matter whether the vault has it.
         with suppress(SecretUnavailable):
             _keep(session, secret, value)
     else:
@@ -161,9 +192,11 @@ def _read_and_keep(session: Session, secret: SecretRecord) -> bytes:
 
 
 def _keep(session: Session, secret: SecretRecord, value: bytes) -> None:
-    is_command = secret.origin.kind is OriginKind.COMMAND
-    if is_command or find_kept(session, secret.project_id, secret.name) != value:
-        remember(session, secret.project_id, secret.name, value)
+    kept = find_kept(session, secret.project_id, secret.name)
+    if kept is not None:
+        require_same_settings(secret, kept)
+    if secret.origin.kind is OriginKind.COMMAND or kept is None or kept.value != value:
+        remember(session, secret.project_id, secret.name, value, secret.revision)
 
 
 def _roots(session: Session) -> Mapping[str, str]:

@@ -30,7 +30,8 @@ class SecretSpec(NamedTuple):
 
     name: str
     origin: SecretOrigin = SecretOrigin(OriginKind.TYPED)
-    delivery: Delivery = Delivery(DeliveryKind.VARIABLE)
+    delivery: Delivery | None = None
+    """None: as it is, or a variable."""
     ttl_s: float | None = None
     value: bytes | None = None
     """Of a typed secret; values of other origins are read from their source."""

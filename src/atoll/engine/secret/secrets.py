@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from atoll.model.adapter import Login
 
 _PLACEHOLDER_BYTES = 10
+_REVISION_BYTES = 8
 _LOGIN = "login-"
 _PLACES = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 """Variables in the path of a login's file."""
@@ -86,24 +87,59 @@ def set_secret(session: Session, project: ProjectRecord, spec: SecretSpec) -> Se
     """
     require_name(spec.name)
     origin = absolute_origin(session, project, spec.origin)
-    require_delivery(spec.delivery)
+    form = require_form(session, project, spec.name, spec.delivery)
     if spec.ttl_s is not None and not spec.ttl_s > 0:
         raise SpecError("the lifetime of a grant must be longer than nothing", hint="--ttl 8h")
     if origin.kind is OriginKind.LOGIN:
         raise SpecError("a login is granted by `atoll spawn`")
     value = spec.value
     if origin.kind is not OriginKind.TYPED:
-        value = resolve.read_source(session, project.root, origin, spec.delivery, name=spec.name)
+        value = resolve.read_source(session, project.root, origin, form, name=spec.name)
     if value is None:
         raise SpecError(f"the secret `{spec.name}` needs a value")
-    resolve.require_usable(spec.name, spec.delivery, value)
+    resolve.require_usable(spec.name, form, value)
     before = find(session, project, spec.name)
-    resolve.remember(session, project.id, spec.name, value)
-    saved = session.store.save_secret(project.id, spec.name, origin, spec.delivery, spec.ttl_s)
-    _note(session, saved, None, "set", f"{origin.text}, {spec.delivery.text}")
+    revision = _revision(before, origin, form)
+    resolve.remember(session, project.id, spec.name, value, revision, is_change=True)
+    saved = session.store.save_secret(
+        project.id, spec.name, origin, form, spec.ttl_s, revision=revision
+    )
+    _note(session, saved, None, "set", f"{origin.text}, {form.text}")
     if before is not None:
         _renew(session, saved, before)
     return saved
+
+
+def require_form(
+    session: Session, project: ProjectRecord, name: str, form: Delivery | None
+) -> Delivery:
+    """The form that a secret gets if it is set to `form`; None keeps what it has.
+
+    Raises SpecError for a form that cannot be meant, StateError for one that would put the value of
+    a brokered secret into capsules which have a placeholder.
+    """
+    before = find(session, project, name)
+    if form is None:
+        form = Delivery(DeliveryKind.VARIABLE) if before is None else before.delivery
+    require_delivery(form)
+    is_brokered = before is not None and before.delivery.kind is DeliveryKind.BROKER
+    if before is not None and is_brokered and form.kind is not DeliveryKind.BROKER:
+        holders = [capsule.name for capsule in _holders(session, before)]
+        if holders:
+            shown = ", ".join(f"`{holder}`" for holder in holders)
+            raise StateError(
+                f"`{name}` is brokered, and granted to {shown}: as a {form.kind}, its value would "
+                "enter what has a placeholder now",
+                hint=f"atoll secret revoke {name} {holders[0]}, then set and grant it again",
+            )
+    return form
+
+
+def _revision(before: SecretRecord | None, origin: SecretOrigin, form: Delivery) -> str:
+    """A value that is stored for other settings cannot be delivered by these."""
+    if before is not None and (before.origin, before.delivery) == (origin, form):
+        return before.revision
+    return os.urandom(_REVISION_BYTES).hex()
 
 
 def rotate(
@@ -128,7 +164,7 @@ def rotate(
             session, project.root, secret.origin, secret.delivery, name=name
         )
     resolve.require_usable(name, secret.delivery, value)
-    resolve.remember(session, project.id, name, value)
+    resolve.remember(session, project.id, name, value, secret.revision)
     session.store.set_rotated(secret)
     _note(session, secret, None, "rotated", "")
     _renew(session, secret, secret)
@@ -211,11 +247,14 @@ def grant_login(
     form = Delivery(DeliveryKind.BROKER, broker=scope)
     name = _login_name(session, capsule.project_id, adapter, origin)
     require_capable(session, capsule, form, name)
-    if login.kind == "key" and login.variable is not None:
-        _keep_key(session, capsule.project_id, name, login.variable)
     secret = session.store.find_secret(capsule.project_id, name)
-    if secret is None or (secret.origin, secret.delivery) != (origin, form):
-        secret = session.store.save_secret(capsule.project_id, name, origin, form)
+    revision = _revision(secret, origin, form)
+    if login.kind == "key" and login.variable is not None:
+        _keep_key(session, capsule.project_id, name, login.variable, revision)
+    if secret is None or secret.revision != revision:
+        secret = session.store.save_secret(
+            capsule.project_id, name, origin, form, revision=revision
+        )
     brokered.require_login(session, secret)
     held = {g.secret.id: g for g in session.store.secret_grants(capsule.id)}
     if secret.id in held:
@@ -234,14 +273,15 @@ def _login_name(session: Session, project_id: str, adapter: str, origin: SecretO
         name = f"{_LOGIN}{adapter}-{number}"
 
 
-def _keep_key(session: Session, project_id: str, name: str, variable: str) -> None:
+def _keep_key(session: Session, project_id: str, name: str, variable: str, revision: str) -> None:
     """The daemon lacks the owner's environment. A secret of the same name is read at each use."""
     value = session.owner.get(variable, "").strip()
     if session.store.find_secret(project_id, variable) is None and value:
         data = os.fsencode(value)
         resolve.require_usable(name, Delivery(DeliveryKind.BROKER), data)
-        if resolve.find_kept(session, project_id, name) != data:
-            resolve.remember(session, project_id, name, data)
+        kept = resolve.find_kept(session, project_id, name)
+        if kept is None or (kept.value, kept.revision) != (data, revision):
+            resolve.remember(session, project_id, name, data, revision, is_change=True)
 
 
 def revoke(session: Session, project: ProjectRecord, name: str, capsule: CapsuleRecord) -> None:

@@ -213,7 +213,7 @@ CREATE TABLE secrets (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
     name TEXT NOT NULL, origin TEXT NOT NULL, delivery TEXT NOT NULL, ttl_s REAL,
-    created_at REAL NOT NULL, rotated_at REAL,
+    created_at REAL NOT NULL, rotated_at REAL, revision TEXT NOT NULL,
     UNIQUE (project_id, name)
 ) STRICT;
 CREATE TABLE secret_grants (

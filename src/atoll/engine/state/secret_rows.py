@@ -34,17 +34,20 @@ class SecretRows(Database):
         origin: SecretOrigin,
         delivery: Delivery,
         ttl_s: float | None = None,
+        *,
+        revision: str = "",
     ) -> SecretRecord:
         """Adds a secret, or replaces the metadata of the one with this name; grants stay."""
         with self._write() as db:
             db.execute(
-                "INSERT INTO secrets (project_id, name, origin, delivery, ttl_s, created_at) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (project_id, name) DO UPDATE SET "
+                "INSERT INTO secrets "
+                "(project_id, name, origin, delivery, ttl_s, created_at, revision) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project_id, name) DO UPDATE SET "
                 "origin = excluded.origin, delivery = excluded.delivery, ttl_s = excluded.ttl_s, "
-                "rotated_at = excluded.created_at",
+                "rotated_at = excluded.created_at, revision = excluded.revision",
                 (
                     project_id, name, json.dumps(origin._asdict()), json.dumps(_encode(delivery)),
-                    ttl_s, time.time(),
+                    ttl_s, time.time(), revision,
                 ),
             )  # fmt: skip
         found = self.find_secret(project_id, name)

@@ -80,6 +80,17 @@ def test_earlier_values_are_kept_for_searches(vault):
     assert vault.find(KEY, "p", "A").earlier == (b"5", b"3", b"2")
 
 
+def test_value_of_other_settings_is_replaced_by_a_change_only(vault):
+    assert vault.put(KEY, "p", "A", CANARY, revision="one")
+    assert vault.put(KEY, "p", "A", b"rotated", revision="one")
+    assert not vault.put(KEY, "p", "A", b"late", revision="two")
+    kept = vault.find(KEY, "p", "A")
+    assert (kept.value, kept.revision, kept.earlier) == (b"rotated", "one", (CANARY,))
+    assert vault.put(KEY, "p", "A", b"new", revision="two", is_change=True)
+    kept = vault.find(KEY, "p", "A")
+    assert (kept.value, kept.revision, kept.earlier) == (b"new", "two", (b"rotated", CANARY))
+
+
 def test_removed_value_is_gone(vault):
     vault.put(KEY, "p", "A", b"1")
     assert vault.remove("p", "A")
@@ -107,6 +118,7 @@ def test_entries_cannot_be_exchanged(vault):
     ("field", "value"),
     [
         ("at", 1.5),
+        ("revision", "other"),
         ("nonce", base64.b64encode(b"n" * 12).decode()),
         ("nonce", "short"),
         ("sealed", base64.b64encode(b"s" * 80).decode()),

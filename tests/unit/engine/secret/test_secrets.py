@@ -104,6 +104,64 @@ def test_life_of_a_typed_secret(world, handle):
         handle.remove("KEY")
 
 
+def test_value_is_delivered_only_by_the_settings_that_it_was_stored_for(
+    world, session, handle, capsules, monkeypatch
+):
+    """A command that was killed between vault and database has changed the vault only."""
+    handle.set("KEY", b"value-of-a-variable")
+    handle.grant("KEY", "x")
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.store, "save_secret", killed)
+        with pytest.raises(KeyboardInterrupt):
+            handle.set("KEY", CANARY, delivery=BROKER)
+    assert handle.require("KEY").delivery == VARIABLE
+    with pytest.raises(SecretUnavailable, match="a change was interrupted") as caught:
+        value_of(world, "KEY")
+    assert "atoll secret set KEY --broker HOST" in str(caught.value.hint)
+    with pytest.raises(SecretUnavailable, match="a change was interrupted"):
+        handle.rotate("KEY", b"rotated-value")
+    handle.set("KEY", CANARY, delivery=BROKER)
+    [found] = brokered.brokered(session, capsules.x.id)
+    assert [one.value for one in brokered.substitutions(session, found)] == [CANARY.decode()]
+    other = BROKER._replace(broker=BrokerScope(("other.example.org",)))
+    handle.set("KEY", b"value-of-another-host", delivery=other)
+    with pytest.raises(SecretUnavailable, match="a change was interrupted"):
+        brokered.substitutions(session, found)
+
+
+def test_source_that_was_read_before_a_change_replaces_nothing(world, session, handle):
+    session.owner["TOKEN"] = "value-of-the-owner"
+    handle.set("KEY", origin=SecretOrigin(OriginKind.ENV, "TOKEN"))
+    before = secrets.require(session, world.project, "KEY")
+    handle.set("KEY", CANARY, delivery=FILE)
+    session.owner["TOKEN"] = "later-value"
+    with pytest.raises(SecretUnavailable, match="changed at this moment"):
+        resolve.resolve_value(session, before)
+    assert value_of(world, "KEY") == CANARY
+
+
+def test_form_stays_unless_one_is_named(handle, capsules):
+    handle.set("KEY", CANARY, delivery=BROKER)
+    handle.grant("KEY", "x")
+    assert handle.set("KEY", b"another-value").delivery == BROKER
+    for form in (VARIABLE, FILE):
+        for act in (
+            lambda form=form: handle.set("KEY", b"third-value", delivery=form),
+            lambda form=form: handle.require_settable("KEY", form),
+        ):
+            with pytest.raises(StateError, match="`KEY` is brokered, and granted to `x`") as caught:
+                act()
+            assert "atoll secret revoke KEY x" in str(caught.value.hint)
+    assert handle.require("KEY").delivery == BROKER
+    handle.revoke("KEY", "x")
+    assert handle.set("KEY", b"third-value", delivery=FILE).delivery == FILE
+    assert handle.set("KEY", b"third-value").delivery == FILE
+
+
 def test_known_values_include_earlier_ones(world, handle):
     assert resolve.known_values(world.session, world.project.id) == ()
     handle.set("A", b"first-value")
