@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from atoll.drivers import registry
@@ -13,7 +14,7 @@ from atoll.engine.network import rules
 from atoll.engine.secret import resolve
 from atoll.engine.secret.vault_keys import VaultLockedError
 from atoll.engine.state.session import Session
-from atoll.model.errors import SecretUnavailable
+from atoll.model.errors import SecretUnavailable, StateError
 from atoll.model.presets import PRESETS
 from atoll.model.secret import (
     USE_NOTED_S,
@@ -83,8 +84,7 @@ def require_login(session: Session, secret: SecretRecord) -> FoundLogin:
 
     Raises SecretUnavailable when there is none any more, and when it has expired.
     """
-    login, stored = login_of(secret), json.loads(secret.origin.detail)
-    owner = {**session.owner, **stored["owner"]}
+    login, owner = _describe(session, secret)
     if login.variable is not None:
         owner |= _key_of(session, secret, login.variable)
     found = registry.find_login(login, owner)
@@ -106,6 +106,24 @@ def login_of(secret: SecretRecord) -> Login:
     from atoll.model.adapter import Login  # noqa: PLC0415 - pydantic
 
     return Login.model_validate(json.loads(secret.origin.detail)["login"])
+
+
+def find_file_tokens(session: Session, secret: SecretRecord) -> tuple[str, ...]:
+    """The tokens in the file of a login, expired or not; none of a login that is a key, or that
+    cannot be used any more.
+    """
+    login, owner = _describe(session, secret)
+    found = None
+    if login.file is not None:
+        with suppress(StateError):
+            found = registry.find_login(login, owner)
+    return () if found is None else tuple(found.values.values())
+
+
+def _describe(session: Session, secret: SecretRecord) -> tuple[Login, dict[str, str]]:
+    """The login of a secret, and the variables that say where its file is."""
+    places = json.loads(secret.origin.detail)["owner"]
+    return login_of(secret), {**session.owner, **places}
 
 
 def _key_of(session: Session, secret: SecretRecord, variable: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
 """What the commits of a capsule must not contain when they leave it: the values of its project's
-secrets, as far as the vault has them.
+secrets, as far as the vault has them, and the logins of agents as they are now.
 """
 
 from __future__ import annotations
@@ -9,34 +9,66 @@ from typing import TYPE_CHECKING
 from atoll.engine.secret.part import find_held
 from atoll.engine.state.session import Session
 from atoll.model.errors import SecretUnavailable
-from atoll.model.secret import OriginKind
+from atoll.model.secret import OriginKind, SecretRecord
 from atoll.model.state import CapsuleRecord
 
 if TYPE_CHECKING:
     from atoll.model.secretvalues import SecretSearch
 
+Values = list[tuple[str, bytes]]
+"""With the names of their secrets."""
+
 
 def find_search(session: Session, capsule: CapsuleRecord) -> SecretSearch | None:
     """Finds the known values in what a capsule exports; None when the project has none.
 
-    Raises SecretUnavailable when the vault is locked and the capsule may hold one of its values:
-    what cannot be searched is not exported.
+    Raises SecretUnavailable when the capsule may hold a value that is not known now, because the
+    vault is locked or lacks it: what cannot be searched is not exported.
     """
     known = session.store.secrets(capsule.project_id)
-    if not any(secret.origin.kind is not OriginKind.LOGIN for secret in known):
+    if not known:
         return None
+    from atoll.model.secretvalues import SecretSearch  # noqa: PLC0415 - not without secrets
+
+    values = _stored_values(session, capsule, known) + _login_values(session, known)
+    return SecretSearch(values) or None
+
+
+def _stored_values(session: Session, capsule: CapsuleRecord, known: list[SecretRecord]) -> Values:
     from atoll.engine.secret import resolve  # noqa: PLC0415 - cryptography: not without secrets
-    from atoll.model.secretvalues import SecretSearch  # noqa: PLC0415
 
     try:
-        return SecretSearch(resolve.known_values(session, capsule.project_id)) or None
+        found = list(resolve.known_values(session, capsule.project_id))
     except SecretUnavailable as error:
         if find_held(session, capsule):
-            raise SecretUnavailable(
-                f"the commits of `{capsule.name}` cannot be searched for secrets: {error.message}",
-                hint=error.hint,
-            ) from error
-    return None
+            raise _unsearched(capsule, error.message, error.hint) from error
+        return []
+    stored = {name for name, _ in found}
+    missing = {one.name for one in known if one.origin.kind is not OriginKind.LOGIN} - stored
+    if missing and (held := sorted(missing & find_held(session, capsule))):
+        raise _unsearched(
+            capsule,
+            f"the vault has no value of `{held[0]}`, which it may have",
+            f"restore the vault from a backup, or set the value again: atoll secret set {held[0]}",
+        )
+    return found
+
+
+def _unsearched(capsule: CapsuleRecord, why: str, hint: str | None) -> SecretUnavailable:
+    message = f"the commits of `{capsule.name}` cannot be searched for secrets: {why}"
+    return SecretUnavailable(message, hint=hint)
+
+
+def _login_values(session: Session, known: list[SecretRecord]) -> Values:
+    """What is in the files of logins now. Keys are in the vault."""
+    from atoll.engine.secret import brokered  # noqa: PLC0415 - not without logins
+
+    found: Values = []
+    for secret in known:
+        if secret.origin.kind is OriginKind.LOGIN:
+            tokens = brokered.find_file_tokens(session, secret)
+            found += [(secret.name, token.encode()) for token in tokens]
+    return found
 
 
 def require_clean(

@@ -13,7 +13,7 @@ from atoll.drivers.secret import key_store
 from atoll.engine.capsule import creation
 from atoll.engine.network.rules import policy_of
 from atoll.engine.project import settings, trust
-from atoll.engine.secret import brokered, resolve, secrets, vault_keys
+from atoll.engine.secret import brokered, resolve, scan, secrets, vault_keys
 from atoll.engine.secret.project_secrets import Secrets
 from atoll.model.adapter import Login
 from atoll.model.errors import IsolationError, SecretUnavailable, SpecError, StateError
@@ -496,6 +496,54 @@ def test_login_by_file(session, handle, capsules, tmp_path):
     place.unlink()
     with pytest.raises(SecretUnavailable, match="not logged in"):
         brokered.substitutions(session, found)
+
+
+def found_in(session, capsule, text):
+    search = scan.find_search(session, capsule)
+    return None if search is None else search.find(text)
+
+
+def test_exports_are_searched_for_logins(session, handle, capsules, tmp_path):
+    session.owner["ANTHROPIC_API_KEY"] = "sk-ant-api03-canary"
+    secrets.grant_login(session, capsules.x, "claude", KEY_LOGIN)
+    text = b"key = sk-ant-api03-canary\n"
+    assert found_in(session, capsules.low, text) == ("login-claude", 1)
+    (tmp_path / ".claude").mkdir()
+    place = tmp_path / ".claude" / "x.json"
+    place.write_text(json.dumps({"auth": {"access": "sk-token-of-file", "expires": 1000}}))
+    with pytest.raises(SecretUnavailable, match="has expired"):
+        secrets.grant_login(session, capsules.x, "other", FILE_LOGIN)
+    handle.set_passphrase("horse")
+    assert found_in(session, capsules.x, text) is None, "no capsule has it, the vault is locked"
+    assert found_in(session, capsules.x, b"x\nsk-token-of-file\n") == ("login-other", 2)
+    place.write_text("{")
+    assert scan.find_search(session, capsules.x) is None
+
+
+@pytest.mark.parametrize("loss", ["file", "entry"])
+def test_value_that_the_vault_lacks_stops_exports_of_who_may_have_it(
+    world, session, handle, capsules, loss
+):
+    handle.set("GIVEN", CANARY)
+    handle.set("BROKERED", b"value-of-another", delivery=BROKER)
+    handle.grant("GIVEN", "x")
+    handle.grant("BROKERED", "x")
+    assert found_in(session, capsules.x, CANARY) is not None
+    vault = vault_keys.vault_of(session)
+    if loss == "file":
+        (session.home / "secrets" / "vault.json").unlink()
+    else:
+        vault.remove(world.project.id, "GIVEN")
+    with pytest.raises(SecretUnavailable, match="the vault has no value of `GIVEN`") as caught:
+        scan.find_search(session, capsules.x)
+    assert "commits of `x` cannot be searched" in caught.value.message
+    assert "atoll secret set GIVEN" in str(caught.value.hint)
+    scan.find_search(session, capsules.low)
+    handle.revoke("GIVEN", "x")
+    with pytest.raises(SecretUnavailable, match="`GIVEN`"):
+        scan.find_search(session, capsules.x)
+    handle.set("GIVEN", CANARY)
+    assert found_in(session, capsules.x, CANARY) is not None
 
 
 def test_another_login_does_not_change_that_of_other_capsules(session, capsules, world, tmp_path):
