@@ -22,6 +22,7 @@ from atoll.daemon.ports.checkout_ports import parse_named
 from atoll.daemon.ports.host_listeners import ADMISSION
 from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
+from atoll.daemon.secret_watcher import SecretWatcher
 from atoll.daemon.served_capsules import ServedCapsules
 from atoll.drivers.contracts import VaultKey
 from atoll.engine.secret import vault_keys
@@ -77,6 +78,7 @@ class Worker:
                     self._capsules,
                     self._watching,
                     AgentWatcher(self._session),
+                    SecretWatcher(self._session),
                     MemoryTrimmer(),
                 )
             ]

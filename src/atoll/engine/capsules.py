@@ -212,7 +212,7 @@ class Capsule:
 
             spec = delivery.add_secrets(self.session, self.record, inside, spec)
         run = runs.start(self.session, self.record, inside, spec)
-        if spec.files:
+        if spec.files or self.session.store.secrets(self.record.project_id):
             from atoll.engine.secret import delivery  # noqa: PLC0415 - for few capsules
 
             delivery.drop_revoked(self.session, self.record)

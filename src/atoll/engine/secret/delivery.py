@@ -11,6 +11,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 from atoll.engine.project import levels
 from atoll.engine.run import internal_runs
@@ -109,18 +110,33 @@ def path_of(secret: SecretRecord) -> str:
     return f"{PLACE}/{_name_of(secret)}"
 
 
-def withdraw(session: Session, capsule: CapsuleRecord, secret: SecretRecord) -> None:
-    """Takes a revoked secret away from processes that run now, as far as its form allows."""
-    del session
-    if secret.delivery.kind is DeliveryKind.FILE:
+def withdraw(capsule: CapsuleRecord, secret: SecretRecord) -> None:
+    """Takes a revoked secret away from processes that run now, whatever form it has had."""
+    if levels.has_own_network(capsule.level):
         view_client.drop_file(capsule.directory, _name_of(secret))
 
 
+def drop_all_revoked(session: Session) -> None:
+    """Removes what a command that was killed has left in the open views of any capsule."""
+    for capsule in session.store.capsules():
+        if levels.has_own_network(capsule.level) and view_client.has_socket(capsule.directory):
+            # One that does not answer does not keep the others from it.
+            with suppress(AtollError, OSError):
+                drop_revoked(session, capsule)
+
+
 def drop_revoked(session: Session, capsule: CapsuleRecord) -> None:
-    """After files were put: removes those of grants that were revoked meanwhile."""
-    granted = {_name_of(grant.secret) for grant in valid_grants(session, capsule)}
-    for name in view_client.find_files(capsule.directory) or ():
-        if name.startswith(_FILES) and name not in granted:
+    """Removes the files of grants that were revoked."""
+    # Listed first: what is granted from now on is not among them.
+    names = view_client.find_files(capsule.directory) or ()
+    found = [name for name in names if name.startswith(_FILES)]
+    granted = {
+        _name_of(grant.secret)
+        for grant in (valid_grants(session, capsule) if found else ())
+        if grant.secret.delivery.kind is DeliveryKind.FILE
+    }
+    for name in found:
+        if name not in granted:
             view_client.drop_file(capsule.directory, name)
 
 

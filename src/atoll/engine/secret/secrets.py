@@ -175,7 +175,7 @@ def remove(session: Session, project: ProjectRecord, name: str) -> None:
     """Removes the value, the grants and the record; the audit stays."""
     secret = find(session, project, name)
     if secret is not None:
-        for capsule in _holders(session, secret):
+        for capsule in session.store.capsules(project.id):
             _revoke(session, secret, capsule)
     had_value = vault_keys.vault_of(session).remove(project.id, name)
     if secret is None and not had_value:
@@ -193,7 +193,7 @@ def _renew(session: Session, secret: SecretRecord, before: SecretRecord) -> None
         if capsule is None:
             continue
         if secret.delivery != before.delivery:
-            delivery.withdraw(session, capsule, before)
+            delivery.withdraw(capsule, before)
         delivery.replace(session, capsule, held)
         _notify(session, capsule)
 
@@ -306,9 +306,13 @@ def _grant(
 
 
 def _revoke(session: Session, secret: SecretRecord, capsule: CapsuleRecord) -> bool:
-    if not session.store.drop_secret_grant(secret, capsule.id):
+    # First, so that a command that is killed leaves no file without a grant; and again, since a run
+    # may have started in between.
+    delivery.withdraw(capsule, secret)
+    was_granted = session.store.drop_secret_grant(secret, capsule.id)
+    delivery.withdraw(capsule, secret)
+    if not was_granted:
         return False
-    delivery.withdraw(session, capsule, secret)
     _note(session, secret, capsule, "revoked", "")
     _notify(session, capsule)
     return True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 
+from atoll.daemon.secret_watcher import SecretWatcher
 from atoll.drivers.contracts import VaultKey
 from atoll.drivers.secret import key_store
 from atoll.engine.capsule import creation
@@ -15,6 +17,7 @@ from atoll.engine.network.rules import policy_of
 from atoll.engine.project import settings, trust
 from atoll.engine.secret import brokered, resolve, scan, secrets, vault_keys
 from atoll.engine.secret.project_secrets import Secrets
+from atoll.host import view_client
 from atoll.model.adapter import Login
 from atoll.model.errors import IsolationError, SecretUnavailable, SpecError, StateError
 from atoll.model.secret import (
@@ -160,6 +163,60 @@ def test_form_stays_unless_one_is_named(handle, capsules):
     handle.revoke("KEY", "x")
     assert handle.set("KEY", b"third-value", delivery=FILE).delivery == FILE
     assert handle.set("KEY", b"third-value").delivery == FILE
+
+
+@pytest.fixture
+def views(monkeypatch):
+    """The private files of open views, by directory."""
+    found = defaultdict[str, set[str]](set)
+
+    def put(directory, files, *, subject):
+        found[directory].update(file.name for file in files)
+        return True
+
+    def drop(directory, name):
+        found[directory].discard(name)
+
+    monkeypatch.setattr(view_client, "put_files", put)
+    monkeypatch.setattr(view_client, "drop_file", drop)
+    monkeypatch.setattr(view_client, "has_socket", lambda _: True)
+    monkeypatch.setattr(view_client, "find_files", lambda directory: frozenset(found[directory]))
+    return found
+
+
+def test_killed_revocation_leaves_no_file(session, handle, capsules, views, monkeypatch):
+    handle.set("KEY", CANARY, delivery=FILE)
+    handle.grant("KEY", "x")
+    place = capsules.x.directory
+    assert views[place] == {"secrets/KEY"}
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.store, "drop_secret_grant", killed)
+        with pytest.raises(KeyboardInterrupt):
+            handle.revoke("KEY", "x")
+    assert views[place] == set()
+    handle.revoke("KEY", "x")
+    # A run that started meanwhile has put it there again.
+    views[place] = {"secrets/KEY"}
+    with pytest.raises(StateError, match="is not granted"):
+        handle.revoke("KEY", "x")
+    assert views[place] == set()
+    views[place] = {"secrets/KEY"}
+    handle.remove("KEY")
+    assert views[place] == set()
+
+
+def test_look_of_the_daemon_removes_files_without_a_grant(world, session, handle, capsules, views):
+    for name in ("KEPT", "SENT", "KEY"):
+        handle.set(name, CANARY, delivery=BROKER if name == "SENT" else FILE)
+        handle.grant(name, "x")
+    session.store.drop_secret_grant(secrets.require(session, world.project, "KEY"), capsules.x.id)
+    views[capsules.x.directory] |= {"secrets/SENT", "ca.pem"}
+    SecretWatcher(session).look()
+    assert views[capsules.x.directory] == {"secrets/KEPT", "ca.pem"}
 
 
 def test_known_values_include_earlier_ones(world, handle):
