@@ -257,7 +257,7 @@ class _Tap:
         self._reader = UsageReader(
             kind,
             model=model_formats.requested_model(path, body),
-            request_bytes=_length(headers, body),
+            request_bytes=max(_length(headers), len(body)),
         )
         self._status: int | None = None
         self._headers: Sequence[Field] = ()
@@ -276,7 +276,7 @@ class _Tap:
             self._set_busy(is_busy=False)
             self._meter.answered(status, "")
         elif self._is_good:
-            self._reader.begin(_value(headers, b"content-type"))
+            self._reader.begin(_value(headers, b"content-type"), length=_length(headers))
 
     @property
     def _is_good(self) -> bool:
@@ -366,11 +366,10 @@ def _refused(status: int, body: bytes) -> str:
     return f"the model refused the request: {status}" + (f" ({word})" if word else "")
 
 
-def _length(headers: Sequence[Field], body: bytes) -> int:
-    """The size of a request's body, of which perhaps only the beginning is known."""
+def _length(headers: Sequence[Field]) -> int:
+    """The size of a body, or 0 when its head does not say."""
     text = _value(headers, b"content-length")
-    declared = int(text) if text.isdigit() and len(text) < 16 else 0
-    return max(declared, len(body))
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 def _value(headers: Sequence[Field], name: bytes) -> str:

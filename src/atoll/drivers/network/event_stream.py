@@ -19,6 +19,8 @@ class EventStream:
         """Of the present event; None: it has no data so far."""
         self._is_too_long = False
         self._after_cr = False
+        self.has_left_out = False
+        """Whether an event was too long."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete."""
@@ -52,6 +54,7 @@ class EventStream:
         if not line:
             event, is_whole = self._data, not self._is_too_long
             self._data, self._is_too_long = None, False
+            self.has_left_out |= not is_whole
             return bytes(event) if event is not None and is_whole else None
         if line.startswith(_DATA):
             value = line[len(_DATA) :].removeprefix(b" ")

@@ -27,6 +27,14 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}")
 _REQUESTED = re.compile(rb'"model"\s*:\s*"([^"\\]{1,120})"')
 _IN_PATH = re.compile(r"/(?:models|deployments)/([^/:]+)")
 _WORD = re.compile(r"[A-Za-z_]{3,40}")
+_BEFORE_ELEMENT = re.compile(r"\s*[\[,]\s*")
+_TEXT_KEYS = frozenset({
+    "text", "thinking", "partial_json", "delta", "arguments", "content", "reasoning",
+    "reasoning_content", "refusal", "input",
+})  # fmt: skip
+"""Of strings in the events of a stream that a model wrote."""
+_ECHOES = ("response.created", "response.queued", "response.in_progress")
+"""Events that repeat the request."""
 
 
 class ModelFormat(StrEnum):
@@ -127,8 +135,8 @@ def error_word(body: bytes) -> str:
 class UsageReader:
     """Of one exchange: fed with the response, it knows what was answered.
 
-    A stream that was cut before its usage arrived is estimated from its size, so that a client that
-    hangs up early is counted as well.
+    An answer that was cut before its usage arrived is estimated from the size of what arrived, so
+    that a client that hangs up early is counted as well.
     """
 
     def __init__(self, kind: ModelFormat, *, model: str = "", request_bytes: int = 0) -> None:
@@ -139,6 +147,7 @@ class UsageReader:
         self._events: EventStream | None = None
         self._messages: MessageReader | None = None
         self._body: bytearray | None = None
+        self._declared_bytes = 0
         self._is_asked = False
         """Whether a WebSocket has an answer under way."""
         self._is_too_long = False
@@ -154,8 +163,9 @@ class UsageReader:
     def is_answering(self) -> bool:
         return self._is_asked
 
-    def begin(self, content_type: str) -> None:
-        """The response is a good one, of this type."""
+    def begin(self, content_type: str, *, length: int = 0) -> None:
+        """The response is a good one, of this type; `length` is that of its body, 0 if unknown."""
+        self._declared_bytes = min(length, LIMIT_BYTES)
         if content_type.partition(";")[0].strip().lower() == "text/event-stream":
             self._events = EventStream(LIMIT_BYTES)
         else:
@@ -212,24 +222,32 @@ class UsageReader:
         elif self._body is None:
             return []
         elif not self._is_too_long:
-            self._answer.add_body(bytes(self._body))
+            self._answer.add_body(bytes(self._body), self._declared_bytes)
         return [self._counted(is_cut=is_cut)]
 
     def _counted(self, *, is_cut: bool) -> Counted:
-        model = self._answer.model or self._asked
-        tokens = None if self._is_too_long else self._answer.tokens
+        answer, tokens = self._answer, self._answer.tokens
+        model = answer.model or self._asked
         if self._kind is ModelFormat.OTHER or self._is_too_long:
             return Counted(model, None)
-        if is_cut and not self._answer.is_final:
-            known = tokens or Tokens()
-            tokens = known._replace(
-                input_tokens=known.input_tokens or self._request_bytes // _BYTES_PER_TOKEN,
-                output_tokens=max(known.output_tokens, self._answer.estimated_output),
-            )
+        # A stream that ends with an error, or without its last event, is cut by the server.
+        if not answer.is_final and (is_cut or tokens is not None or answer.error):
+            tokens = self._estimate(tokens or Tokens())
         return Counted(model, tokens)
+
+    def _estimate(self, known: Tokens) -> Tokens | None:
+        """The tokens of an answer of which only a part has arrived."""
+        if self._events is not None and self._events.has_left_out:
+            return None
+        return known._replace(
+            input_tokens=known.input_tokens or self._request_bytes // _BYTES_PER_TOKEN,
+            output_tokens=max(known.output_tokens, self._answer.estimated_output),
+        )
 
 
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
+_REPEATS = (".done", *_RESPONSE_ENDS)
+"""Events that repeat what others have said piece by piece."""
 
 
 class _Answer:
@@ -253,17 +271,37 @@ class _Answer:
         return given._replace(input_tokens=max(given.input_tokens, least))
 
     def add_event(self, data: bytes) -> None:
-        self.estimated_output += 1 + max(0, len(data) - _EVENT_BYTES) // _BYTES_PER_TOKEN
         if data.strip() == b"[DONE]":
             self.is_final = True
             return
-        self._add(_parse(data))
-
-    def add_body(self, data: bytes) -> None:
         value = _parse(data)
-        for part in value if isinstance(value, list) else [value]:
-            self._add(part)
-        self.is_final = value is not None
+        self._estimate(len(data), value)
+        self._add(value)
+
+    def add_body(self, data: bytes, declared_bytes: int) -> None:
+        """A body that is one JSON value, or its beginning. `declared_bytes` is its whole length, or
+        0 when the response does not say.
+        """
+        value = _parse(data)
+        if value is not None:
+            for part in value if isinstance(value, list) else [value]:
+                self._add(part)
+            self.is_final = True
+            return
+        unread = max(len(data), declared_bytes)
+        for element, size in _elements(data):
+            # Gemini streams a list, of which each element is like an event.
+            unread -= size
+            self._estimate(size, element)
+            self._add(element)
+        self._estimate(unread, None)
+
+    def _estimate(self, size: int, value: object) -> None:
+        """Adds what an event of this size says, of which the envelope is no output."""
+        if isinstance(value, dict) and value.get("type") in _ECHOES:
+            return
+        said = max(0, size - _EVENT_BYTES, _text_bytes(value))
+        self.estimated_output += 1 + said // _BYTES_PER_TOKEN
 
     def _add(self, value: object) -> None:
         if not isinstance(value, dict):
@@ -345,8 +383,9 @@ class _Answer:
         body = _object(value, "response") if "response" in value else value
         self.model = clean_model(body.get("modelVersion")) or self.model
         candidates = body.get("candidates")
-        for candidate in candidates if isinstance(candidates, list) else ():
-            self.is_final |= isinstance(candidate, dict) and bool(candidate.get("finishReason"))
+        if isinstance(candidates, list) and candidates:
+            # Of several, one may end before the others.
+            self.is_final = all(isinstance(c, dict) and c.get("finishReason") for c in candidates)
         usage = _object(body, "usageMetadata")
         given = _count(usage.get("promptTokenCount"))
         if given is None:
@@ -379,6 +418,33 @@ def _parse(data: Sequence[int] | bytes) -> Any:
         return json.loads(bytes(data))
     except (ValueError, RecursionError):
         return None
+
+
+def _elements(data: bytes) -> Iterator[tuple[object, int]]:
+    """The whole elements of a JSON array whose end is missing, each with its size in bytes."""
+    text, decoder, at = data.decode("utf-8", "replace"), json.JSONDecoder(), 0
+    while before := _BEFORE_ELEMENT.match(text, at):
+        try:
+            value, at = decoder.raw_decode(text, before.end())
+        except (ValueError, RecursionError):
+            return
+        yield value, len(text[before.end() : at].encode())
+
+
+def _text_bytes(value: object) -> int:
+    """The size of the texts that an event adds to an answer."""
+    if isinstance(value, dict) and str(value.get("type")).endswith(_REPEATS):
+        return 0
+    found, left = 0, [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += [inner for inner in part.values() if isinstance(inner, dict | list)]
+            texts = (part[key] for key in _TEXT_KEYS.intersection(part))
+            found += sum(len(t.encode("utf-8", "replace")) for t in texts if isinstance(t, str))
+        elif isinstance(part, list):
+            left += part
+    return found
 
 
 def _object(value: Object, key: str) -> Object:

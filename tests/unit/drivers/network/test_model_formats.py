@@ -110,6 +110,92 @@ def test_a_stream_that_is_cut_after_its_usage_is_not_estimated():
     ]
 
 
+def gemini_list(number: int) -> bytes:
+    """Of so many elements of a thousand tokens, as far as it was sent."""
+    parts = [{"text": "x" * 4000}]
+    elements = [
+        {
+            "candidates": [{"content": {"parts": parts}}],
+            "usageMetadata": {"promptTokenCount": 5000, "candidatesTokenCount": 1000 * count},
+            "modelVersion": "gemini-x",
+        }
+        for count in range(1, number + 1)
+    ]
+    return json.dumps(elements).encode()
+
+
+@given(CUTS)
+def test_a_list_of_gemini_that_is_cut(cuts):
+    data = gemini_list(20)
+    found = read(ModelFormat.GEMINI, data[:-1], "application/json", cuts=cuts, is_cut=True)
+    assert found == [Counted("gemini-x", Tokens(5000, 20_021))]
+    [found] = read(ModelFormat.GEMINI, data[: len(data) // 2], "application/json", is_cut=True)
+    assert found.tokens is not None
+    assert found.tokens.input_tokens == 5000
+    assert 9500 <= found.tokens.output_tokens <= 10_500
+
+
+def test_candidates_that_end_one_after_another():
+    def element(index: int, text: str, **more: object) -> StreamEvent:
+        candidate = {"index": index, "content": {"parts": [{"text": text}]}, **more}
+        usage = {"promptTokenCount": 10, "candidatesTokenCount": 1}
+        return StreamEvent("", {"candidates": [candidate], "usageMetadata": usage})
+
+    data = sse([element(0, "x", finishReason="STOP"), element(1, "y" * 4000)])
+    [found] = read(ModelFormat.GEMINI, data, "text/event-stream", is_cut=True)
+    assert found.tokens == Tokens(10, 1002)
+
+
+@every_dialect
+def test_a_body_that_is_cut_is_estimated(name):
+    kind, dialect = DIALECTS[name]
+    whole = json.dumps(dialect.whole(REPLY._replace(text="x" * 200_000))).encode()
+    for declared, data in ((0, whole[:-1]), (len(whole), whole[:100])):
+        reader = UsageReader(kind, model="asked", request_bytes=400)
+        reader.begin("application/json", length=declared)
+        reader.feed(data)
+        [found] = reader.end(is_cut=True)
+        assert found.tokens is not None
+        assert found.tokens.input_tokens == 100
+        assert 50_000 <= found.tokens.output_tokens <= 50_300
+
+
+def test_short_events_are_estimated_by_their_text():
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 7}}}
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 120}}
+    events = [StreamEvent("", start), *[StreamEvent("", delta)] * 100]
+    [found] = read(ModelFormat.ANTHROPIC, sse(events), "text/event-stream", is_cut=True)
+    assert found.tokens == Tokens(7, 1 + 100 * 31)
+
+
+def test_what_a_stream_repeats_is_no_output():
+    echo = {"type": "response.created", "response": {"instructions": "x" * 8000}}
+    delta = {"type": "response.output_text.delta", "delta": "x" * 200}
+    done = {"type": "response.output_text.done", "text": "x" * 200}
+    data = sse([StreamEvent("", value) for value in (echo, delta, done)])
+    [found] = read(ModelFormat.RESPONSES, data, "text/event-stream", is_cut=True)
+    assert found.tokens == Tokens(0, 51 + 1)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_stream_that_ends_with_an_error_is_estimated(is_cut):
+    usage = {"input_tokens": 5, "output_tokens": 1}
+    start = {"type": "message_start", "message": {"model": "m", "usage": usage}}
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 4000}}
+    error = {"type": "error", "error": {"type": "overloaded_error"}}
+    data = sse([StreamEvent("", value) for value in (start, *[delta] * 10, error)])
+    [found] = read(ModelFormat.ANTHROPIC, data, "text/event-stream", is_cut=is_cut)
+    assert found.tokens == Tokens(5, 10_012)
+
+
+def test_a_cut_stream_with_an_event_that_is_too_long_is_uncounted(monkeypatch):
+    monkeypatch.setattr(model_formats, "LIMIT_BYTES", 500)
+    data = sse([StreamEvent("", {"choices": [{"delta": {"content": "x" * 1000}}]})])
+    assert read(ModelFormat.CHAT, data, "text/event-stream", is_cut=True, model="asked") == [
+        Counted("asked", None)
+    ]
+
+
 def test_nothing_is_counted_before_an_answer():
     assert UsageReader(ModelFormat.CHAT, request_bytes=4000).end(is_cut=True) == []
 
@@ -251,7 +337,7 @@ def test_an_error_within_a_good_stream():
     reader.feed(sse([*list(Anthropic().stream(REPLY))[:2], StreamEvent("error", error)]))
     [counted] = reader.end(is_cut=False)
     assert reader.error == "overloaded_error"
-    assert counted.tokens == Tokens(1200, 1, 200)
+    assert counted.tokens == Tokens(1200, 13, 200), "as much as has arrived"
 
 
 @given(st.sampled_from(list(ModelFormat)), st.binary(max_size=300), st.booleans(), CUTS)
