@@ -50,17 +50,134 @@ def test_missing_file_is_no_mistake(home: Path) -> None:
     assert carry(home, "~/.claude/nothing") == ({}, [])
 
 
-def test_link_is_followed_within_the_programs_own_directory_only(home: Path) -> None:
-    (home / "private.md").write_text(CANARY)
-    (home / ".claude" / "out.md").symlink_to(home / "private.md")
-    (home / ".claude" / "etc.md").symlink_to("/etc/hostname")
-    (home / ".claude" / "in.md").symlink_to("CLAUDE.md")
-    for name in ("out", "etc"):
-        files, [note] = carry(home, f"~/.claude/{name}.md")
-        assert files == {}
-        assert "link" in note
-    files, _ = carry(home, "~/.claude/in.md")
-    assert files[".claude/in.md"].startswith(b"Be brief.")
+def put(home: Path, path: str, text: str) -> Path:
+    place = home / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place
+
+
+def link(home: Path, path: str, target: str) -> None:
+    place = home / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(home / target)
+
+
+PRIVATE = (
+    ".claude/.credentials.json",
+    ".claude/history.jsonl",
+    ".claude/history.md",
+    ".claude/projects/other/CLAUDE.md",
+    ".claude/settings.json",
+    ".codex/auth.json",
+    ".codex/sessions/2026/01/01/AGENTS.md",
+    ".config/gh/hosts.yml",
+    ".config/goose/secrets.yaml",
+    ".config/other/AGENTS.md",
+    ".config/rclone/rclone.conf",
+    ".gemini/oauth_creds.json",
+    ".ssh/id_rsa",
+    ".ssh/CLAUDE.md",
+    "notes/private.txt",
+    "secrets/CLAUDE.md",
+)
+
+
+@pytest.mark.parametrize("target", PRIVATE)
+@pytest.mark.parametrize(
+    "item",
+    [
+        "~/.claude/CLAUDE.md",
+        "~/.codex/AGENTS.md",
+        "~/.config/amp/AGENTS.md",
+        "~/.config/goose/.goosehints",
+    ],
+)
+def test_item_is_not_a_link_to_private_files(home: Path, item: str, target: str) -> None:
+    put(home, target, "c4n4ry prose without any form\n")
+    link(home, item[2:], target)
+    files, notes = carry(home, item)
+    assert files == {}
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("target", PRIVATE)
+@pytest.mark.parametrize(
+    ("item", "place"),
+    [("~/.claude/skills", ".claude/skills/s/x.md"), ("~/.config/opencode/agent", "")],
+)
+def test_link_in_a_directory_does_not_leave_it(
+    home: Path, item: str, place: str, target: str
+) -> None:
+    put(home, target, "c4n4ry prose without any form\n")
+    link(home, place or f"{item[2:]}/a.md", target)
+    link(home, f"{item[2:]}/below", str(Path(target).parent))
+    files, notes = carry(home, item)
+    assert b"c4n4ry prose" not in b"".join(files.values())
+    assert sum("it is a link" in note for note in notes) == 2
+
+
+def test_settings_are_not_a_link_to_a_login(home: Path) -> None:
+    put(home, ".config/gh/hosts.yml", "github.com:\n  user: ada\n")
+    link(home, ".aider.conf.yml", ".config/gh/hosts.yml")
+    assert carry(home, "~/.aider.conf.yml")[0] == {}
+    login = put(home, ".copilot/config.json", '{"mcpServers": {"canary": 1}}')
+    link(home, ".copilot/mcp-config.json", ".copilot/config.json")
+    files, [note] = carry(home, "~/.copilot/mcp-config.json", "mcpServers")
+    assert files == {}
+    assert "private files" in note
+    login.rename(home / ".copilot" / "other.json")
+    link(home, ".copilot/mcp-config.json", ".copilot/other.json")
+    assert len(carry(home, "~/.copilot/mcp-config.json", "mcpServers")[0]) == 1
+
+
+def test_secret_rule_holds_for_the_real_name(home: Path) -> None:
+    put(home, ".claude/skills/one/plain.pem", "-----BEGIN PRIVATE KEY-----\nx\n")
+    link(home, ".claude/skills/one/a.md", ".claude/skills/one/plain.pem")
+    link(home, ".claude/skills/one/b.md", ".claude/skills/one/.env")
+    put(home, ".claude/skills/one/.git/notes.md", "x")
+    link(home, ".claude/skills/one/c.md", ".claude/skills/one/.git/notes.md")
+    link(home, ".claude/skills/one/d.md", ".claude/skills/one/SKILL.md")
+    files, _ = carry(home, "~/.claude/skills")
+    assert sorted(files) == [".claude/skills/one/SKILL.md", ".claude/skills/one/d.md"]
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        (".claude/CLAUDE.md", "dotfiles/claude/CLAUDE.md"),
+        (".claude/CLAUDE.md", "projects/stow/claude/.claude/CLAUDE.md"),
+        (".claude/CLAUDE.md", ".dotfiles/claude/CLAUDE.md"),
+        (".claude/CLAUDE.md", ".claude/work.md"),
+        (".codex/AGENTS.md", ".claude/CLAUDE.md"),
+        (".config/goose/.goosehints", "dotfiles/.goosehints"),
+    ],
+)
+def test_link_of_a_dotfile_manager_is_followed(home: Path, path: str, target: str) -> None:
+    put(home, target, "Be brief.\n")
+    link(home, path, target)
+    files, notes = carry(home, f"~/{path}")
+    assert (files, notes) == ({path: b"Be brief.\n"}, [])
+
+
+def test_directory_that_is_a_link_is_followed(home: Path) -> None:
+    put(home, "dotfiles/skills/two/SKILL.md", "Do it.\n")
+    (home / ".agents").mkdir()
+    (home / ".agents" / "skills").symlink_to("../dotfiles/skills")
+    files, _ = carry(home, "~/.agents/skills")
+    assert set(files) == {".agents/skills/two/SKILL.md"}
+    (home / ".agents" / "prompts").symlink_to("../dotfiles/skills")
+    files, [note] = carry(home, "~/.agents/prompts")
+    assert files == {}
+    assert "another kind" in note
+
+
+def test_directory_around_an_item_may_be_elsewhere(home: Path, tmp_path: Path) -> None:
+    (home / ".claude").rename(tmp_path / "elsewhere")
+    (home / ".claude").symlink_to(tmp_path / "elsewhere")
+    files, _ = carry(home, "~/.claude/skills")
+    assert set(files) == {".claude/skills/one/SKILL.md"}
 
 
 def test_sizes_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
