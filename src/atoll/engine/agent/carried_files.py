@@ -31,6 +31,8 @@ from atoll.model.secretfiles import SecretFileRule
 FILE_LIMIT_BYTES = 1 << 20
 TOTAL_LIMIT_BYTES = 16 << 20
 MOST_FILES = 2000
+"""Files and directories that are looked at, whether they are copied or not."""
+MOST_NOTES = 10
 _SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 _DOTFILES = (".dotfiles", ".local/share/chezmoi")
 """Hidden directories below HOME in which dotfile managers keep the files of other programs."""
@@ -53,11 +55,29 @@ class _Entry(NamedTuple):
     is_directory: bool = False
 
 
+class _Notes:
+    """What was left out, for warnings: the first ones in full, then a number."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+        self._more = 0
+
+    def add(self, path: str, reason: object) -> None:
+        if len(self._notes) < MOST_NOTES:
+            self._notes.append(f"`{printable(path)}` was not copied: {reason}")
+        else:
+            self._more += 1
+
+    def all(self, *last: str) -> list[str]:
+        more = [f"{self._more} more files were not copied"] if self._more else []
+        return [*self._notes, *more, *last]
+
+
 def carried(wanted: Sequence[Carry], owner: Mapping[str, str]) -> tuple[list[HomeFile], list[str]]:
     """The copies, and what was left out with the reason, for warnings."""
     found: list[HomeFile] = []
-    notes: list[str] = []
-    size_bytes = 0
+    notes = _Notes()
+    looked = size_bytes = 0
     for carry in wanted:
         place = place_on_host(carry.path, owner)
         if place is None or not os.path.lexists(place):
@@ -65,23 +85,22 @@ def carried(wanted: Sequence[Carry], owner: Mapping[str, str]) -> tuple[list[Hom
         try:
             real = _resolve(place, owner)
         except _LeftOutError as error:
-            notes.append(f"`{printable(place)}` was not copied: {error}")
+            notes.add(place, error)
             continue
         for entry in _entries(real):
-            if len(found) >= MOST_FILES or size_bytes > TOTAL_LIMIT_BYTES:
-                notes.append(f"`{carry.path}`: too large; not all of it was copied")
-                return found, notes
+            looked += 1
+            if looked > MOST_FILES or size_bytes > TOTAL_LIMIT_BYTES:
+                return found, notes.all(f"`{carry.path}`: too large; not all of it was copied")
             try:
                 content = _read(place, real, entry, carry.only)
             except _LeftOutError as error:
-                path = printable(os.path.join(place, entry.relative).rstrip("/"))
-                notes.append(f"`{path}` was not copied: {error}")
+                notes.add(os.path.join(place, entry.relative).rstrip("/"), error)
                 continue
             if content is not None:
                 size_bytes += len(content)
                 inside = os.path.join(place_inside(carry.path), entry.relative).rstrip("/")
                 found.append(HomeFile(inside, content, is_read_only=not carry.writable))
-    return found, notes
+    return found, notes.all()
 
 
 def _resolve(place: str, owner: Mapping[str, str]) -> str:

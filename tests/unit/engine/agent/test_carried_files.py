@@ -188,6 +188,21 @@ def test_sizes_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried_files, "MOST_FILES", 3)
     for number in range(6):
         (home / ".claude" / "skills" / f"{number}.md").write_text("x")
+    # The directory `one` counts, too.
     files, notes = carry(home, "~/.claude/skills")
-    assert len(files) == 3
+    assert len(files) == 2
+    assert "too large" in notes[-1]
+
+
+def test_files_that_cannot_be_copied_count_and_are_reported_in_short(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carried_files, "MOST_FILES", 30)
+    for number in range(60):
+        (home / ".claude" / "skills" / f"{number:02}.png").write_bytes(b"\x89PNG\xff")
+    (home / ".claude" / "skills" / "one" / "SKILL.md").unlink()
+    files, notes = carry(home, "~/.claude/skills")
+    assert files == {}
+    assert len(notes) == carried_files.MOST_NOTES + 2
+    assert notes[-2] == "19 more files were not copied"
     assert "too large" in notes[-1]
