@@ -58,7 +58,8 @@ _PATHS = tuple(
             ModelFormat.OTHER,
             (
                 r"/v1/(?:messages/batches|batches|complete$|images/|audio/|videos|threads)"
-                r"|:(?:batchGenerateContent|batchEmbedContents|embedContent|predict\w*)$"
+                # Any verb of Gemini but the one that is free: new ones cost money as well.
+                r"|/models/(?![^/:]+:countTokens$)|:(?:batch\w+|embed\w+|predict\w*)$"
             ),
         ),
     )
