@@ -2,12 +2,14 @@
 
 A path is compared in canonical form, percent-decoded and without its query. A path that a server
 could read differently, such as one with `..`, `//` or an encoded slash, has no canonical form and
-is refused, never repaired.
+is refused, never repaired. So is one with what a server might take for these: dots with white space
+beside them, and characters that Unicode takes for a dot or a slash.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -19,6 +21,9 @@ _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}|\*", re.ASCII)
 _RULE_PATH = re.compile(r"/[!-~]*", re.ASCII)
 _TARGET = re.compile(r"/[!-~]*", re.ASCII)
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})", re.ASCII)
+_UNSEEN = frozenset(("Cc", "Cf", "Cn", "Mn", "Zl", "Zp", "Zs"))
+_DOTS = ".\u3002"
+"""In the NFKC form, which has a dot for most characters that are like one."""
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){1,8}", re.ASCII
 )
@@ -112,10 +117,18 @@ def canonical_path(path: str) -> str:
         raise ValueError("has an encoded percent sign")
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in decoded):
         raise ValueError("has a control character")
-    segments = without_parameters(decoded).split("/")
-    if any(segment in (".", "..") for segment in segments):
-        raise ValueError("has a segment `.` or `..`")
+    usual = unicodedata.normalize("NFKC", decoded)
+    if usual.count("/") != decoded.count("/") or "\\" in usual:
+        raise ValueError("has a character that stands for a slash or backslash")
+    if any(map(_is_dots, without_parameters(usual).split("/"))):
+        raise ValueError("has a segment `.` or `..`, or one that a server could take for it")
     return decoded
+
+
+def _is_dots(segment: str) -> bool:
+    """Whether there is nothing but dots, and what is not seen."""
+    seen = [c for c in segment if not c.isspace() and unicodedata.category(c) not in _UNSEEN]
+    return bool(segment) and all(c in _DOTS for c in seen)
 
 
 def without_parameters(path: str) -> str:
@@ -130,8 +143,10 @@ def find_denial(method: str, path: str, *, allow: Iterable[str], deny: Iterable[
     """
     # It is one path for some servers, and another for others.
     forms = (path, without_parameters(path))
+    # Most servers ignore a slash at the end.
+    shorter = tuple(form.removesuffix("/") for form in forms)
     for text in deny:
-        if any(parse_rule(text).matches(method, form) for form in forms):
+        if any(parse_rule(text).matches(method, form) for form in (*forms, *shorter)):
             return f"the rule `{text}` denies it"
     allowing = [parse_rule(text) for text in allow]
     if allowing and not all(any(rule.matches(method, form) for rule in allowing) for form in forms):

@@ -74,7 +74,9 @@ def test_matching_takes_linear_time():
     "path",
     ["/a/../b", "/a/./b", "/..", "/.", "/a/..;x/b", "/a//b", "//a", "/a%2fb", "/a%2Fb", "/%2e%2e/b",
      "/a/%2e/b", "/a\\b", "/a%5cb", "/%252e%252e", "/a%00", "/a%0d%0ab", "/a%7f", "/%", "/%g0",
-     "/%ff", "/.;/a"],
+     "/%ff", "/.;/a", "/...", "/a/..%20/b", "/a/%20../b", "/a/.%20./b", "/a/..%c2%a0/b", "/a/%20/b",
+     "/a/..%e2%80%8b/b", "/a/..%ef%bb%bf/b", "/a/%ef%bc%8e%ef%bc%8e/b", "/a/%e2%80%a5/b",
+     "/a/%e2%80%a4%e2%80%a4/b", "/a/%ef%bd%a1./b", "/a%ef%bc%8fb", "/a%ef%bc%bcb", "/..%20;x/b"],
 )  # fmt: skip
 def test_ambiguous_path_is_refused(path):
     with pytest.raises(ValueError, match=r"has |is not"):
@@ -84,7 +86,8 @@ def test_ambiguous_path_is_refused(path):
 @pytest.mark.parametrize(
     ("path", "plain"),
     [("/", "/"), ("/v1/x", "/v1/x"), ("/%76%31", "/v1"), ("/a%20b", "/a b"), ("/%c3%a4", "/ä"),
-     ("/a;x=1/b", "/a;x=1/b"), ("/...", "/..."), ("/a/", "/a/"), ("/m:gen", "/m:gen")],
+     ("/a;x=1/b", "/a;x=1/b"), ("/.a./b..", "/.a./b.."), ("/a%20./.b", "/a ./.b"),
+     ("/a/", "/a/"), ("/m:gen", "/m:gen")],
 )  # fmt: skip
 def test_canonical_path(path, plain):
     assert canonical_path(path) == plain
@@ -120,6 +123,15 @@ def test_denial_wins():
     assert "denies" in (find_denial("GET", "/v1/files/1", allow=allow, deny=deny) or "")
     assert find_denial("GET", "/v2", allow=allow, deny=deny) == "no rule allows it"
     assert find_denial("GET", "/v2", allow=[], deny=deny) is None
+
+
+def test_slash_at_the_end_hides_nothing():
+    deny = ["* /v1/x", "* /v1/y*z"]
+    for path in ("/v1/x", "/v1/x/", "/v1/x;a/", "/v1/x/;a", "/v1/yz/"):
+        assert "denies" in (find_denial("GET", path, allow=[], deny=deny) or ""), path
+    assert find_denial("GET", "/v1/x/z", allow=[], deny=deny) is None
+    # What is allowed is not more than the rule says.
+    assert find_denial("GET", "/v1/x/", allow=["* /v1/x"], deny=[]) == "no rule allows it"
 
 
 @pytest.mark.parametrize("path", ["/v1;a/files", "/v1/files;a", "/v1/files;a/1"])
