@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
+from urllib.parse import unquote_plus
 
 from atoll.daemon.broker import substitution
 from atoll.drivers.network import http1
@@ -24,10 +25,17 @@ _TLS_PORT = ":443"
 _NEVER_METHODS = frozenset({"CONNECT", "TRACE", "TRACK"})
 """TRACE would return the real value in the body of its response."""
 _OVERRIDES = frozenset({
-    b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-url",
-    b"x-rewrite-url", b"x-original-uri",
+    b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-method",
+    b"x-forwarded-method", b"x-original-url", b"x-original-uri", b"x-original-path",
+    b"x-rewrite-url", b"x-rewrite-uri", b"x-override-url", b"x-forwarded-uri", b"x-forwarded-url",
+    b"x-forwarded-path", b"x-forwarded-prefix",
 })  # fmt: skip
 """By which some servers take another method or path than those that the rules saw."""
+_OVERRIDE_PARAMETERS = frozenset({
+    "_method", "$httpmethod", "$method", "httpmethod", "http_method", "x-http-method",
+    "x-http-method-override", "x-method-override",
+})  # fmt: skip
+"""The same in the query."""
 _OWN_FIELDS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"trailer"))
 """Made anew for the server, as the hop-by-hop fields are."""
 _REASONS = {
@@ -208,6 +216,9 @@ def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
     override = next((n for n, _ in request.fields if http1.usual_name(n) in _OVERRIDES), None)
     if override is not None:
         return f"it has the header `{override.decode().lower()}`"
+    parameter = _find_override_parameter(request.query)
+    if parameter is not None:
+        return f"it has the parameter `{parameter}`"
     try:
         path = request_rules.canonical_path(request.path)
     except ValueError as error:
@@ -217,3 +228,9 @@ def _find_denial(secret: BrokeredSecret, request: ClientRequest) -> str | None:
         if not request_rules.is_of_repository(method, path, query, scope.repository):
             return f"only git requests for `{scope.repository}` are"
     return request_rules.find_denial(request.method, path, allow=scope.allow, deny=scope.deny)
+
+
+def _find_override_parameter(query: str) -> str | None:
+    parts = query.removeprefix("?").replace(";", "&").split("&")
+    names = (unquote_plus(part.partition("=")[0]).strip().lower() for part in parts)
+    return next((name for name in names if name in _OVERRIDE_PARAMETERS), None)

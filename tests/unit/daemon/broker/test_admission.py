@@ -91,11 +91,31 @@ def test_method_in_lower_case(method):
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize("field", ["X-HTTP-Method: PUT", "x_http_method_override: PUT"])
-def test_other_method(field):
-    assert (
-        "header" in rejected(parsed("/v1/x", field), HOST, [secret("A", deny=("PUT *",))]).message
-    )
+@pytest.mark.parametrize(
+    "field",
+    [
+        "X-HTTP-Method: PUT", "x_http_method_override: PUT", "X-Original-Method: PUT",
+        "X-Forwarded-Method: PUT", "X-Forwarded-Uri: /a", "X-Original-URL: /a", "X-Rewrite_URL: /a",
+        "X-Override-URL: /a", "X-Forwarded-Prefix: /a",
+    ],
+)  # fmt: skip
+def test_other_method_or_path(field):
+    denied = secret("A", deny=("PUT /*",))
+    assert "it has the header" in rejected(parsed("/v1/x", field), HOST, [denied]).message
+    admit(parsed("/v1/x", field), HOST, [secret("A")])
+
+
+@pytest.mark.parametrize(
+    "query", ["_method=DELETE", "a=1&_METHOD=PUT", "a;%5fmethod=PUT", "X-HTTP-Method-Override=PUT"]
+)
+def test_other_method_in_the_query(query):
+    denied = secret("A", allow=("POST /v1/*",))
+    target = f"/v1/x?{query}"
+    said = rejected(parsed(target, method="POST"), HOST, [denied])
+    assert "it has the parameter" in said.message
+    assert "=" not in said.message
+    admit(parsed(target, method="POST"), HOST, [secret("A")])
+    admit(parsed("/v1/x?method=_method&a=_method", method="POST"), HOST, [denied])
 
 
 def test_parameters_of_segments_do_not_change_what_a_request_is():
