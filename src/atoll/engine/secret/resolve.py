@@ -11,20 +11,45 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import KeptValue, SourceRequest
 from atoll.engine.secret import vault_keys
 from atoll.engine.state.session import Session
-from atoll.model.errors import SecretUnavailable, SpecError
+from atoll.model.errors import AtollError, SecretUnavailable, SpecError
 from atoll.model.secret import Delivery, DeliveryKind, OriginKind, SecretOrigin, SecretRecord
 
 COMMAND_FRESH_S = 60.0
 """How long the output of a command is used before it is run again."""
 VALUE_LIMIT_BYTES = 64 << 10
 _HIDDEN = (vault_keys.PASSPHRASE,)
-_commands = threading.Lock()
-"""Two requests at once shall not run a command twice."""
+
+
+class _Turns:
+    """One lock for each secret: two requests at once shall not run a command twice, and a command
+    that hangs delays no other secret.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+
+    def of(self, secret: SecretRecord) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault((secret.project_id, secret.name), threading.Lock())
+
+
+class _Failure(NamedTuple):
+    at: float
+    secret: SecretRecord
+    """As it was then: one that is set again or rotated is tried at once."""
+    error: AtollError
+
+
+_turns = _Turns()
+_failures: dict[tuple[str, str], _Failure] = {}
+"""Of commands that the daemon ran, the last one of each secret."""
 
 
 def resolve_value(session: Session, secret: SecretRecord) -> bytes:
@@ -44,7 +69,34 @@ def detached_value(session: Session, secret: SecretRecord) -> bytes:
     """
     if secret.origin.kind in (OriginKind.TYPED, OriginKind.ENV):
         return _kept_value(session, secret, cure=f"atoll secret rotate {secret.name}")
-    return _sourced(session, secret)
+    if secret.origin.kind is not OriginKind.COMMAND:
+        return _sourced(session, secret)
+    return _find_fresh(session, secret) or _run_once(session, secret)
+
+
+def _run_once(session: Session, secret: SecretRecord) -> bytes:
+    """What the command prints; one that has failed is not started again for a minute.
+
+    A capsule decides how often its requests need the value.
+    """
+    place = secret.project_id, secret.name
+    with _turns.of(secret):
+        if (fresh := _find_fresh(session, secret)) is not None:
+            return fresh
+        failure = _failures.get(place)
+        if (
+            failure is not None
+            and failure.secret == secret
+            and time.monotonic() - failure.at < COMMAND_FRESH_S
+        ):
+            raise type(failure.error)(failure.error.message, hint=failure.error.hint)
+        try:
+            value = _read_and_keep(session, secret)
+        except AtollError as error:
+            _failures[place] = _Failure(time.monotonic(), secret, error)
+            raise
+        _failures.pop(place, None)
+        return value
 
 
 def read_source(
@@ -164,7 +216,7 @@ def _sourced(session: Session, secret: SecretRecord) -> bytes:
     if secret.origin.kind is OriginKind.LOGIN:
         raise SecretUnavailable(f"`{secret.name}` is a login, which has no single value")
     if secret.origin.kind is OriginKind.COMMAND:
-        with _commands:
+        with _turns.of(secret):
             return _find_fresh(session, secret) or _read_and_keep(session, secret)
     return _read_and_keep(session, secret)
 

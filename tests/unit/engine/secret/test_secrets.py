@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(key_store, "_COST", {"n": 1 << 10, "r": 8, "p": 1})
     monkeypatch.setattr(vault_keys, "_held", {})
     monkeypatch.setattr(brokered, "_noted", {})
+    monkeypatch.setattr(resolve, "_failures", {})
 
 
 @pytest.fixture
@@ -333,6 +336,48 @@ def test_command_is_run_again_after_a_minute(world, session, handle, tmp_path, m
     for read in (resolve.resolve_value, resolve.detached_value):
         with pytest.raises(SecretUnavailable, match="failed with exit code 1"):
             read(session, secret)
+
+
+def test_failed_command_is_not_started_again_for_a_minute(
+    world, session, handle, tmp_path, monkeypatch
+):
+    failing = SecretOrigin(OriginKind.COMMAND, "echo x >>n; test ! -e fail && echo value")
+    handle.set("KEY", origin=failing)
+    (tmp_path / "fail").touch()
+    (tmp_path / "n").write_text("")
+    monkeypatch.setattr(resolve, "_find_fresh", lambda *_: None)
+    secret = secrets.require(session, world.project, "KEY")
+    for _ in range(30):
+        with pytest.raises(SecretUnavailable, match="failed with exit code 1") as caught:
+            resolve.detached_value(session, secret)
+        assert caught.value.hint
+    assert (tmp_path / "n").read_text() == "x\n"
+    # The owner's own commands try it at once, and so does the daemon after a change.
+    (tmp_path / "fail").unlink()
+    assert resolve.resolve_value(session, secret) == b"value"
+    handle.rotate("KEY")
+    assert resolve.detached_value(session, secrets.require(session, world.project, "KEY")) == (
+        b"value"
+    )
+
+
+def test_command_that_hangs_delays_no_other_secret(world, session, handle, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    handle.set("FAST", origin=SecretOrigin(OriginKind.COMMAND, "echo fast"))
+    handle.set("SLOW", origin=SecretOrigin(OriginKind.COMMAND, "echo slow"))
+    slow = SecretOrigin(OriginKind.COMMAND, "cat gate")
+    session.store.save_secret(world.project.id, "SLOW", slow, VARIABLE)
+    vault_keys.vault_of(session).remove(world.project.id, "SLOW")
+    vault_keys.vault_of(session).remove(world.project.id, "FAST")
+    fast, hanging = (secrets.require(session, world.project, one) for one in ("FAST", "SLOW"))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(resolve.detached_value, session, hanging)
+        # Opened once the command reads it, which ends only with this block.
+        with open(tmp_path / "gate", "w") as gate:
+            assert resolve.detached_value(session, fast) == b"fast"
+            assert not asked.done()
+            gate.write("slow")
+        assert asked.result() == b"slow"
 
 
 def test_command_gets_no_passphrase(world, session, handle):
