@@ -17,7 +17,7 @@ from atoll.daemon.broker.answer import Answer, CutShortError
 from atoll.daemon.broker.client_side import ClientGoneError, ClientSide, ResponseHead
 from atoll.daemon.broker.exchange_log import ExchangeLog
 from atoll.daemon.broker.substitution import Substituted
-from atoll.daemon.broker.taps import CLIENT_GONE, PREFIX_BYTES, TrafficMeter, TrafficTap
+from atoll.daemon.broker.taps import CLIENT_GONE, PREFIX_BYTES, NoTap, TrafficMeter, TrafficTap
 from atoll.daemon.broker.upstream import ServerConnection
 from atoll.daemon.egress.egress_log_writer import Journal
 from atoll.daemon.streams import Stream
@@ -184,7 +184,7 @@ class Exchange:
                 await self._client.invite_body()
             answer = Answer(self._client, found.stream, self._request, substituted.replaced, tap)
             head = self._render_head(found, substituted, body, is_counted=tap is not None)
-            upload = self._upload(found.stream, head, body)
+            upload = self._upload(found.stream, head, body, tap or NoTap())
             # The answer may take long: the headers are not kept for it.
             del head, substituted
             try:
@@ -272,14 +272,16 @@ class Exchange:
     def _is_chunked(self, body: _Body) -> bool:
         return self._client.framing.chunked and not body.is_complete
 
-    async def _upload(self, server: Stream, head: bytes, body: _Body) -> NoReturn:
+    async def _upload(self, server: Stream, head: bytes, body: _Body, tap: TrafficTap) -> NoReturn:
         """Sends the request with its body; then waits for the client to go."""
         is_chunked = self._is_chunked(body)
+        tap.request_data(body.data)
         try:
             await self._send(server, head)
             del head
             await self._send(server, encode_chunk(body.data) if is_chunked else body.data)
             while self._client.has_unread_body and (piece := await self._read_body()):
+                tap.request_data(piece)
                 await self._send(server, encode_chunk(piece) if is_chunked else piece)
                 await asyncio.sleep(0)
             if is_chunked:

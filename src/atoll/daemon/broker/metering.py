@@ -32,6 +32,7 @@ _LEAST_WAIT_S = 1.0
 _ERROR_BYTES = 64 << 10
 _TROUBLE_CHARACTERS = 300
 _MOST_MODELS = 64
+_HANDSHAKE = "GET"
 _UNNAMED, _OTHERS = "unknown", "others"
 T = TypeVar("T")
 
@@ -252,13 +253,12 @@ class _Tap:
     def __init__(
         self, meter: Meter, method: str, path: str, headers: Sequence[Field], body: bytes
     ) -> None:
+        del headers
         kind = model_formats.find_format(method, path) or model_formats.ModelFormat.OTHER
         self._meter = meter
-        self._reader = UsageReader(
-            kind,
-            model=model_formats.requested_model(path, body),
-            request_bytes=max(_length(headers), len(body)),
-        )
+        self._reader = UsageReader(kind, model=model_formats.requested_model(path, body))
+        self._has_cost = method != _HANDSHAKE
+        """Whether the request itself costs something; of a WebSocket, its messages do."""
         self._status: int | None = None
         self._headers: Sequence[Field] = ()
         self._error_body = bytearray()
@@ -268,6 +268,10 @@ class _Tap:
         self._has_paused = False
         self._frames_wait_s: float | None = None
         self._set_busy(is_busy=True)
+
+    def request_data(self, data: bytes) -> None:
+        if self._has_cost:
+            self._reader.add_request(data)
 
     def response(self, status: int, headers: Sequence[Field]) -> None:
         self._status, self._headers = status, headers
@@ -333,8 +337,11 @@ class _Tap:
 
     def end(self, error: str = "") -> None:
         self._set_busy(is_busy=False)
-        self._meter.count(self._reader.end(is_cut=bool(error)))
-        if self._status == HTTPStatus.SWITCHING_PROTOCOLS:
+        is_switched = self._status == HTTPStatus.SWITCHING_PROTOCOLS
+        if self._status is None or self._is_good or is_switched:
+            # Nothing is charged for a request that was refused.
+            self._meter.count(self._reader.end(is_cut=bool(error)))
+        if is_switched:
             return
         if not self._has_paused:
             self._pause()

@@ -13,9 +13,16 @@ from atoll.drivers.network.http1 import Field
 
 
 class TrafficTap(Protocol):
-    """Observes one exchange. Called in order: `response`, `data` or `frames_from_server` any number
-    of times, `end` once; `end` may come without the others.
+    """Observes one exchange. Called in order: `request_data`, `response`, `data` or
+    `frames_from_server` any number of times, `end` once; `end` may come without the others, and
+    `request_data` as long as the request is sent.
     """
+
+    def request_data(self, data: bytes) -> None:
+        """A piece of the request's body that is about to be sent to the server. The first, which
+        may be empty, comes before the head is sent: from then on, the request may cost something.
+        """
+        ...
 
     def response(self, status: int, headers: Sequence[Field]) -> None:
         """The head of the response."""
@@ -70,7 +77,7 @@ class TrafficMeter(Protocol):
 
     def observe(self, method: str, path: str, headers: Sequence[Field], body: bytes) -> TrafficTap:
         """Begins an exchange. `path` has no query; `body` is the beginning of the request's body
-        (`PREFIX_BYTES`), or all of it.
+        (`PREFIX_BYTES`), or all of it, which names the model.
         """
         ...
 
@@ -86,6 +93,9 @@ CLIENT_GONE = "the client ended the request"
 
 class NoTap:
     """Observes nothing."""
+
+    def request_data(self, data: bytes) -> None:
+        pass
 
     def response(self, status: int, headers: Sequence[Field]) -> None:
         pass

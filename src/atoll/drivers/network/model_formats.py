@@ -134,13 +134,16 @@ def error_word(body: bytes) -> str:
 
 
 class UsageReader:
-    """Of one exchange: fed with the response, it knows what was answered.
+    """Of one exchange: told what is sent and fed with the response, it knows what was answered.
 
     An answer that was cut before its usage arrived is estimated from the size of what arrived, so
-    that a client that hangs up early is counted as well.
+    that a client that hangs up early is counted as well, even before the answer begins.
     """
 
-    def __init__(self, kind: ModelFormat, *, model: str = "", request_bytes: int = 0) -> None:
+    def __init__(
+        self, kind: ModelFormat, *, model: str = "", request_bytes: int | None = None
+    ) -> None:
+        """`request_bytes` is the size of a request that is sent already."""
         self._kind = kind
         self._asked = model
         self._request_bytes = request_bytes
@@ -163,6 +166,10 @@ class UsageReader:
     @property
     def is_answering(self) -> bool:
         return self._is_asked
+
+    def add_request(self, data: bytes) -> None:
+        """Some of the request's body is about to be sent, perhaps none: it counts from now on."""
+        self._request_bytes = (self._request_bytes or 0) + len(data)
 
     def begin(self, content_type: str, *, length: int = 0) -> None:
         """The response is a good one, of this type; `length` is that of its body, 0 if unknown."""
@@ -221,7 +228,8 @@ class UsageReader:
             for event in self._events.end():
                 self._answer.add_event(event)
         elif self._body is None:
-            return []
+            # Whether the server has begun to work on it cannot be known.
+            return [] if self._request_bytes is None else [self._counted(is_cut=True)]
         elif not self._is_too_long:
             self._answer.add_body(bytes(self._body), self._declared_bytes)
         return [self._counted(is_cut=is_cut)]
@@ -240,8 +248,11 @@ class UsageReader:
         """The tokens of an answer of which only a part has arrived."""
         if self._events is not None and self._events.has_left_out:
             return None
+        sent = 0
+        if self._request_bytes is not None:
+            sent = max(1, self._request_bytes // _BYTES_PER_TOKEN)
         return known._replace(
-            input_tokens=known.input_tokens or self._request_bytes // _BYTES_PER_TOKEN,
+            input_tokens=known.input_tokens or sent,
             output_tokens=max(known.output_tokens, self._answer.estimated_output),
         )
 

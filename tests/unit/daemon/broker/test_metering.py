@@ -124,6 +124,7 @@ def test_what_is_no_model_traffic_is_not_counted(play):
         assert not metered.meter.counts("POST", "/api/event_logging/batch")
         for status in (404, 500, 529):
             tap = metered.observe()
+            tap.request_data(b"{}")
             tap.response(status, JSON)
             tap.data(b'{"error": {"type": "overloaded_error"}}')
             tap.end()
@@ -143,13 +144,40 @@ def test_an_answer_without_usage(play):
 
 def test_a_client_that_hangs_up_is_counted(play):
     async def story(metered):
-        tap = metered.observe(body=b'{"model": "gpt-4o"', headers=((b"Content-Length", b"8000"),))
+        tap = metered.observe(body=b'{"model": "gpt-4o"')
+        tap.request_data(b"x" * 6000)
+        tap.request_data(b"x" * 2000)
         tap.response(200, SSE)
         tap.data(sse(list(Chat().stream(REPLY))[:2]))
         tap.end(CLIENT_GONE)
         [used] = await metered.usage()
         assert (used.requests, used.input_tokens, used.output_tokens) == (1, 2000, 2)
         assert (await metered.traffic()).trouble == ""
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [CLIENT_GONE, "the server closed the connection"])
+def test_a_request_without_an_answer_is_counted_once_it_is_sent(play, error):
+    async def story(metered):
+        tap = metered.observe(body=b'{"model": "gpt-4o"}')
+        tap.request_data(b"x" * 4000)
+        tap.end(error)
+        tap = metered.observe(body=b'{"model": "gpt-4o"}')
+        tap.request_data(b"")
+        tap.end(error)
+        used = ModelUsage(MODEL, 2, 1001, 0, 0, 1001 * 2.5 / 1e6, 0)
+        assert await metered.usage() == [used]
+
+    play(story)
+
+
+def test_a_handshake_without_an_answer_costs_nothing(play):
+    async def story(metered):
+        tap = metered.meter.observe("GET", "/v1/responses", (), b"")
+        tap.request_data(b"")
+        tap.end(CLIENT_GONE)
+        assert await metered.usage() == []
 
     play(story)
 

@@ -197,7 +197,23 @@ def test_a_cut_stream_with_an_event_that_is_too_long_is_uncounted(monkeypatch):
 
 
 def test_nothing_is_counted_before_an_answer():
-    assert UsageReader(ModelFormat.CHAT, request_bytes=4000).end(is_cut=True) == []
+    assert UsageReader(ModelFormat.CHAT).end(is_cut=True) == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ModelFormat if kind is not ModelFormat.OTHER])
+def test_a_request_is_counted_before_its_answer(kind):
+    reader = UsageReader(kind, model="asked")
+    reader.add_request(b"")
+    assert reader.end(is_cut=True) == [Counted("asked", Tokens(1, 0))]
+    for piece in (b"x" * 1_000_000, b"x" * 2000):
+        reader.add_request(piece)
+    assert reader.end(is_cut=True) == [Counted("asked", Tokens(250_500, 0))]
+
+
+def test_a_request_of_an_unknown_format_is_uncounted_before_its_answer():
+    reader = UsageReader(ModelFormat.OTHER)
+    reader.add_request(b"{}")
+    assert reader.end(is_cut=True) == [Counted("", None)]
 
 
 def test_caches_of_anthropic_are_part_of_the_input():
