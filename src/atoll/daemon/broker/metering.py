@@ -297,6 +297,7 @@ class _Tap:
         if data and not self._is_admitted:
             await self._meter.admit()
             self._is_admitted = True
+        self._reader.add_frames(data)
         self._set_busy(is_busy=True)
 
     def frames_from_server(self, data: bytes) -> None:

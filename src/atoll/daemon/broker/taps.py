@@ -45,7 +45,7 @@ class TrafficTap(Protocol):
 
     async def frames_from_client(self, data: bytes) -> None:
         """The other direction, before they are forwarded: returns when they may be, as `admit`
-        does, because one WebSocket carries many requests.
+        does, because one WebSocket carries many requests, which count from then on.
         """
         ...
 

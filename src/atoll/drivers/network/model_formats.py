@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from atoll.drivers.network.event_stream import EventStream
-from atoll.drivers.network.websocket import TEXT, MessageReader, WebSocketError
+from atoll.drivers.network.websocket import BINARY, TEXT, Message, MessageReader, WebSocketError
 
 Object = Mapping[str, Any]
 LIMIT_BYTES = 4 << 20
@@ -149,12 +149,23 @@ class UsageReader:
         self._request_bytes = request_bytes
         self._answer = _Answer(kind)
         self._events: EventStream | None = None
-        self._messages: MessageReader | None = None
+        self._messages = MessageReader(LIMIT_BYTES)
+        self._sent_messages = MessageReader(LIMIT_BYTES)
+        self._is_websocket = False
+        self._is_client_unreadable = False
+        self._unread_bytes = 0
+        """Sent by the client of a WebSocket since its last whole message."""
+        self._requests: list[_Asked] = []
+        """Of a WebSocket, without the end of an answer."""
+        self._context_tokens = 0
+        """Of the longest conversation on a WebSocket; the next request may go on with it."""
         self._body: bytearray | None = None
         self._declared_bytes = 0
         self._is_asked = False
         """Whether a WebSocket has an answer under way."""
         self._is_too_long = False
+        self._has_left_out = False
+        """Whether a message of a WebSocket was too long to be read."""
         self.errors: list[StreamError] = []
         """Of a WebSocket, not yet taken by the caller."""
 
@@ -188,11 +199,35 @@ class UsageReader:
             if not self._is_too_long:
                 self._body += data
 
+    def add_frames(self, data: bytes) -> None:
+        """WebSocket frames of the client that are about to be sent: their requests count."""
+        self._is_websocket = True
+        if self._is_client_unreadable:
+            return
+        self._unread_bytes += len(data)
+        try:
+            messages = self._sent_messages.feed(data)
+        except WebSocketError:
+            # What it asks from now on is not known; answers are.
+            self._is_client_unreadable = True
+            return
+        for message in messages:
+            if message.opcode not in (TEXT, BINARY):
+                continue
+            if not _is_notice(message):
+                # Of a message that is too long, the size of its frames.
+                size = len(message.data) if message.is_whole else self._unread_bytes
+                self._requests.append(_Asked(requested_model("", message.data), size))
+            self._unread_bytes = 0
+        # No client asks for so much before it has an answer.
+        self._is_client_unreadable |= len(self._requests) > _MOST_ASKED
+
     def feed_frames(self, data: bytes) -> list[Counted]:
         """WebSocket frames of the server; returns the answers that they complete."""
-        if self._messages is None:
-            self._messages = MessageReader(LIMIT_BYTES)
+        self._is_websocket = True
         found: list[Counted] = []
+        if self._is_too_long:
+            return found
         try:
             messages = self._messages.feed(data)
         except WebSocketError:
@@ -208,22 +243,36 @@ class UsageReader:
         value = _parse(data) if is_whole else None
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(value, dict) and kind == "error":
-            self._is_asked = False
             self.errors.append(_stream_error(value, data))
+            if self._is_asked:
+                yield self._end_answer(is_cut=True)
+            elif self._requests:
+                # It was refused. Which one is not said: the others may cost more.
+                self._requests.remove(min(self._requests, key=lambda asked: asked.size))
             return
-        if kind == "response.created":
-            self._is_asked = True
-        self._answer.add_event(data if is_whole else b"{}")
+        if not is_whole:
+            self._has_left_out = True
+            return
+        self._is_asked |= isinstance(kind, str) and kind.startswith(_RESPONSE)
+        self._answer.add_event(data)
         if kind in _RESPONSE_ENDS:
-            yield self._counted(is_cut=False)
-            self._is_asked, self._answer = False, _Answer(self._kind)
+            yield self._end_answer(is_cut=False)
+
+    def _end_answer(self, *, is_cut: bool) -> Counted:
+        """Counts the answer to the first request of a WebSocket that has none yet."""
+        asked = self._requests.pop(0) if self._requests else _Asked("", 0)
+        self._asked, self._request_bytes = asked.model or self._asked, asked.size
+        counted = self._counted(is_cut=is_cut)
+        if counted.tokens is not None:
+            length = counted.tokens.input_tokens + counted.tokens.output_tokens
+            self._context_tokens = max(self._context_tokens, length)
+        self._is_asked, self._answer, self._has_left_out = False, _Answer(self._kind), False
+        return counted
 
     def end(self, *, is_cut: bool) -> list[Counted]:
         """The exchange is over. Returns what was not returned before."""
-        if self._messages is not None:
-            if not self._is_asked and not self._is_too_long:
-                return []
-            return [self._counted(is_cut=True)]
+        if self._is_websocket:
+            return self._end_websocket()
         if self._events is not None:
             for event in self._events.end():
                 self._answer.add_event(event)
@@ -233,6 +282,14 @@ class UsageReader:
         elif not self._is_too_long:
             self._answer.add_body(bytes(self._body), self._declared_bytes)
         return [self._counted(is_cut=is_cut)]
+
+    def _end_websocket(self) -> list[Counted]:
+        if self._is_too_long or self._is_client_unreadable:
+            return [Counted(self._answer.model or self._asked, None)]
+        found = []
+        while self._is_asked or self._requests:
+            found.append(self._end_answer(is_cut=True))
+        return found
 
     def _counted(self, *, is_cut: bool) -> Counted:
         answer, tokens = self._answer, self._answer.tokens
@@ -246,17 +303,35 @@ class UsageReader:
 
     def _estimate(self, known: Tokens) -> Tokens | None:
         """The tokens of an answer of which only a part has arrived."""
-        if self._events is not None and self._events.has_left_out:
+        if self._has_left_out or (self._events is not None and self._events.has_left_out):
             return None
         sent = 0
         if self._request_bytes is not None:
             sent = max(1, self._request_bytes // _BYTES_PER_TOKEN)
+        if self._answer.goes_on:
+            # With an earlier answer, whose conversation the server has kept.
+            if not self._context_tokens:
+                return None
+            sent += self._context_tokens
         return known._replace(
             input_tokens=known.input_tokens or sent,
             output_tokens=max(known.output_tokens, self._answer.estimated_output),
         )
 
 
+class _Asked(NamedTuple):
+    """A request on a WebSocket."""
+
+    model: str
+    size: int
+
+
+_RESPONSE = "response."
+_NOTICES = ("response.processed", "response.cancel")
+"""Messages of a client that ask for nothing."""
+_NOTICE_BYTES = 4096
+_MOST_ASKED = 1000
+"""Requests on a WebSocket that have no answer yet."""
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 _REPEATS = (".done", *_RESPONSE_ENDS)
 """Events that repeat what others have said piece by piece."""
@@ -271,6 +346,8 @@ class _Answer:
         self.model = ""
         self.error = ""
         self.is_final = False
+        self.goes_on = False
+        """Whether it continues a conversation of which the server has kept the beginning."""
         self.estimated_output = 0
 
     @property
@@ -364,6 +441,7 @@ class _Answer:
         is_whole = "response" not in value
         response = value if is_whole else _object(value, "response")
         self.model = clean_model(response.get("model")) or self.model
+        self.goes_on |= bool(response.get("previous_response_id") or response.get("conversation"))
         if value.get("type") == "response.failed":
             self.error = error_word(json.dumps({"error": response.get("error")}).encode())
             self.error = self.error or "error"
@@ -408,6 +486,14 @@ class _Answer:
             "output_tokens": sum(made),
             "cache_read": _count(usage.get("cachedContentTokenCount")) or 0,
         }
+
+
+def _is_notice(message: Message) -> bool:
+    """Whether a message of a client asks for no answer."""
+    if len(message.data) > _NOTICE_BYTES:
+        return False
+    value = _parse(message.data)
+    return isinstance(value, dict) and value.get("type") in _NOTICES
 
 
 def _stream_error(value: Object, data: bytes) -> StreamError:

@@ -10,7 +10,7 @@ import pytest
 from atoll.daemon.broker import metering
 from atoll.daemon.broker.metering import Meter
 from atoll.daemon.broker.taps import CLIENT_GONE
-from atoll.drivers.network.websocket import TEXT, frame
+from atoll.drivers.network.websocket import PING, TEXT, frame
 from atoll.model.agent import AgentBudget, AgentState, AgentTask, ModelUsage, render_quota
 from atoll.testing.model_dialects import Anthropic, Chat, Gemini, Reply, Responses
 from atoll.testing.model_script import Usage
@@ -363,7 +363,7 @@ def test_a_websocket_is_held_between_its_requests(play):
         await tap.frames_from_client(request)
         events = list(Responses().stream(REPLY))
         tap.frames_from_server(frames(events[:-1]))
-        await tap.frames_from_client(request)
+        await tap.frames_from_client(frame(PING, b"", mask=b"abcd"))
         tap.frames_from_server(frames(events[-1:]))
         assert await metered.usage() == [USAGE]
         waiting = asyncio.create_task(tap.frames_from_client(request))
@@ -376,6 +376,22 @@ def test_a_websocket_is_held_between_its_requests(play):
         assert [row.requests for row in await metered.usage()] == [2]
 
     play(story, tokens=1000)
+
+
+def test_a_websocket_that_is_cut(play):
+    async def story(metered):
+        tap = metered.meter.observe("GET", "/v1/responses", (), b"")
+        tap.request_data(b"")
+        tap.response(101, ())
+        body = b'{"type": "response.create", "model": "gpt-4o", "x": "' + b"y" * 400_000 + b'"}'
+        request = frame(TEXT, body, mask=b"abcd")
+        for at in range(0, len(request), 65536):
+            await tap.frames_from_client(request[at : at + 65536])
+        tap.end()
+        used = ModelUsage(MODEL, 1, len(body) // 4, 0, 0, len(body) // 4 * 2.5 / 1e6, 0)
+        assert await metered.usage() == [used]
+
+    play(story)
 
 
 def test_a_quota_in_a_websocket(play):

@@ -17,7 +17,7 @@ from atoll.drivers.network.model_formats import (
     UsageReader,
     find_format,
 )
-from atoll.drivers.network.websocket import BINARY, PING, TEXT, frame
+from atoll.drivers.network.websocket import BINARY, CLOSE, PING, TEXT, frame
 from atoll.testing.model_dialects import (
     Anthropic,
     Chat,
@@ -274,12 +274,129 @@ def test_a_websocket_carries_many_answers(cuts):
 
 def test_a_websocket_that_ends_within_an_answer():
     events = [event.data for event in Responses().stream(REPLY)]
-    reader = UsageReader(ModelFormat.RESPONSES, request_bytes=400)
+    reader = UsageReader(ModelFormat.RESPONSES)
     assert reader.feed_frames(messages(*events[:-1])) == []
     assert reader.is_answering
     [found] = reader.end(is_cut=True)
     assert found.tokens is not None
-    assert (found.tokens.input_tokens, found.tokens.output_tokens > 0) == (100, True)
+    assert (found.tokens.input_tokens, found.tokens.output_tokens > 0) == (1, True)
+
+
+def client_messages(*values: object) -> bytes:
+    return b"".join(frame(TEXT, json.dumps(value).encode(), mask=b"abcd") for value in values)
+
+
+ASK = {"type": "response.create", "model": "asked", "input": "x" * 40_000}
+ASKED_TOKENS = len(json.dumps(ASK)) // 4
+CREATED = {"type": "response.created", "response": {"model": "a-model", "usage": None}}
+DELTA = {"type": "response.output_text.delta", "delta": "word"}
+
+
+def ask(*values: object) -> UsageReader:
+    reader = UsageReader(ModelFormat.RESPONSES)
+    reader.add_frames(client_messages(*values))
+    return reader
+
+
+@given(CUTS)
+def test_a_request_of_a_websocket_is_counted_before_its_answer(cuts):
+    reader = UsageReader(ModelFormat.RESPONSES)
+    data = frame(PING, b"", mask=b"abcd") + client_messages(ASK, {"type": "response.create"})
+    for part in split(data, cuts):
+        reader.add_frames(part)
+    assert reader.end(is_cut=True) == [
+        Counted("asked", Tokens(ASKED_TOKENS, 0)),
+        Counted("asked", Tokens(len(json.dumps({"type": "response.create"})) // 4, 0)),
+    ]
+
+
+def test_the_size_of_a_long_message_is_that_of_its_frames(monkeypatch):
+    monkeypatch.setattr(model_formats, "LIMIT_BYTES", 1000)
+    ping = frame(PING, b"", mask=b"abcd")
+    # Two fragments, and a ping between them.
+    first = b"\x01" + frame(TEXT, b"x" * 40_000, mask=b"abcd")[1:]
+    last = b"\x80" + frame(TEXT, b"x", mask=b"abcd")[1:]
+    for data in (client_messages(ASK), first + ping + last):
+        for parts in ([data], [data[:-20], data[-20:-10], data[-10:]]):
+            reader = UsageReader(ModelFormat.RESPONSES)
+            for part in parts:
+                reader.add_frames(part)
+            [found] = reader.end(is_cut=True)
+            assert found.tokens is not None
+            assert found.tokens.input_tokens >= 10_000
+
+
+def test_a_websocket_that_is_cut_after_the_answer_began():
+    reader = ask(ASK)
+    assert reader.feed_frames(messages(CREATED, DELTA, DELTA)) == []
+    assert reader.end(is_cut=True) == [Counted("a-model", Tokens(ASKED_TOKENS, 4))]
+
+
+def test_what_asks_for_nothing_on_a_websocket_is_not_counted():
+    reader = ask(ASK)
+    assert len(reader.feed_frames(messages(*(e.data for e in Responses().stream(REPLY))))) == 1
+    reader.add_frames(client_messages({"type": "response.processed", "response_id": "1"}))
+    reader.add_frames(frame(CLOSE, b"", mask=b"abcd"))
+    assert reader.end(is_cut=True) == []
+
+
+@pytest.mark.parametrize("deltas", [0, 1000])
+def test_an_error_of_a_websocket_within_an_answer(deltas):
+    reader = ask(ASK)
+    data = messages(CREATED, *[DELTA] * deltas, {"type": "error", "status": 500})
+    assert reader.feed_frames(data) == [Counted("a-model", Tokens(ASKED_TOKENS, 2 * deltas))]
+    assert reader.errors
+    assert reader.end(is_cut=True) == []
+
+
+def test_an_error_instead_of_an_answer_is_not_counted():
+    reader = ask(ASK, {"type": "response.create"})
+    assert reader.feed_frames(messages({"type": "error", "status": 400})) == []
+    assert reader.end(is_cut=True) == [Counted("asked", Tokens(ASKED_TOKENS, 0))], "the larger one"
+
+
+def test_an_answer_that_goes_on_after_an_error():
+    reader = ask(ASK)
+    reader.feed_frames(messages(CREATED, {"type": "error"}, *[DELTA] * 10))
+    [found] = reader.end(is_cut=True)
+    assert found.tokens is not None
+    assert found.tokens.output_tokens == 20
+
+
+def test_a_conversation_that_a_server_has_kept_counts_again():
+    reader = ask(ASK)
+    reader.feed_frames(messages(*(event.data for event in Responses().stream(REPLY))))
+    created = {"type": "response.created", "response": {"previous_response_id": "resp_7"}}
+    reader.add_frames(client_messages({"type": "response.create", "x": "y" * 1000}))
+    reader.feed_frames(messages(created))
+    [found] = reader.end(is_cut=True)
+    assert found.tokens is not None
+    assert found.tokens.input_tokens == 1200 + 34 + 1039 // 4
+    data = sse([StreamEvent("", created)])
+    assert read(ModelFormat.RESPONSES, data, "text/event-stream", is_cut=True) == [
+        Counted("", None)
+    ]
+
+
+def test_a_client_that_asks_without_end_is_uncounted():
+    reader = ask(*[{}] * 2000)
+    assert reader.end(is_cut=True) == [Counted("", None)]
+
+
+def test_a_client_whose_frames_cannot_be_read_is_uncounted():
+    reader = UsageReader(ModelFormat.RESPONSES)
+    for _ in range(3):
+        reader.add_frames(b"\xc1\x05hello")
+    events = [event.data for event in Responses().stream(REPLY)]
+    assert reader.feed_frames(messages(*events)) == [Counted("a-model", TOKENS)]
+    assert reader.end(is_cut=False) == [Counted("", None)]
+
+
+def test_a_websocket_with_a_message_that_is_too_long_is_uncounted(monkeypatch):
+    monkeypatch.setattr(model_formats, "LIMIT_BYTES", 1000)
+    reader = ask({"type": "response.create"})
+    assert reader.feed_frames(messages(CREATED, {**DELTA, "delta": "x" * 2000})) == []
+    assert reader.end(is_cut=True) == [Counted("a-model", None)]
 
 
 def test_a_websocket_that_cannot_be_read_is_uncounted():
