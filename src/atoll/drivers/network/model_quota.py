@@ -49,7 +49,7 @@ def _from_retry_after(headers: Mapping[bytes, str], now: float) -> Iterator[floa
     elif text:
         try:
             moment = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             return
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         yield from _bounded(moment.timestamp() - now)

@@ -47,6 +47,8 @@ def wait(headers: dict[str, str] | None = None, body: object = None, status: int
         ({"x-ratelimit-reset": str(int(NOW) + 40)}, 40),
         ({"x-ratelimit-reset": "40"}, 40),
         ({"retry-after": "yesterday"}, None),
+        ({"retry-after": "Mon, 01 Jan 2024 00:00:00 +999999999999999999999"}, None),
+        ({"retry-after": "Mon, 01 Jan 99999999999999999999999 00:00:00 GMT"}, None),
         ({"retry-after": str(int(LONGEST_S) + 1)}, None),
         ({"retry-after": "Fri, 15 Jan 2027 07:59:00 GMT"}, 0),
         ({}, None),
