@@ -20,6 +20,7 @@ Object = Mapping[str, Any]
 LIMIT_BYTES = 4 << 20
 """Of one event, one message or one JSON body."""
 _MOST_TOKENS = 10**12
+_MOST_DIGITS = 400
 _BYTES_PER_TOKEN = 4
 _EVENT_BYTES = 250
 """What an event of a stream takes besides its text."""
@@ -294,7 +295,7 @@ class UsageReader:
     def _counted(self, *, is_cut: bool) -> Counted:
         answer, tokens = self._answer, self._answer.tokens
         model = answer.model or self._asked
-        if self._kind is ModelFormat.OTHER or self._is_too_long:
+        if self._kind is ModelFormat.OTHER or self._is_too_long or answer.is_implausible:
             return Counted(model, None)
         # A stream that ends with an error, or without its last event, is cut by the server.
         if not answer.is_final and (is_cut or tokens is not None or answer.error):
@@ -346,6 +347,8 @@ class _Answer:
         self.model = ""
         self.error = ""
         self.is_final = False
+        self.is_implausible = False
+        """Whether a number of tokens is none."""
         self.goes_on = False
         """Whether it continues a conversation of which the server has kept the beginning."""
         self.estimated_output = 0
@@ -410,6 +413,16 @@ class _Answer:
             case ModelFormat.OTHER:
                 pass
 
+    def _count(self, usage: Object, key: str) -> int | None:
+        """A number of tokens; None when there is none, or none that can be true."""
+        value = usage.get(key)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS:
+            return value
+        self.is_implausible = True
+        return None
+
     def _add_anthropic(self, value: Object) -> None:
         message = _object(value, "message") if value.get("type") == "message_start" else value
         self.model = clean_model(message.get("model")) or self.model
@@ -422,9 +435,9 @@ class _Answer:
                 ("cache_write", "cache_creation_input_tokens"),
                 ("output_tokens", "output_tokens"),
             )
-            if (count := _count(usage.get(key))) is not None
+            if (count := self._count(usage, key)) is not None
         }
-        plain = _count(usage.get("input_tokens"))
+        plain = self._count(usage, "input_tokens")
         if plain is not None:
             # The vendor counts cached tokens apart.
             known = {**self._numbers, **parts}
@@ -456,11 +469,11 @@ class _Answer:
             )
 
     def _add_openai_usage(self, usage: Object, names: tuple[str, str], details: str) -> None:
-        given, made = (_count(usage.get(name)) for name in names)
+        given, made = (self._count(usage, name) for name in names)
         if given is None:
             return
-        cached = _count(_object(usage, details).get("cached_tokens")) or 0
-        written = _count(_object(usage, details).get("cache_write_tokens")) or 0
+        cached = self._count(_object(usage, details), "cached_tokens") or 0
+        written = self._count(_object(usage, details), "cache_write_tokens") or 0
         self._numbers = {
             "input_tokens": given,
             "output_tokens": made or 0,
@@ -477,14 +490,14 @@ class _Answer:
             # Of several, one may end before the others.
             self.is_final = all(isinstance(c, dict) and c.get("finishReason") for c in candidates)
         usage = _object(body, "usageMetadata")
-        given = _count(usage.get("promptTokenCount"))
+        given = self._count(usage, "promptTokenCount")
         if given is None:
             return
-        made = [_count(usage.get(k)) or 0 for k in ("candidatesTokenCount", "thoughtsTokenCount")]
+        made = [self._count(usage, k) or 0 for k in ("candidatesTokenCount", "thoughtsTokenCount")]
         self._numbers = {
-            "input_tokens": given + (_count(usage.get("toolUsePromptTokenCount")) or 0),
+            "input_tokens": given + (self._count(usage, "toolUsePromptTokenCount") or 0),
             "output_tokens": sum(made),
-            "cache_read": _count(usage.get("cachedContentTokenCount")) or 0,
+            "cache_read": self._count(usage, "cachedContentTokenCount") or 0,
         }
 
 
@@ -502,7 +515,8 @@ def _stream_error(value: Object, data: bytes) -> StreamError:
     return StreamError(
         status if isinstance(status, int) and 100 <= status < 600 else 500,
         tuple(
-            (name.lower().encode(), str(text).encode())
+            # JSON may have half of a surrogate pair, which no header can.
+            (name.lower().encode("utf-8", "replace"), str(text).encode("utf-8", "replace"))
             for name, text in headers.items()
             if isinstance(text, str | int | float)
         ),
@@ -513,14 +527,19 @@ def _stream_error(value: Object, data: bytes) -> StreamError:
 def _parse(data: Sequence[int] | bytes) -> Any:
     """The value of a JSON text; None for anything else."""
     try:
-        return json.loads(bytes(data))
+        return json.loads(bytes(data), parse_int=_parse_int)
     except (ValueError, RecursionError):
         return None
 
 
+def _parse_int(text: str) -> int:
+    """Too many digits are no error of the whole text; -1 is no plausible count either."""
+    return int(text) if len(text) <= _MOST_DIGITS else -1
+
+
 def _elements(data: bytes) -> Iterator[tuple[object, int]]:
     """The whole elements of a JSON array whose end is missing, each with its size in bytes."""
-    text, decoder, at = data.decode("utf-8", "replace"), json.JSONDecoder(), 0
+    text, decoder, at = data.decode("utf-8", "replace"), json.JSONDecoder(parse_int=_parse_int), 0
     while before := _BEFORE_ELEMENT.match(text, at):
         try:
             value, at = decoder.raw_decode(text, before.end())
@@ -548,9 +567,3 @@ def _text_bytes(value: object) -> int:
 def _object(value: Object, key: str) -> Object:
     found = value.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value <= _MOST_TOKENS else None

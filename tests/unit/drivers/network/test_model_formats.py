@@ -249,6 +249,37 @@ def test_numbers_that_are_none_are_not_believed(bad):
     assert read(ModelFormat.CHAT, data, "application/json") == [Counted("m", None)]
 
 
+BAD_NUMBERS: tuple[Any, ...] = (-1, True, 1.5, "7", 10**13, 10**300, 10**4000, [], {})
+USAGES = {
+    "anthropic": ("usage", ("input_tokens", "output_tokens", "cache_read_input_tokens")),
+    "chat": ("usage", ("prompt_tokens", "completion_tokens")),
+    "responses": ("usage", ("input_tokens", "output_tokens")),
+    "gemini": ("usageMetadata", ("promptTokenCount", "candidatesTokenCount")),
+}
+
+
+@pytest.mark.parametrize("name", USAGES)
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_number_that_cannot_be_true_is_uncounted(name, is_cut):
+    kind, dialect = DIALECTS[name]
+    where, keys = USAGES[name]
+    for key in keys:
+        for bad in BAD_NUMBERS:
+            body = dialect.whole(REPLY)
+            body[where][key] = bad
+            sent = sse([StreamEvent("", body)]) if is_cut else json.dumps(body).encode()
+            content_type = "text/event-stream" if is_cut else "application/json"
+            found = read(kind, sent, content_type, is_cut=is_cut)
+            assert found == [Counted("a-model", None)], (key, bad)
+
+
+def test_digits_without_end_are_uncounted():
+    start = StreamEvent("", {"type": "message_start", "message": {"usage": {"input_tokens": 5}}})
+    data = sse([start]) + b'data: {"usage": {"output_tokens": %b}}\n\n' % (b"9" * 5000)
+    data += sse([StreamEvent("", {"type": "message_stop"})])
+    assert read(ModelFormat.ANTHROPIC, data, "text/event-stream") == [Counted("", None)]
+
+
 def test_a_long_body_is_not_read():
     data = json.dumps({"usage": {"prompt_tokens": 1}, "x": "y" * model_formats.LIMIT_BYTES})
     reader = UsageReader(ModelFormat.CHAT, model="asked")
@@ -414,6 +445,14 @@ def test_errors_of_a_websocket():
     assert (first.status, first.headers) == (429, ((b"retry-after", b"9"),))
     assert json.loads(first.body) == value
     assert second.status == 500
+
+
+def test_headers_of_an_error_with_half_of_a_pair():
+    headers = {"retry-after": "1", "\ud800": "x", "y": "\udfff"}
+    reader = UsageReader(ModelFormat.RESPONSES)
+    reader.feed_frames(messages({"type": "error", "status": 429, "headers": headers}))
+    [error] = reader.errors
+    assert error.headers == ((b"retry-after", b"1"), (b"?", b"x"), (b"y", b"?"))
 
 
 @pytest.mark.parametrize(
