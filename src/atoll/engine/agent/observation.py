@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.engine.agent import budgets, event_log, selection, turns
+from atoll.engine.agent import activity, budgets, event_log, selection, turns
+from atoll.engine.agent.activity import CpuSample, RunFacts
 from atoll.engine.agent.states import record_state
 from atoll.engine.agent.status import AgentFacts, decide, since
 from atoll.engine.capsule import overview
@@ -28,8 +29,8 @@ from atoll.model.state import CapsuleRecord, Run
 _NOTE = "agent-activity.json"
 _NOTE_BYTES = 64 << 10
 _HEAD_BYTES = 512
-_BUSY_SHARE = 0.02
-"""Of one CPU: what an idle event loop stays below."""
+_SCREEN_BYTES = 64 << 10
+"""Of the log: what says how steadily a screen writes."""
 _END_BYTES = 128 << 10
 _LATE_S = 10.0
 _TELLING = (
@@ -172,29 +173,43 @@ def _is_forgotten(session: Session, capsule: CapsuleRecord, facts: AgentFacts, r
 
 
 def _activity(session: Session, capsule: CapsuleRecord, run: Run, now: float) -> tuple[float, bool]:
-    """When a run last wrote output or used the CPU since the last look, and whether it ever wrote.
+    """When a run was last active, and whether it ever wrote output.
 
     Each look notes the CPU time in a file beside the capsule's runs, where nothing inside writes.
     """
-    wrote_at = 0.0
+    wrote_at, is_cut = 0.0, False
     with suppress(OSError), Path(run.directory, log.CURRENT).open("rb") as stream:
         # The first line of the log is no output.
         if stream.readline(_HEAD_BYTES) and stream.read(1):
-            wrote_at = os.fstat(stream.fileno()).st_mtime
-    found = runs.processes(session, run)
-    pids, cpu_s = sorted(p.pid for p in found), sum(p.cpu_s for p in found)
+            found = os.fstat(stream.fileno())
+            wrote_at, is_cut = found.st_mtime, found.st_size > _SCREEN_BYTES
+    recent = read_log_end(run.directory, size_bytes=_SCREEN_BYTES) if run.tty else ()
+    processes = runs.processes(session, run)
+    pids = sorted(p.pid for p in processes)
     before = _load_note(capsule)
-    busy_at = run.created_at
-    if before.get("token") == run.token:
-        elapsed_s = max(now - _number(before.get("at")), 0.001)
-        share = (cpu_s - _number(before.get("cpu_s"))) / elapsed_s
-        is_busy = share > _BUSY_SHARE or before.get("pids") != pids
-        busy_at = now if is_busy else _number(before.get("busy_at"))
-    note = {"token": run.token, "at": now, "cpu_s": cpu_s, "pids": pids, "busy_at": busy_at}
+    note = before if before.get("token") == run.token else {}
+    sample = CpuSample(now, sum(p.cpu_s for p in processes))
+    samples = activity.add_sample(activity.parse_samples(note.get("samples")), sample)
+    recorded = session.store.turns(capsule.id)
+    facts = RunFacts(
+        now=now,
+        is_screen=run.tty,
+        created_at=run.created_at,
+        asked_at=recorded[-1].at if recorded else 0.0,
+        model_at=session.store.traffic(capsule.id).last_at or 0.0,
+        written=(*(entry.time for entry in recent), *((wrote_at,) if wrote_at else ())),
+        is_cut=is_cut,
+        started=tuple(now - p.age_s for p in processes),
+        has_changed=note.get("pids", pids) != pids,
+        samples=samples,
+        busy_at=_number(note.get("busy_at")),
+    )
+    busy_at = activity.find_busy_at(facts)
+    new = {"token": run.token, "samples": samples, "pids": pids, "busy_at": busy_at}
     with suppress(OSError, AtollError):
         path = Path(capsule.directory, _NOTE)
-        files.write_atomic(path, json.dumps(note).encode(), durable=False)
-    return max(wrote_at, busy_at), wrote_at > 0
+        files.write_atomic(path, json.dumps(new).encode(), durable=False)
+    return activity.find_active_at(facts), wrote_at > 0
 
 
 def _load_note(capsule: CapsuleRecord) -> dict[str, object]:
