@@ -15,6 +15,7 @@ from functools import partial
 
 from atoll.keeper import wire
 from atoll.keeper.loop import READ, WRITE, Loop
+from atoll.keeper.terminal_queries import strip_queries
 from atoll.keeper.wire import Decoder, MessageKind, WireError
 
 TYPE_CHECKING = False
@@ -55,11 +56,15 @@ class Client:
 
 
 class Replay:
-    """The last output, for a client that comes late."""
+    """The last output, for a client that comes late.
 
-    __slots__ = ("_pieces", "_size")
+    Output to a terminal is without queries: the terminal of that client must not answer them.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_terminal", "_pieces", "_size")
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self._is_terminal = is_terminal
         self._pieces: deque[tuple[MessageKind, bytearray]] = deque()
         self._size = 0
 
@@ -80,7 +85,11 @@ class Replay:
                 self._pieces.popleft()
 
     def pieces(self) -> list[tuple[MessageKind, bytes]]:
-        return [(kind, bytes(data)) for kind, data in self._pieces]
+        if not self._is_terminal or not self._pieces:
+            return [(kind, bytes(data)) for kind, data in self._pieces]
+        # A query may be in two pieces. All output of a terminal is of one kind.
+        output = strip_queries(b"".join(data for _, data in self._pieces))
+        return [(self._pieces[0][0], output)] if output else []
 
 
 class Clients:
@@ -97,6 +106,8 @@ class Clients:
         on_frame: Callable[[Client, MessageKind, bytes], None],
         on_gone: Callable[[Client], None],
         origin: Origin,
+        *,
+        is_terminal: bool,
     ) -> None:
         self._loop = loop
         self._listener = listener
@@ -107,7 +118,7 @@ class Clients:
         self._is_holding = False
         # Selectors cannot watch for nothing but a hang-up; an epoll inside the selector can.
         self._hangups = select.epoll()
-        self._replay = Replay()
+        self._replay = Replay(is_terminal=is_terminal)
         self.foreground: Client | None = None
         loop.watch(self._hangups.fileno(), READ, self._on_hangup)
         loop.watch(listener.fileno(), READ, self._accept)

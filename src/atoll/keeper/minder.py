@@ -91,7 +91,9 @@ class Minder:
         self._log = LogWriter(run_dir, spec.log_limit_bytes, time.time(), redact)
         self._run = Command(spec, loop, self._emit, limits)
         listener = wire.listen(run_dir)
-        self._clients = Clients(loop, listener, self._on_frame, self._on_gone, origin)
+        self._clients = Clients(
+            loop, listener, self._on_frame, self._on_gone, origin, is_terminal=spec.tty
+        )
         self._placeholders, self._status.taken_ports = hold_ports(spec.hold_ports)
 
     def watch_starter(self, pid: int) -> None:

@@ -98,3 +98,29 @@ def test_attached_client_writes_too(keep):
 def test_without_client_input_stdin_is_empty(keep):
     keeper = keep("sh", "-c", "cat; test -t 1", tty=True)
     assert keeper.wait_ended().exit_code == 0
+
+
+def test_replay_asks_the_terminal_nothing(keep):
+    """A client that comes late sees the screen; only one that is there is asked."""
+    queries = r"\033[6n\033]11;?\033\\\033[?u\033[>q\033P+q544e\033\\"
+    halves = r"printf '\033['; read -r go; printf '6n'"
+    script = f"stty -echo; printf 'one{queries}two\\033[1mbold\\n'; {halves}; echo up; read -r go"
+    keeper, client = start(keep, script)
+    client.read_until(lambda: b"\033[" in client.out[-2:], "the first half of a query")
+    client.send(MessageKind.STDIN, b"\n")
+    client.read_until(lambda: b"up" in client.out, "the last word")
+    assert client.out.count(b"\033[6n") == 2
+    late = keeper.client("attach")
+    late.read_until(lambda: b"up" in late.out, "the replay")
+    assert late.out == b"onetwo\033[1mbold\r\nup\r\n"
+    client.send(MessageKind.STDIN, b"\n")
+    assert late.read_to_end()["exit_code"] == 0
+    keeper.wait_ended()
+
+
+def test_replay_of_other_output_is_whole(keep):
+    keeper = keep("sh", "-c", r"printf '\033[6nup\n'; exec sleep 1000")
+    late = keeper.client("attach")
+    late.read_until(lambda: b"up" in late.out, "the replay")
+    assert late.out == b"\033[6nup\n"
+    assert keeper.stop().reason == "stopped"
