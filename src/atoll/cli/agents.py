@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.cli import phrases
-from atoll.cli.frame import Frame, verb
+from atoll.cli.frame import Frame, ends_with_interrupt, verb
 from atoll.cli.harmless import clean
 from atoll.cli.output import stdout_is_terminal
 from atoll.cli.tables import cut
@@ -48,6 +48,7 @@ _COLUMNS = ("capsule", "agent", "status", "since", "task", "turns", "tokens", "c
     help="Show the table live until Ctrl-C; the bell rings when an agent wants you.",
 )
 @verb
+@ends_with_interrupt
 def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> None:
     """List the agents of this project with what they do, as facts.
 
@@ -149,9 +150,9 @@ def _line(text: str) -> str:
 
 
 def render_count(number: int) -> str:
-    for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
+    for scale, unit in ((1_000_000, "M"), (1_000, "k")):
+        if number >= scale:
+            return f"{number / scale:.1f}{unit}"
     return str(number)
 
 

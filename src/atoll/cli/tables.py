@@ -46,16 +46,20 @@ def render_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def clip_cells(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], clip: Sequence[str], width: int
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    clip: Sequence[str],
+    width: int,
+    leasts: Sequence[int] = (_COMFORTABLE_WIDTH, _LEAST_WIDTH),
 ) -> list[list[str]]:
     """Truncates the cells of the columns in `clip` until a row fits into `width`.
 
-    The columns give way in the order of `clip`, and each cell keeps at least a few characters. All
-    other columns stay whole, even if the rows do not fit then.
+    The columns give way in the order of `clip`, first all of them down to the first of `leasts`.
+    All other columns stay whole, even if the rows do not fit then.
     """
     widths = _widths(columns, rows)
     excess = table_width(columns, rows) - width
-    for least in (_COMFORTABLE_WIDTH, _LEAST_WIDTH):
+    for least in leasts:
         for name in (name for name in clip if name in columns):
             index = columns.index(name)
             spare = widths[index] - max(least, display_width(name))
@@ -72,15 +76,20 @@ def fit(
     drop: Sequence[str],
     width: int,
 ) -> tuple[Sequence[str], list[list[str]]]:
-    """As `clip_cells`, and leaves out the columns in `drop`, one after the other, while the rows do
-    not fit.
+    """As `clip_cells`; where there are columns to `drop`, these are left out one after the other
+    rather than that cells are cut to a few characters.
     """
-    cells = clip_cells(columns, rows, clip, width)
-    if not drop or table_width(columns, cells) <= width:
-        return columns, cells
-    at = columns.index(drop[0])
-    kept = [[*row[:at], *row[at + 1 :]] for row in rows]
-    return fit([*columns[:at], *columns[at + 1 :]], kept, clip, drop[1:], width)
+    if not drop:
+        return columns, clip_cells(columns, rows, clip, width)
+    cells = clip_cells(columns, rows, clip, width, (_COMFORTABLE_WIDTH,))
+    for name in drop:
+        if table_width(columns, cells) <= width:
+            break
+        kept = [index for index, other in enumerate(columns) if other != name]
+        columns = [columns[index] for index in kept]
+        rows = [[row[index] for index in kept] for row in rows]
+        cells = clip_cells(columns, rows, clip, width, (_COMFORTABLE_WIDTH,))
+    return columns, cells
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -38,7 +38,8 @@ def test_columns_give_way_in_order(width, columns):
 
 
 @pytest.mark.parametrize(("text", "width"), [
-    ("plain", 5), ("日本語", 6), ("\N{PARTY POPPER}!", 3), ("e\u0301te\u0301", 3), ("é", 1), ("", 0),
+    ("plain", 5), ("日本語", 6), ("\N{PARTY POPPER}!", 3), ("e\u0301te\u0301", 3), ("é", 1),
+    ("", 0),
 ])  # fmt: skip
 def test_widths_are_those_of_a_terminal(text, width):
     assert display_width(text) == width
