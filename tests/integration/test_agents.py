@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -304,6 +305,37 @@ def test_message_is_typed_into_a_screen(project: Project, script: Callable[[str]
     x.stop()
     ended(x)
     assert x.work().untracked == ()
+
+
+@pytest.mark.parametrize("words", [("watch", "chat"), ("agents", "-w")])
+def test_ctrl_c_ends_a_look_silently(
+    project: Project, script: Callable[[str], str], words: tuple[str, ...]
+) -> None:
+    x = spawn(project, script(ASKER), "", name="chat", is_interactive=True)
+    assert x.agent.wait(timeout_s=ENDED_S).state is AgentState.WAITING
+    terminal = Terminal([sys.executable, "-m", "atoll", *words], project.root)
+    try:
+        terminal.expect("waiting")
+        terminal.type("\x03")
+        assert terminal.process.wait(timeout=30) == 130
+        terminal.expect(r"\^C")
+        with suppress(OSError):
+            terminal.seen += os.read(terminal.master, 65536).decode()
+        assert "error" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_last_turn_alone(
+    atoll: Callable[..., Any], project: Project, script: Callable[[str], str]
+) -> None:
+    x = spawn(project, script(WORKER), "one")
+    ended(x)
+    x.agent.tell("two")
+    ended(x)
+    shown = atoll("watch", "one", "--last", cwd=project.root).stdout
+    assert "> two" in shown
+    assert "> one" not in shown
 
 
 def test_screen_in_this_terminal(project: Project, script: Callable[[str], str]) -> None:

@@ -139,6 +139,8 @@ def test_detaching_resets_the_modes_of_a_full_screen_program(atoll, repo, termin
     shown = term.expect(r"(?s)\x1b\[\?1049l.*detached from x.1").group()
     assert "\x1b[?1000l" in shown
     assert "\x1b[?25h" in shown
+    # Nothing of the screen is left on the line of the message or below it.
+    assert shown.replace("\r\r", "\r").endswith("\x1b[Jdetached from x.1")
     assert term.process.wait(timeout=20) == 0
     atoll("stop", "x", "--grace", "0.2", cwd=repo)
 

@@ -45,6 +45,9 @@ def render_event(event: AgentEvent) -> str:
     look = _LOOKS[event.kind]
     if event.is_error:
         look = look._replace(color="red")
+    if event.is_error and event.kind is AgentEventKind.TOOL_RESULT:
+        look = look._replace(mark="  ! ")
+        text = f"failed\n{text}".rstrip("\n")
     if event.kind is AgentEventKind.END:
         said = f": {text}" if text and event.is_error else ""
         what = "an error" if event.is_error else "its end"

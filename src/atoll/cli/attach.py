@@ -51,7 +51,7 @@ def attach_to(frame: Frame, capsule: Capsule, found: Run) -> int:
         stayed = relay(channel, _sink(frame), tty=tty, detachable=tty)
     if not stayed:
         report(envelope("run", shapes.run(found)))
-        frame.output.note(f"\ndetached from {found.label}, which keeps running")
+        frame.output.note(f"detached from {found.label}, which keeps running")
         return 0
     ended = capsule.wait(found)
     outcome = require_outcome(ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -154,6 +155,19 @@ def _framed(function: F) -> F:
             return function(
                 Frame(output=output, project=project or before.project), *args, **kwargs
             )
+
+    return wrapped  # type: ignore[return-value]
+
+
+def ends_with_interrupt(function: F) -> F:
+    """For a verb that goes on until Ctrl-C: that is not an error, and prints nothing."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> int | None:
+        try:
+            return function(*args, **kwargs)
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
 
     return wrapped  # type: ignore[return-value]
 

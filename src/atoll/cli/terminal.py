@@ -28,6 +28,7 @@ _RESTORE = b"".join((
     b"\x1b[?1l\x1b>\x1b[<u\x1b[>4;0m",  # application keys, extended keyboard protocols
     b"\x1b[?7h\x1b[r\x1b[?25h\x1b[0 q",  # wrapping, scrolling region, cursor
     b"\x1b[0m\x1b(B\x0f",  # colours, character set
+    b"\r\n\x1b[J",  # a line of its own for what comes next, and nothing below it
 ))  # fmt: skip
 """Undoes modes that a full-screen program has set and cannot reset after a detach."""
 

@@ -8,7 +8,7 @@ import click
 
 from atoll.cli.agent_events import render_event
 from atoll.cli.agents import render_state
-from atoll.cli.frame import Frame, name_argument, verb
+from atoll.cli.frame import Frame, ends_with_interrupt, name_argument, verb
 from atoll.cli.tell import render_cure
 from atoll.engine import shapes
 from atoll.model.agent import WANTS_PERSON, AgentState
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 @click.option(
     "--follow/--no-follow", default=True, help="Whether to wait for what is still to come."
 )
+@click.option("--last", is_flag=True, help="Show the last turn only.")
 @verb
-def command(frame: Frame, name: str, *, follow: bool) -> None:
+@ends_with_interrupt
+def command(frame: Frame, name: str, *, follow: bool, last: bool) -> None:
     """Show what the agent of NAME does: prompts, messages, tool calls and their results.
 
     It is what the agent reports. The state at the end is Atoll's own, from facts.
@@ -43,7 +45,8 @@ def command(frame: Frame, name: str, *, follow: bool) -> None:
         if excess is not None:
             frame.output.note(render_cure(name, excess))
 
-    for event in agent.events(follow=follow, on_held=show_held if follow else None):
+    held = show_held if follow else None
+    for event in agent.events(follow=follow, last=last, on_held=held):
         frame.output.item("agent-event", shapes.agent_event(event), render_event(event))
     status = agent.settled() if follow else agent.status()
     if frame.output.json:

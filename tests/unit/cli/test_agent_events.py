@@ -39,6 +39,9 @@ def test_kinds_are_told_apart():
     assert shown(AgentEventKind.TOOL_CALL, tool="edit") == "* edit\n  | one\n  | two\n"
     assert shown(AgentEventKind.END, "no", is_error=True) == "= the agent reports an error: no\n"
     assert shown(AgentEventKind.START) == ""
+    assert shown(AgentEventKind.TOOL_RESULT) == "  | one\n  | two\n"
+    assert shown(AgentEventKind.TOOL_RESULT, "no", is_error=True) == "  ! failed\n  ! no\n"
+    assert shown(AgentEventKind.TOOL_RESULT, "", is_error=True) == "  ! failed\n"
     long = shown(AgentEventKind.TOOL_RESULT, "x\n" * 100 + "y")
     assert long.endswith("  | … 77 more lines\n")
 

@@ -54,6 +54,7 @@ class EventReader:
         self._format: EventFormat = registry.event_format(format_name)
         self._streams = {"out": _Lines(), "err": _Lines()}
         self._last_at = 0.0
+        self._last_error_line = ""
 
     def feed(self, entry: LogEntry) -> Iterator[AgentEvent]:
         self._last_at = entry.time
@@ -69,9 +70,11 @@ class EventReader:
 
     def _events(self, stream: str, line: str) -> Iterator[AgentEvent]:
         if stream == "err":
-            if line.strip():
+            # Some programs print each warning twice.
+            if line.strip() and line != self._last_error_line:
                 text = line[:_NOTICE_CHARACTERS]
                 yield AgentEvent(AgentEventKind.NOTICE, text, tool="stderr", at=self._last_at)
+            self._last_error_line = line
             return
         for event in self._format.feed(line):
             yield event if event.at is not None else event._replace(at=self._last_at)

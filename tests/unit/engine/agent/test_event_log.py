@@ -55,6 +55,12 @@ def test_standard_error_is_a_notice_and_the_last_error() -> None:
     assert (found.last_error, found.events) == ("boom", 1)
 
 
+def test_repeated_line_of_standard_error_is_one_notice() -> None:
+    text = b"YOLO mode\nYOLO mode\nanother\nYOLO mode\n"
+    events = list(read_events([LogEntry(1.0, "err", text)], "text"))
+    assert [event.text for event in events] == ["YOLO mode", "another", "YOLO mode"]
+
+
 def test_endless_line_is_skipped() -> None:
     flood = [LogEntry(1.0, "out", b"x" * (1 << 20)) for _ in range(6)]
     after = LogEntry(1.0, "out", b"\n" + STREAM)
