@@ -16,6 +16,14 @@ _LABEL = re.compile(rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PROJECT = re.compile(rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OWNED_VARIABLES = frozenset({"HOME", "TMPDIR"})
+_SYSTEM_VARIABLES = frozenset(
+    {
+        "PATH", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "TERM", "LANG", "IFS", "BASH_ENV", "ENV",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE",
+        "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "DENO_CERT", "PIP_CERT",
+    }
+)  # fmt: skip
+_PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
 # Tab and newline are ordinary in shell text. Other control characters can rewrite a terminal, and
 # bidirectional controls can make an approved command look different from what runs.
 _CONTROL = re.compile(
@@ -88,6 +96,16 @@ def require_variable(text: str) -> str:
         raise ValueError("is not a variable name: it takes letters, digits and `_`")
     if text in _OWNED_VARIABLES or text.startswith("ATOLL_"):
         raise ValueError("is set by Atoll itself")
+    return text
+
+
+def require_secret_name(text: str) -> str:
+    """Requires the name of a variable that neither Atoll nor the system gives a meaning."""
+    require_variable(text)
+    for name in (text, f"{text}_FILE"):
+        is_proxy = name.lower() in _PROXY_VARIABLES
+        if name in _SYSTEM_VARIABLES or is_proxy or name.startswith("LD_"):
+            raise ValueError("is set by Atoll or by the system")
     return text
 
 

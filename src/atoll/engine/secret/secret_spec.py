@@ -43,11 +43,11 @@ class SecretSpec(NamedTuple):
 def require_name(name: str) -> None:
     """Raises SpecError, without the text: it may be a value that was given by mistake."""
     try:
-        rules.require_variable(name)
+        rules.require_secret_name(name)
     except ValueError as error:
         raise SpecError(
             f"the name of the secret {error}",
-            hint="give the value at the prompt or on standard input: atoll secret set NAME",
+            hint="choose a name such as API_KEY; the value is asked for: atoll secret set API_KEY",
         ) from None
 
 

@@ -233,12 +233,29 @@ def test_known_values_include_earlier_ones(world, handle):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "A-B", "1A", "A B", "sk-live-canary", "HOME", "ATOLL_X", "A" * 200, "é"]
+    "name",
+    [
+        "",
+        "A-B",
+        "1A",
+        "A B",
+        "sk-live-canary",
+        "HOME",
+        "ATOLL_X",
+        "A" * 200,
+        "é",
+        "PATH",
+        "LD_PRELOAD",
+        "HTTPS_PROXY",
+        "SSL_CERT",
+        "SSL_CERT_FILE",
+    ],
 )
 def test_unusable_name_is_not_quoted(handle, name):
     with pytest.raises(SpecError, match="the name of the secret") as caught:
         handle.set(name, CANARY)
     assert not name or name not in caught.value.message
+    assert "choose a name such as API_KEY" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
