@@ -15,6 +15,7 @@ from atoll.cli.terminal import size
 from atoll.engine import shapes
 from atoll.model import units
 from atoll.model.agent import WANTS_PERSON, AgentState, is_news
+from atoll.model.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> 
     if available:
         _show_available(frame)
         return
-    place = frame.home() if everything else frame.project()
+    place = frame.home() if everything else _project(frame)
     found = place.agents()
     if not watch:
         _show(frame, found, everything=everything)
@@ -72,6 +73,13 @@ def command(frame: Frame, *, everything: bool, available: bool, watch: bool) -> 
         before = _known(found)
         frame.wait(_EVERY_S)
         found = place.agents()
+
+
+def _project(frame: Frame) -> Project:
+    try:
+        return frame.project()
+    except StateError as error:
+        raise StateError(error.message, hint="atoll agents --all") from error
 
 
 def _known(found: list[AgentStatus]) -> Known:

@@ -168,7 +168,7 @@ def _run(words: list[str], *, as_json: bool) -> int:
     except click.ClickException as error:
         # Click lists the choices of an argument on lines of their own.
         message = " ".join(error.format_message().split())
-        return output.usage_error(message, hint=_usage(error), as_json=as_json)
+        return output.usage_error(message, hint=_usage(error, words), as_json=as_json)
     except (KeyboardInterrupt, click.Abort):
         return _end_interrupted(Interrupted(signal.SIGINT), as_json=as_json)
     except Interrupted as error:
@@ -202,13 +202,31 @@ def _end_interrupted(error: Interrupted, *, as_json: bool) -> int:
     return output.print_error(error, as_json=as_json)
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
-        return "atoll --help"
+        # Click reports an option without its value as one of no command.
+        name = error.option_name if isinstance(error, click.BadOptionUsage) else ""
+        return _find_form(name, words) or "atoll --help"
     if context.info_name == "run":
         return "atoll run NAME -- COMMAND"
     return f"{context.command_path} --help"
+
+
+def _find_form(option: str, words: Sequence[str]) -> str | None:
+    """How an option of the verb in a command line is written, such as `--broker HOST`."""
+    command: click.Command = root
+    path = "atoll"
+    for word in words:
+        inner = None
+        if isinstance(command, click.Group):
+            inner = command.get_command(click.Context(command), word)
+        if inner is not None:
+            command, path = inner, f"{path} {word}"
+    for parameter in command.params:
+        if option in parameter.opts:
+            return f"{option} {parameter.metavar}" if parameter.metavar else f"{path} --help"
+    return None
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -113,6 +113,28 @@ def test_bad_request_exits_with_2_and_a_hint(run, argv, said):
 
 
 @pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("secret", "set", "X", "--broker"), "--broker HOST"),
+        (("spawn", "-q", "--model"), "--model MODEL"),
+        (("new", "x", "-n"), "atoll new --help"),
+        (("--project",), "--project DIR"),
+    ],
+)
+def test_option_without_its_value_shows_its_form(run, argv, hint):
+    code, _, err = run(*argv)
+    assert code == 2
+    assert err.endswith(f"\nhint: {hint}\n")
+
+
+def test_agents_outside_of_a_repository(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("agents")
+    assert code == 4
+    assert err.endswith("is not in a git repository\nhint: atoll agents --all\n")
+
+
+@pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
         (SpecError("m", hint="h"), 2, "spec"),

@@ -125,7 +125,7 @@ def _run_command(command: str, event: str) -> None:
         env={name: os.environ[name] for name in _DESKTOP if name in os.environ},
         stdin=event.encode() + b"\n",
     )
-    _require_good("it", program, timeout_s=_COMMAND_S)
+    _require_good(f"`{command}`", program, timeout_s=_COMMAND_S)
 
 
 def _post(url: str, event: str) -> None:

@@ -11,6 +11,7 @@ LIMIT_BYTES = 4 << 20
 _NAME_WORDS = 4
 _NAME_LENGTH = 32
 _SUBJECT_LENGTH = 72
+_FORMS = {"prompt": 'atoll spawn AGENT "what to do"', "message": 'atoll tell NAME "MESSAGE"'}
 _SMALL_WORDS = frozenset({"a", "an", "and", "in", "of", "on", "please", "the", "to", "with"})
 _TERMINAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -31,7 +32,7 @@ def require_prompt(given: str | bytes, *, what: str = "prompt") -> str:
     if "\0" in text:
         raise SpecError(f"the {what} contains a null byte")
     if not text.strip():
-        raise SpecError(f"the {what} is empty", hint='atoll spawn AGENT "what to do"')
+        raise SpecError(f"the {what} is empty", hint=_FORMS.get(what))
     return text
 
 

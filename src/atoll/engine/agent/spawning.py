@@ -146,8 +146,8 @@ def require_possible(planned: SpawnPlan, capsule: CapsulePlan) -> None:
     agents.require_level(capsule.level)
     if planned.chosen.login is not None and not rules.has_egress(capsule.level, capsule.isolation):
         raise IsolationError(
-            f"`{planned.chosen.name}` has to reach its model, and `{capsule.name}` would have no "
-            "network access",
+            f"`{planned.chosen.name}` has to reach its model, and a capsule with the network mode "
+            "`none` has no network access",
             hint="--network allow",
         )
 

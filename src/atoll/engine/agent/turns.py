@@ -254,6 +254,7 @@ def _observe(
         trouble=_short(traffic.trouble),
         used_login=_has_used_login(session, capsule, turn),
         is_screen=run.tty,
+        message=_short(outcome.message or ""),
         tree=tree,
         tree_trouble=trouble,
         checks=(),

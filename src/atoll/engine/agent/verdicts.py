@@ -85,6 +85,8 @@ class TurnEnd(NamedTuple):
     tree_trouble: str
     """Why there is no tree."""
     checks: tuple[CheckResult, ...]
+    message: str = ""
+    """What is known about the end of its run, such as why it was not started."""
 
 
 def judge(facts: TurnEnd) -> tuple[AgentState, str]:
@@ -133,6 +135,11 @@ _OUTCOMES = {
 }
 
 
+def _start_error(facts: TurnEnd) -> str:
+    is_start = facts.outcome in ("not-started", "no-walls")
+    return f": {facts.message}" if is_start and facts.message else ""
+
+
 def _ended_badly(facts: TurnEnd) -> str:
     """Why a turn cannot have finished, whatever it left."""
     said = f": {facts.last_error}" if facts.last_error else ""
@@ -145,7 +152,7 @@ def _ended_badly(facts: TurnEnd) -> str:
         # A person has closed it.
         return ""
     found = (
-        (facts.outcome in _OUTCOMES, _OUTCOMES.get(facts.outcome, "")),
+        (facts.outcome in _OUTCOMES, _OUTCOMES.get(facts.outcome, "") + _start_error(facts)),
         (facts.end == "error", reported),
         (bool(facts.trouble) and not facts.is_screen, facts.trouble),
         (facts.outcome != "exited", f"it was ended ({facts.outcome}){said}"),

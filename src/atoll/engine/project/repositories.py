@@ -83,13 +83,21 @@ def _clone(session: Session, url: str, place: Path) -> None:
     except DriverError as error:
         files.remove_tree(part, within=place.parent)
         raise DriverError(
-            f"`{printable(url)}` could not be cloned: {error.message.rpartition(': ')[2]}",
+            f"`{printable(url)}` could not be cloned: {_reason(error.message)}",
             hint="clone it yourself, then: atoll spawn --repo PATH",
         ) from error
     except BaseException:
         files.remove_tree(part, within=place.parent)
         raise
     part.rename(place)
+
+
+def _reason(message: str) -> str:
+    """What git and its helpers say of a failure: its first line, which names the cause."""
+    said = message.partition(" failed with exit code ")[2].partition(": ")[2] or message
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    first = re.sub(r"^(?:fatal|error|warning): |^ssh: ", "", lines[0]) if lines else "no reason"
+    return printable(re.sub(r"^unable to access '[^']*': ", "", first))
 
 
 def _refresh(session: Session, place: Path) -> None:

@@ -101,5 +101,5 @@ def test_desktop_that_hangs(tmp_path: Path, desktop: Path, monkeypatch: pytest.M
 
 def test_one_way_that_fails_does_not_keep_the_others_back(tmp_path: Path, hook: HTTPServer) -> None:
     url = f"http://127.0.0.1:{hook.server_port}/"
-    assert deliver(tmp_path, command="exit 3", webhook=url) == "command: it exited with 3"
+    assert deliver(tmp_path, command="exit 3", webhook=url) == "command: `exit 3` exited with 3"
     assert len(hook.got) == 1  # type: ignore[attr-defined]

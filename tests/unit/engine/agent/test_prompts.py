@@ -42,6 +42,13 @@ def test_every_prompt_has_a_usable_name(prompt: str) -> None:
     assert parse_name(find_name(prompt))
 
 
+@pytest.mark.parametrize(("what", "verb"), [("prompt", "atoll spawn"), ("message", "atoll tell")])
+def test_an_empty_text_names_its_own_verb(what: str, verb: str) -> None:
+    with pytest.raises(SpecError, match=f"the {what} is empty") as raised:
+        require_prompt(" \n", what=what)
+    assert str(raised.value.hint).startswith(verb)
+
+
 def test_names_are_free() -> None:
     def names(number: int, *taken: str) -> tuple[str, ...]:
         return spawning.find_names(AgentSpec(number=number), "fix auth", "claude", taken)

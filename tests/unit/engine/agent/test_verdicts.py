@@ -54,6 +54,11 @@ FAILED = AgentState.FAILED
         (GOOD._replace(outcome="timeout"), FAILED, "it was ended by its time limit"),
         (GOOD._replace(outcome="stopped"), FAILED, "it was stopped"),
         (GOOD._replace(outcome="oom"), FAILED, "it ran out of memory"),
+        (
+            GOOD._replace(outcome="not-started", message="`nosuch`: command not found"),
+            FAILED,
+            "its program could not be started: `nosuch`: command not found",
+        ),
         (GOOD._replace(outcome="lost"), AgentState.LOST, "its process disappeared"),
         (
             GOOD._replace(tree="", tree_trouble="the workspace is not on its branch"),

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.engine.project.repositories import ensure_clone
-from atoll.model.errors import SpecError
+from atoll.engine.project.repositories import _reason, ensure_clone
+from atoll.model.errors import DriverError, SpecError
 
 
 @pytest.fixture
@@ -44,6 +44,29 @@ def test_filters_of_the_owner_do_not_run(owner, repo, git, tmp_path, monkeypatch
     assert not canary.exists()
     git("clone", "--quiet", url, tmp_path / "control", cwd=tmp_path)
     assert canary.exists()
+
+
+SSH = """ssh: Could not resolve hostname h: Temporary failure\r
+fatal: Could not read from remote repository.
+
+Please make sure you have the rights"""
+
+
+@pytest.mark.parametrize(("said", "reason"), [
+    ("fatal: unable to access 'https://h/': Could not resolve host: h", "Could not resolve host: h"),
+    (SSH, "Could not resolve hostname h: Temporary failure"),
+    ("fatal: repository '/nope' does not exist", "repository '/nope' does not exist"),
+])  # fmt: skip
+def test_reason_of_a_failed_clone(said, reason):
+    assert _reason(f"`git clone --quiet` failed with exit code 128: {said}") == reason
+
+
+def test_failed_clone_names_the_cause(owner, tmp_path):
+    with pytest.raises(
+        DriverError, match=r"^`file:///.*nope` could not be cloned: .*nope'"
+    ) as raised:
+        ensure_clone(owner, f"file://{tmp_path}/nope")
+    assert "\n" not in raised.value.message
 
 
 @pytest.mark.parametrize(
