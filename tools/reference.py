@@ -53,6 +53,18 @@ AGENTS_INTRODUCTION = """\
 The agents that Atoll knows. `atoll agents --available` shows which of them are installed and logged
 in on this machine. An agent's program is found on your PATH and runs inside the capsule; your login
 stays outside, and the capsule holds placeholders ([run an agent](../how-to/run-an-agent.md))."""
+AGENTS_LIMITS = """\
+The tests run the real programs of Claude Code, Codex, Gemini CLI, OpenCode and goose.
+
+An option that an agent's command line does not have is refused: no agent has `--effort` but Aider,
+Claude Code, Cline, Codex, GitHub Copilot CLI, pi and, without `-i`, OpenCode.
+
+`amp` was never run to the end of a task, because its threads are on Amp's own servers. Amp
+documents its stream of events as compatible with that of Claude Code. It has no option for a
+model; `--model` gives its mode, such as `low`, `medium` or `high`, which chooses the model too.
+Allowed are the requests that version 0.0.1790142911 made to a server of ours: its API, the creation
+of threads, and their WebSocket, but no telemetry. Whether it needs others later in a task, for
+example for attachments, is not known; a list `allow` of your own replaces this one."""
 AGENTS_OWN = """\
 ## Your own agents
 
@@ -608,6 +620,7 @@ def render_agents() -> str:
         "Agents",
         AGENTS_INTRODUCTION,
         render_table(columns, rows),
+        AGENTS_LIMITS,
         AGENTS_OWN,
         render_table(("word", "stands for"), words),
         *_adapter_keys(),

@@ -113,6 +113,27 @@ def test_files_are_what_their_names_say(name):
                 tomllib.loads(file.content.decode())
 
 
+def test_amp_reaches_its_threads_and_no_telemetry():
+    [login] = BUILT_IN["amp"].logins
+    allow = [request_rules.parse_rule(rule) for rule in login.allow]
+    deny = [request_rules.parse_rule(rule) for rule in login.deny]
+    for method, path, expected in (
+        ("POST", "/api/internal", True),
+        ("POST", "/api/thread-actors", True),
+        ("GET", "/actors/gateway/threadActor/websocket/", True),
+        ("POST", "/api/telemetry", False),
+        ("GET", "/settings", False),
+    ):
+        is_allowed = any(rule.matches(method, path) for rule in allow)
+        assert is_allowed is expected
+        assert not (is_allowed and any(rule.matches(method, path) for rule in deny))
+
+
+def test_effort_is_documented_as_it_is():
+    found = {name for name, spec in BUILT_IN.items() if spec.commands.effort}
+    assert found == {"aider", "claude", "cline", "codex", "copilot", "opencode", "pi"}
+
+
 def test_claude_trusts_a_workspace_with_any_name():
     workspace = '/work/it\'s "quoted" \\'
     found = registry.home_files(
