@@ -338,6 +338,33 @@ def test_last_turn_alone(
     assert "> one" not in shown
 
 
+PASTER = """\
+#!/usr/bin/env python3
+import os, termios, tty
+tty.setraw(0)
+os.write(1, b"\\x1b[?2004hready\\r\\n")
+got = b""
+while not got.endswith(b"\\x1b[201~"):
+    got += os.read(0, 1)
+# What has come by now counts as a part of the paste.
+termios.tcflush(0, termios.TCIFLUSH)
+os.write(1, b"shown\\r\\n")
+assert os.read(0, 1) == b"\\r"
+os.write(1, b"sent " + got[6:-6].replace(b"\\n", b"|") + b"\\r\\n")
+"""
+
+
+def test_enter_is_typed_after_what_is_pasted(
+    project: Project, script: Callable[[str], str]
+) -> None:
+    x = spawn(project, script(PASTER), "", name="chat", is_interactive=True)
+    screen = x.agent.events(follow=True)
+    assert x.agent.wait(timeout_s=ENDED_S).state is AgentState.WAITING
+    assert x.agent.tell("one\ntwo").is_typed
+    assert "sent one|two" in [e.text for e in screen]
+    assert ended(x)[0] is AgentState.FINISHED
+
+
 def test_screen_in_this_terminal(project: Project, script: Callable[[str], str]) -> None:
     agent = script(ASKER)
     argv = [sys.executable, "-m", "atoll", "spawn", agent, "-i", "--name", "chat"]
