@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import signal
 import threading
 from contextlib import contextmanager
 
-from persons import as_both
+from persons import as_both, as_user
 from present import present
 
 REAL = "real-value-of-the-owner"
@@ -89,3 +91,45 @@ def test_unmodified_clients(person):
     assert {path.name for path in directory.iterdir()} >= {"ca.key", "ca.pem"}
     person.atoll("rm", "x", "--force")
     assert not directory.exists(), "the CA dies with the capsule"
+
+
+ASK = """
+import os, urllib.error, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+url = "http://127.0.0.1:62001/broker/API_KEY/x"
+request = urllib.request.Request(url, headers={"X-Api-Key": os.environ["API_KEY"]})
+try:
+    print(opener.open(request).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+@as_user
+def test_unlocked_vault_survives_the_worker_and_not_the_lock(person, wait_for):
+    person.wants_daemon()
+
+    def ask() -> str:
+        return person.atoll("run", "x", "--", "python3", "-c", ASK).stdout
+
+    def replace_worker() -> None:
+        worker = person.answer("daemon", "status")["pid"]
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: person.answer("daemon", "status")["pid"] != worker, what="another worker")
+
+    with upstream() as server:
+        place = f"http://127.0.0.1:{server.server_address[1]}"
+        words = ["--broker", "api.example.org", "--upstream", place]
+        person.atoll("secret", "set", "API_KEY", *words, input=REAL)
+        person.atoll("secret", "passphrase", input="horse\n")
+        secret = {"ATOLL_PASSPHRASE": "horse"}
+        person.atoll("new", "x", env=secret)
+        person.atoll("secret", "grant", "API_KEY", "x", env=secret)
+        person.atoll("secret", "unlock", env=secret)
+        assert ask() == "200\n"
+        replace_worker()
+        assert ask() == "200\n"
+        person.atoll("secret", "lock")
+        replace_worker()
+        assert ask() == "503\n"
+        assert [key for _, key in server.seen] == [REAL, REAL]

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from atoll.daemon.heartbeat import INTERVAL_S, Heartbeat, Pulse, is_traced
+from atoll.daemon.watcher_memory import WatcherMemory
 from atoll.engine.network import daemon_client
 from atoll.host import sockets
 from atoll.host.procfs import is_stopped
@@ -49,11 +50,12 @@ def main() -> None:
     listener = wire.listen(directory, daemon_client.SOCKET, socket.SOCK_SEQPACKET)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP, signal.SIGCHLD})
     failures, is_short = 0, False
+    memory = WatcherMemory()
     while failures < _MOST_FAILURES:
         began = time.monotonic()
         try:
             heartbeat = Heartbeat()
-            worker = _fork_worker(home, listener, heartbeat)
+            worker = _fork_worker(home, listener, heartbeat, memory)
         except OSError as error:
             # The user has no process or memory left: both are waited for.
             if not is_short:
@@ -88,7 +90,9 @@ def _take_log(directory: Path) -> None:
     os.close(handle)
 
 
-def _fork_worker(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> int:
+def _fork_worker(
+    home: Path, listener: socket.socket, heartbeat: Heartbeat, memory: WatcherMemory
+) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -100,7 +104,7 @@ def _fork_worker(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> i
                 # Not before the fork: the watcher needs none of it.
                 from atoll.daemon.worker import work  # noqa: PLC0415
 
-                work(home, listener, heartbeat)
+                work(home, listener, heartbeat, memory)
                 code = _GIVEN_UP
         except StateError as error:
             # Another version has taken the home over: the next command starts its own daemon.

@@ -24,6 +24,7 @@ from atoll.daemon.ports.publisher import Publisher
 from atoll.daemon.ports.router import Router
 from atoll.daemon.secret_watcher import SecretWatcher
 from atoll.daemon.served_capsules import ServedCapsules
+from atoll.daemon.watcher_memory import WatcherMemory
 from atoll.drivers.contracts import VaultKey
 from atoll.engine.secret import vault_keys
 from atoll.engine.state.session import ignore, open_session
@@ -37,18 +38,22 @@ IDLE_S = 300.0
 _CHECK_S = 5.0
 
 
-def work(home: Path, listener: socket.socket, heartbeat: Heartbeat) -> None:
+def work(home: Path, listener: socket.socket, heartbeat: Heartbeat, memory: WatcherMemory) -> None:
     """Runs until it is stopped, or until nothing has needed it for a while.
 
     Raises StateError when another version of Atoll has taken the home over.
     """
     with asyncio.Runner(loop_factory=FairLoop) as runner:
-        runner.run(Worker(home, listener).serve(heartbeat))
+        runner.run(Worker(home, listener, memory).serve(heartbeat))
 
 
 class Worker:
-    def __init__(self, home: Path, listener: socket.socket) -> None:
+    def __init__(self, home: Path, listener: socket.socket, memory: WatcherMemory) -> None:
+        """`memory` has what an earlier worker has kept for this one."""
         self._session = open_session(home=home, warn=ignore)
+        self._memory = memory
+        memory.keep_from_children()
+        self._hold_kept_key()
         ADMISSION.configure(home)
         self._publisher = Publisher(self._session)
         self._router = Router(self._publisher)
@@ -144,9 +149,17 @@ class Worker:
     ) -> messages.DoneReply:
         home = self._session.home
         vault_keys.drop(home)
+        self._memory.store(b"")
         if isinstance(request, messages.UnlockRequest):
             vault_keys.hold(home, VaultKey(request.id, bytes.fromhex(request.key)))
+            self._memory.store(f"{request.key} {request.id}".encode())
         return messages.DoneReply()
+
+    def _hold_kept_key(self) -> None:
+        """The key that was given to the worker which this one replaces."""
+        key, _, number = self._memory.load().decode().partition(" ")
+        if key:
+            vault_keys.hold(self._session.home, VaultKey(number, bytes.fromhex(key)))
 
     def _status(self) -> DaemonStatusShape:
         return {

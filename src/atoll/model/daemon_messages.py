@@ -72,7 +72,9 @@ class ChangesRequest(NamedTuple):
 
 
 class UnlockRequest(NamedTuple):
-    """Use this key of the vault until a `LockRequest`, or the end of the daemon."""
+    """Use this key of the vault until a `LockRequest`, or the end of the daemon; a worker that is
+    replaced hands it on.
+    """
 
     id: str
     key: str
