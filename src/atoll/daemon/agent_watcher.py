@@ -52,7 +52,8 @@ class AgentWatcher:
             capsule = self._session.store.capsule(agent.capsule_id)
             if capsule is not None:
                 observation.find_state(self._session, capsule, agent)
-        except Exception as error:  # noqa: BLE001 - the daemon serves all other capsules, too
+        except (AtollError, OSError, ValueError, TypeError, LookupError) as error:
+            # Also of a damaged record: the daemon serves all other capsules, too.
             if repr(error) != self._failed.get(agent.capsule_id):
                 self._failed[agent.capsule_id] = repr(error)
                 self._session.warn(f"the agent of capsule {agent.capsule_id}: {error!r}")
