@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.engine.agent.states import record_state
-from atoll.model.agent import QUOTA_USED_UP, AgentState, AgentTask
+from atoll.model.agent import AgentState, AgentTask, render_quota
 from persons import as_user
 from terminals import Terminal
 
@@ -48,7 +48,7 @@ def test_new_reason_is_an_event_and_a_new_number_is_none(
 
     heard: list[str] = []
     for state, reason, is_heard in (
-        (AgentState.WAITING, QUOTA_USED_UP, True),
+        (AgentState.WAITING, render_quota(1e9), True),
         (AgentState.WAITING, "for your next message", True),
         (AgentState.WAITING, "for your next message", False),
         (AgentState.OVER_BUDGET, "1.0k of 1.0k tokens", True),

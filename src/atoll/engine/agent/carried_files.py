@@ -167,8 +167,8 @@ def _private_places(adapters: Mapping[str, AdapterSpec], owner: Mapping[str, str
         logins = [login.file for login in spec.logins if login.file is not None]
         places = [place_on_host(login, owner) for login in logins]
         found += [place for place in places if place is not None]
-        globs = filter(None, (spec.session.transcript, spec.session.status))
-        found += [os.path.dirname(f"{home}/{glob.partition('*')[0]}") for glob in globs]
+        if glob := spec.session.transcript:
+            found.append(os.path.dirname(f"{home}/{glob.partition('*')[0]}"))
     return [os.path.realpath(place) for place in found]
 
 

@@ -17,6 +17,7 @@ from atoll.daemon.broker.exchange import Exchange
 from atoll.daemon.broker.http1_client import Http1Client, read_request
 from atoll.daemon.broker.http2_client import Http2Connection
 from atoll.daemon.broker.metering import Meter
+from atoll.daemon.broker.open_requests import OpenRequests
 from atoll.daemon.broker.substitution import Substituted
 from atoll.daemon.broker.upstream import ServerConnection, ServerPlace
 from atoll.daemon.egress.egress_log_writer import Journal
@@ -115,7 +116,11 @@ class Http2:
         self.inside, self.client = pair()
         self.place, self.is_served = place, asyncio.Event()
         connection = Http2Connection(
-            self.inside, self.serve, self.refuse, turn=lambda: asyncio.sleep(0)
+            self.inside,
+            self.serve,
+            self.refuse,
+            turn=lambda: asyncio.sleep(0),
+            open_requests=OpenRequests(),
         )
         self.h2 = H2Connection(H2Configuration(client_side=True))
         self.h2.initiate_connection()

@@ -121,7 +121,7 @@ def test_small_pieces_take_the_room_of_their_bytes():
             taken.append(data)
         taken.append(data)
 
-    taken = []
+    taken: list[bytes] = []
     client, said = begun()
     for _ in range(1000):
         client.send_data(1, b"x")
@@ -166,6 +166,6 @@ def test_request_does_not_keep_what_it_was_parsed_from():
         assert played.streams[0][1].lines == ()
         ended.append(True)
 
-    ended = []
+    ended: list[bool] = []
     Client().play(begun()[1] + FLOODS["ping"] * 1000, during=during)
     assert ended

@@ -53,7 +53,7 @@ Please make sure you have the rights"""
 
 
 @pytest.mark.parametrize(("said", "reason"), [
-    ("fatal: unable to access 'https://h/': Could not resolve host: h", "Could not resolve host: h"),
+    ("fatal: cannot access 'https://h/': Could not resolve host: h", "Could not resolve host: h"),
     (SSH, "Could not resolve hostname h: Temporary failure"),
     ("fatal: repository '/nope' does not exist", "repository '/nope' does not exist"),
 ])  # fmt: skip
