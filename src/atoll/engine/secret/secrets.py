@@ -245,12 +245,13 @@ def grant_login(
     origin = SecretOrigin(OriginKind.LOGIN, adapter, json.dumps(described, sort_keys=True))
     scope = BrokerScope(login.hosts, login.allow, login.deny, login.upstream)
     form = Delivery(DeliveryKind.BROKER, broker=scope)
-    name = _login_name(session, capsule.project_id, adapter, origin)
+    key = _find_own_key(session, capsule.project_id, login)
+    name = _login_name(session, capsule, adapter, origin, key)
     require_capable(session, capsule, form, name)
     secret = session.store.find_secret(capsule.project_id, name)
     revision = _revision(secret, origin, form)
-    if login.kind == "key" and login.variable is not None:
-        _keep_key(session, capsule.project_id, name, login.variable, revision)
+    if key is not None:
+        _keep_key(session, capsule.project_id, name, key, revision)
     if secret is None or secret.revision != revision:
         secret = session.store.save_secret(
             capsule.project_id, name, origin, form, revision=revision
@@ -259,29 +260,55 @@ def grant_login(
     held = {g.secret.id: g for g in session.store.secret_grants(capsule.id)}
     if secret.id in held:
         return held[secret.id]
+    for grant in held.values():
+        # Another login of the same agent is not needed any more.
+        if (grant.secret.origin.kind, grant.secret.origin.of) == (OriginKind.LOGIN, adapter):
+            _revoke(session, grant.secret, capsule)
     return _grant(session, secret, capsule, None)
 
 
-def _login_name(session: Session, project_id: str, adapter: str, origin: SecretOrigin) -> str:
-    """One secret for each login of an adapter: capsules that use another one keep it."""
+def _login_name(
+    session: Session, capsule: CapsuleRecord, adapter: str, origin: SecretOrigin, key: bytes | None
+) -> str:
+    """One secret for each login of an adapter, and for each key: the capsules that use another one
+    keep it.
+    """
     name, number = f"{_LOGIN}{adapter}", 1
     while True:
-        found = session.store.find_secret(project_id, name)
-        if found is None or found.origin == origin or not session.store.grants_of_secret(found):
+        found = session.store.find_secret(capsule.project_id, name)
+        if found is None or all(
+            grant.capsule_id == capsule.id for grant in session.store.grants_of_secret(found)
+        ):
+            return name
+        if found.origin == origin and (key is None or _keeps(session, found, key)):
             return name
         number += 1
         name = f"{_LOGIN}{adapter}-{number}"
 
 
-def _keep_key(session: Session, project_id: str, name: str, variable: str, revision: str) -> None:
-    """The daemon lacks the owner's environment. A secret of the same name is read at each use."""
-    value = session.owner.get(variable, "").strip()
-    if session.store.find_secret(project_id, variable) is None and value:
-        data = os.fsencode(value)
-        resolve.require_usable(name, Delivery(DeliveryKind.BROKER), data)
-        kept = resolve.find_kept(session, project_id, name)
-        if kept is None or (kept.value, kept.revision) != (data, revision):
-            resolve.remember(session, project_id, name, data, revision, is_change=True)
+def _keeps(session: Session, secret: SecretRecord, key: bytes) -> bool:
+    kept = resolve.find_kept(session, secret.project_id, secret.name)
+    return kept is not None and kept.value == key
+
+
+def _find_own_key(session: Session, project_id: str, login: Login) -> bytes | None:
+    """The key in the owner's environment, if the login is one and the vault has no secret of that
+    name, which is read at each use.
+    """
+    if login.kind != "key" or login.variable is None:
+        return None
+    value = session.owner.get(login.variable, "").strip()
+    if not value or session.store.find_secret(project_id, login.variable) is not None:
+        return None
+    return os.fsencode(value)
+
+
+def _keep_key(session: Session, project_id: str, name: str, key: bytes, revision: str) -> None:
+    """The daemon lacks the owner's environment."""
+    resolve.require_usable(name, Delivery(DeliveryKind.BROKER), key)
+    kept = resolve.find_kept(session, project_id, name)
+    if kept is None or (kept.value, kept.revision) != (key, revision):
+        resolve.remember(session, project_id, name, key, revision, is_change=True)
 
 
 def revoke(session: Session, project: ProjectRecord, name: str, capsule: CapsuleRecord) -> None:

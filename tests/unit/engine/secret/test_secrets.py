@@ -676,3 +676,26 @@ def test_another_login_does_not_change_that_of_other_capsules(session, capsules,
     assert made.secret.name == "login-claude-2"
     [found] = brokered.brokered(session, capsules.x.id)
     assert [one.value for one in brokered.substitutions(session, found)] == ["sk-ant-api03-canary"]
+
+
+def test_another_key_does_not_change_that_of_other_capsules(session, capsules, world):
+    plan = world.plan("y")._replace(level="sandbox")
+    [y] = creation.make_capsules(session, world.project, [plan])
+
+    def values(capsule):
+        [found] = brokered.brokered(session, capsule.id)
+        return [one.value for one in brokered.substitutions(session, found)]
+
+    def log_in(capsule, key):
+        session.owner["ANTHROPIC_API_KEY"] = key
+        return secrets.grant_login(session, capsule, "claude", KEY_LOGIN).secret.name
+
+    assert log_in(capsules.x, "sk-ant-api03-one") == "login-claude"
+    assert log_in(y, "sk-ant-api03-two") == "login-claude-2"
+    assert values(capsules.x) == ["sk-ant-api03-one"]
+    # The only one that uses a key gets another value of it.
+    assert log_in(y, "sk-ant-api03-three") == "login-claude-2"
+    assert values(y) == ["sk-ant-api03-three"]
+    assert log_in(y, "sk-ant-api03-one") == "login-claude"
+    assert values(y) == ["sk-ant-api03-one"]
+    assert [grant.secret.name for grant in session.store.secret_grants(y.id)] == ["login-claude"]
