@@ -253,10 +253,11 @@ class _Tap:
     def __init__(
         self, meter: Meter, method: str, path: str, headers: Sequence[Field], body: bytes
     ) -> None:
-        del headers
         kind = model_formats.find_format(method, path) or model_formats.ModelFormat.OTHER
         self._meter = meter
-        self._reader = UsageReader(kind, model=model_formats.requested_model(path, body))
+        self._reader = UsageReader(
+            kind, model=model_formats.requested_model(path, body), coding=_coding(headers)
+        )
         self._has_cost = method != _HANDSHAKE
         """Whether the request itself costs something; of a WebSocket, its messages do."""
         self._status: int | None = None
@@ -280,7 +281,11 @@ class _Tap:
             self._set_busy(is_busy=False)
             self._meter.answered(status, "")
         elif self._is_good:
-            self._reader.begin(_value(headers, b"content-type"), length=_length(headers))
+            self._reader.begin(
+                _value(headers, b"content-type"),
+                length=_length(headers),
+                is_coded=bool(_coding(headers)),
+            )
 
     @property
     def _is_good(self) -> bool:
@@ -378,6 +383,13 @@ def _length(headers: Sequence[Field]) -> int:
     """The size of a body, or 0 when its head does not say."""
     text = _value(headers, b"content-length")
     return int(text) if text.isdecimal() and len(text) < 16 else 0
+
+
+def _coding(headers: Sequence[Field]) -> str:
+    """The content coding of a body; empty when it has none."""
+    codings = (v.decode("latin-1") for n, v in headers if n.lower() == b"content-encoding")
+    text = ",".join(codings).strip().lower()
+    return "" if text == "identity" else text
 
 
 def _value(headers: Sequence[Field], name: bytes) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from atoll.drivers.network.coded_size import find_decoded_size
 from atoll.drivers.network.event_stream import EventStream
 from atoll.drivers.network.websocket import BINARY, TEXT, Message, MessageReader, WebSocketError
 
@@ -142,9 +143,19 @@ class UsageReader:
     """
 
     def __init__(
-        self, kind: ModelFormat, *, model: str = "", request_bytes: int | None = None
+        self,
+        kind: ModelFormat,
+        *,
+        model: str = "",
+        request_bytes: int | None = None,
+        coding: str = "",
     ) -> None:
-        """`request_bytes` is the size of a request that is sent already."""
+        """`request_bytes` is the size of a request that is sent already; `coding` is the content
+        coding of one that is not.
+        """
+        self._coding = coding
+        self._coded = bytearray()
+        """The body of a request that has a coding; what is longer than the limit has no end."""
         self._kind = kind
         self._asked = model
         self._request_bytes = request_bytes
@@ -182,9 +193,14 @@ class UsageReader:
     def add_request(self, data: bytes) -> None:
         """Some of the request's body is about to be sent, perhaps none: it counts from now on."""
         self._request_bytes = (self._request_bytes or 0) + len(data)
+        if self._coding:
+            self._coded += data[: LIMIT_BYTES + 1 - len(self._coded)]
 
-    def begin(self, content_type: str, *, length: int = 0) -> None:
-        """The response is a good one, of this type; `length` is that of its body, 0 if unknown."""
+    def begin(self, content_type: str, *, length: int = 0, is_coded: bool = False) -> None:
+        """The response is a good one, of this type; `length` is that of its body, 0 if unknown.
+        One that has a content coding although none is accepted is not read.
+        """
+        self._is_too_long = is_coded
         self._declared_bytes = min(length, LIMIT_BYTES)
         if content_type.partition(";")[0].strip().lower() == "text/event-stream":
             self._events = EventStream(LIMIT_BYTES)
@@ -302,20 +318,29 @@ class UsageReader:
             tokens = self._estimate(tokens or Tokens())
         return Counted(model, tokens)
 
+    def _estimate_input(self) -> int | None:
+        """The tokens of the request, by its size; None when it is not known."""
+        if self._request_bytes is None:
+            return 0
+        size: int | None = self._request_bytes
+        if self._coding:
+            is_whole = len(self._coded) <= LIMIT_BYTES
+            size = find_decoded_size(self._coding, bytes(self._coded)) if is_whole else None
+        if size is None or (self._answer.goes_on and not self._context_tokens):
+            return None
+        # The server has kept the conversation that an earlier answer has ended.
+        context = self._context_tokens if self._answer.goes_on else 0
+        return context + max(1, size // _BYTES_PER_TOKEN)
+
     def _estimate(self, known: Tokens) -> Tokens | None:
         """The tokens of an answer of which only a part has arrived."""
         if self._has_left_out or (self._events is not None and self._events.has_left_out):
             return None
-        sent = 0
-        if self._request_bytes is not None:
-            sent = max(1, self._request_bytes // _BYTES_PER_TOKEN)
-        if self._answer.goes_on:
-            # With an earlier answer, whose conversation the server has kept.
-            if not self._context_tokens:
-                return None
-            sent += self._context_tokens
+        given = known.input_tokens or self._estimate_input()
+        if given is None:
+            return None
         return known._replace(
-            input_tokens=known.input_tokens or sent,
+            input_tokens=given,
             output_tokens=max(known.output_tokens, self._answer.estimated_output),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -178,6 +179,32 @@ def test_a_handshake_without_an_answer_costs_nothing(play):
         tap.request_data(b"")
         tap.end(CLIENT_GONE)
         assert await metered.usage() == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [CLIENT_GONE, ""])
+def test_an_answer_with_a_content_coding_is_uncounted(play, error):
+    async def story(metered):
+        tap = metered.observe(body=b'{"model": "gpt-4o"}')
+        tap.request_data(b"x" * 4000)
+        tap.response(200, (*SSE, (b"Content-Encoding", b"gzip")))
+        tap.data(gzip.compress(sse(Chat().stream(REPLY))))
+        tap.end(error)
+        assert await metered.usage() == [ModelUsage(MODEL, 1, 0, 0, 0, None, 1)]
+
+    play(story)
+
+
+def test_the_size_of_a_request_with_a_content_coding(play):
+    async def story(metered):
+        body = gzip.compress(b"x" * 400_000)
+        gzipped, brotli = ((b"Content-Encoding", coding) for coding in (b"gzip", b"br"))
+        for headers in ((gzipped,), (brotli,), (gzipped, brotli)):
+            tap = metered.observe(headers=headers)
+            tap.request_data(body)
+            tap.end(CLIENT_GONE)
+        assert await metered.usage() == [ModelUsage("unknown", 3, 100_000, 0, 0, None, 2)]
 
     play(story)
 
