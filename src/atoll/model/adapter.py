@@ -194,7 +194,8 @@ class Login(_Table):
 
 
 class Carry(_Table):
-    """A file or directory of the owner that the agent reads too: copied, never with credentials.
+    """A file or directory of the owner that the agent reads too. What looks like a credential is
+    removed from the copy.
 
     The copies are read-only, mode 0400, unless `writable` is set or `files` have the same path:
     those are merged into a file of the agent's own.
