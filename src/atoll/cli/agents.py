@@ -181,5 +181,5 @@ def _show_available(frame: Frame) -> None:
 
 
 def _available_row(one: AvailableAgent) -> tuple[str, ...]:
-    version = (one.version or "installed") if one.program else "not installed"
+    version = (one.version or "-") if one.program else "not installed"
     return (one.name, one.title, version, one.login, one.cure or "-")

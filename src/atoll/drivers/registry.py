@@ -139,13 +139,15 @@ _FORMATS = {
 }
 
 
-def adapters(extra: Mapping[str, AdapterSpec]) -> dict[str, AdapterSpec]:
+def adapters(
+    extra: Mapping[str, AdapterSpec], *, source: str = "config.toml"
+) -> dict[str, AdapterSpec]:
     """All agents by name: the built-in ones, with the tables of the user's settings over them.
-    Raises SpecError when one of `extra` is incomplete.
+    Raises SpecError, which names the `source`, when one of `extra` is incomplete.
     """
     from atoll.drivers.agent import loader  # noqa: PLC0415 - only for agents
 
-    return loader.load_adapters(extra)
+    return loader.load_adapters(extra, source=source)
 
 
 def event_format(name: str) -> EventFormat:

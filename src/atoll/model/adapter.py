@@ -17,17 +17,19 @@ user's settings. Command lines are lists of words; a word is never split and nev
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from atoll.model import request_rules, rules
 
 _NAMES = ("prompt", "prompt_file", "model", "effort", "home", "workspace", "key", "key_tail")
 _BRACES = re.compile("{(" + "|".join(_NAMES) + ")}")
+_LIKE_NAMES = re.compile(r"(?<!\$)\{([a-z_]{1,40})\}")
 _PLACE = re.compile(
     r"(?:~|\$\{(?P<variable>[A-Z_][A-Z0-9_]*):-(?P<default>~[^{}$]*)\})(?P<rest>/.*)"
 )
@@ -59,8 +61,19 @@ def _require_rule(text: str) -> str:
     return text
 
 
+def _require_known_words(text: str) -> str:
+    known = (*_NAMES, "model_options", "effort_options")
+    for word in _LIKE_NAMES.findall(text):
+        if word not in known:
+            close = difflib.get_close_matches(word, known, n=1)
+            suffix = f"; did you mean `{{{close[0]}}}`?" if close else ""
+            raise ValueError(f"`{{{word}}}` stands for nothing{suffix}")
+    return rules.require_plain(text)
+
+
 Word = Annotated[StrictStr, AfterValidator(rules.require_plain)]
 Words = tuple[Word, ...]
+CommandWords = tuple[Annotated[StrictStr, AfterValidator(_require_known_words)], ...]
 Variable = Annotated[StrictStr, AfterValidator(rules.require_variable)]
 Host = Annotated[StrictStr, AfterValidator(rules.require_host)]
 NetworkRule = Annotated[StrictStr, AfterValidator(rules.require_allow_rule)]
@@ -94,23 +107,23 @@ class _Table(BaseModel):
 class CommandLines(_Table):
     """How the program is started for a new task, for the next message, and on the screen."""
 
-    headless: Words = Field((), description="Answers one prompt and exits.")
-    headless_resume: Words = Field(
+    headless: CommandWords = Field((), description="Answers one prompt and exits.")
+    headless_resume: CommandWords = Field(
         (), description="Continues the latest conversation with one more prompt and exits."
     )
-    interactive: Words = Field(
+    interactive: CommandWords = Field(
         (),
         description="Starts the program's own screen; without `{prompt}` it takes no first one.",
     )
-    interactive_resume: Words = Field((), description="Opens it on the latest conversation.")
+    interactive_resume: CommandWords = Field((), description="Opens it on the latest conversation.")
     prompt_by: Literal["argument", "stdin", "file"] = Field(
         "argument",
         description="How a headless command gets the prompt: as `{prompt}`, on standard input, or "
         "in the file `{prompt_file}`.",
     )
-    model: Words = Field((), description="What `{model_options}` stands for.")
-    effort: Words = Field((), description="What `{effort_options}` stands for.")
-    before: tuple[Words, ...] = Field(
+    model: CommandWords = Field((), description="What `{model_options}` stands for.")
+    effort: CommandWords = Field((), description="What `{effort_options}` stands for.")
+    before: tuple[CommandWords, ...] = Field(
         (), description="Commands to run once in a new capsule, such as a login."
     )
 
@@ -191,6 +204,13 @@ class Login(_Table):
         "", description="The command that renews an expired login which has a refresh token."
     )
     upstream: Upstream = Field("", description="A URL that is used instead of `https://HOST`.")
+
+    @model_validator(mode="after")
+    def _require_source(self) -> Self:
+        name = "variable" if self.kind == "key" else "file"
+        if getattr(self, name) is None:
+            raise ValueError(f"needs `{name}`: its `kind` is `{self.kind}`")
+        return self
 
 
 class Carry(_Table):

@@ -169,6 +169,25 @@ def parse_user_file(text: bytes, *, source: str) -> UserFile:
     return _parse(text, source, UserFile, lambda _data: ())
 
 
+def parse_user_agents(
+    text: bytes, *, source: str
+) -> tuple[dict[str, AdapterSpec], tuple[Mistake, ...]]:
+    """The agents of a settings file that have no mistake, and the mistakes of the others. Raises
+    SpecError for a text that is not TOML.
+    """
+    shown = printable(source)
+    data, lines = _read(text, shown)
+    found: dict[str, AdapterSpec] = {}
+    mistakes: list[Mistake] = []
+    for name, table in _tables(data, "agents").items():
+        try:
+            found |= UserFile.model_validate({"agents": {name: table}}).agents
+        except ValidationError as error:
+            reports = [_report(UserFile, detail) for detail in error.errors(include_url=False)]
+            mistakes += _error(shown, reports, lines).mistakes
+    return found, tuple(mistakes)
+
+
 def parse_adapter_file(text: bytes, *, source: str) -> AdapterSpec:
     """Raises SpecError with every mistake; `source` is the file's name in messages."""
     return _parse(text, source, AdapterSpec, lambda _data: ())

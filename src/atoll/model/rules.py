@@ -18,8 +18,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OWNED_VARIABLES = frozenset({"HOME", "TMPDIR"})
 _SYSTEM_VARIABLES = frozenset(
     {
-        "PATH", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "TERM", "LANG", "IFS", "BASH_ENV",
-        "ENV",
+        "PATH", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "TERM", "LANG", "IFS", "ENV",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE",
         "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "DENO_CERT", "PIP_CERT",
     }

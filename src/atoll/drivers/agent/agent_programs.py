@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atoll.host import process, programs
 from atoll.model.errors import DriverError, PrerequisiteError
-from atoll.model.names import printable
 
 if TYPE_CHECKING:
     from atoll.model.adapter import AdapterSpec
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 _LIMIT_BYTES: Final = 16_384
 _LENGTH = 60
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)+(?:[-+][0-9A-Za-z.-]*[0-9A-Za-z])?")
 
 
 def find_agent_program(spec: AdapterSpec, path: str, *, avoid: Sequence[str]) -> str | None:
@@ -25,7 +26,8 @@ def find_agent_program(spec: AdapterSpec, path: str, *, avoid: Sequence[str]) ->
 
 
 def read_version(spec: AdapterSpec, program: str, owner: Mapping[str, str]) -> str:
-    """The first line that the program prints as its version; empty when it fails or hangs.
+    """The number in the first line that the program prints as its version; empty when there is
+    none, and when the program fails or hangs.
 
     It runs in an empty home, so that it neither reads nor changes the owner's settings, with the
     owner's PATH as far as it can be trusted, for its interpreter.
@@ -44,5 +46,6 @@ def read_version(spec: AdapterSpec, program: str, owner: Mapping[str, str]) -> s
             )
         except (DriverError, PrerequisiteError):
             return ""
-    lines = os.fsdecode(bytes(said)).strip().splitlines() if ended.is_good else []
-    return printable(lines[0])[:_LENGTH].strip() if lines else ""
+    text = os.fsdecode(bytes(said) or ended.completed.stderr).strip() if ended.is_good else ""
+    number = _NUMBER.search(text.partition("\n")[0])
+    return number[0][:_LENGTH] if number else ""

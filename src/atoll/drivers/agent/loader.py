@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 DIRECTORY = Path(__file__).parent / "adapters"
 
 
-def load_adapters(extra: Mapping[str, AdapterSpec]) -> dict[str, AdapterSpec]:
-    """All adapters by name, sorted. Raises SpecError when one of `extra` is incomplete."""
+def load_adapters(
+    extra: Mapping[str, AdapterSpec], *, source: str = "config.toml"
+) -> dict[str, AdapterSpec]:
+    """All adapters by name, sorted. Raises SpecError when one of `extra`, which are from `source`,
+    is incomplete.
+    """
     found = dict(_built_in())
     for name, spec in extra.items():
-        if name not in found:
-            _require_complete(name, spec)
-        found[name] = _over(found[name], spec) if name in found else spec
+        whole = _over(found[name], spec) if name in found else spec
+        _require_complete(name, whole, source)
+        found[name] = whole if whole.title else whole.model_copy(update={"title": name})
     return dict(sorted(found.items()))
 
 
@@ -103,14 +107,23 @@ def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[st
     return found
 
 
-def _require_complete(name: str, spec: AdapterSpec) -> None:
+def _require_complete(name: str, spec: AdapterSpec, source: str) -> None:
     missing = list(_missing(spec))
     if missing:
         listed = " and ".join(f"`{key}`" for key in missing)
         raise SpecError(
-            f"`[agents.{name}]` needs {listed}",
-            hint="an adapter is described in docs/reference/agents.md",
+            f"`[agents.{name}]` in `{source}` needs {listed}",
+            hint=f'program = "{name}", commands = {{ headless = ["{name}", "{{prompt}}"] }}',
         )
+    lines = spec.commands
+    wanted = {"argument": "{prompt}", "file": "{prompt_file}", "stdin": ""}[lines.prompt_by]
+    for key, words in (("headless", lines.headless), ("headless_resume", lines.headless_resume)):
+        if words and not any(wanted in word for word in words):
+            raise SpecError(
+                f"`agents.{name}.commands.{key}` in `{source}` has no `{wanted}`, so that the "
+                "agent would get no prompt",
+                hint=f'add "{wanted}" to its words, or set prompt_by = "stdin"',
+            )
 
 
 def _missing(spec: AdapterSpec) -> Iterable[str]:

@@ -14,7 +14,7 @@ from atoll.drivers.contracts import HomeFile
 from atoll.engine.agent import logins
 from atoll.engine.agent.logins import ChosenLogin
 from atoll.engine.agent.preparation import SCRIPT
-from atoll.engine.project.settings import load_user_file
+from atoll.engine.project.settings import load_user_agents, load_user_file, user_file_path
 from atoll.engine.state.session import Session
 from atoll.host import files
 from atoll.model.adapter import AdapterSpec, CommandLines
@@ -60,12 +60,32 @@ class AvailableAgent(NamedTuple):
 def adapters(session: Session) -> dict[str, AdapterSpec]:
     """All agents by name, with those of the user's settings."""
     file = load_user_file(session.owner)
-    return registry.adapters({} if file is None else file.agents)
+    source = str(user_file_path(session.owner))
+    return registry.adapters({} if file is None else file.agents, source=source)
+
+
+def _sound_adapters(session: Session) -> dict[str, AdapterSpec]:
+    """All agents by name but those of the user's settings that have a mistake; warns of these."""
+    try:
+        return adapters(session)
+    except SpecError:
+        given, mistakes = load_user_agents(session.owner)
+    for mistake in mistakes:
+        session.warn(mistake.render())
+    found = registry.adapters({})
+    for name, spec in given.items():
+        try:
+            known = registry.adapters({name: spec}, source=str(user_file_path(session.owner)))
+        except SpecError as error:
+            session.warn(f"{error.message}\nhint: {error.hint}")
+        else:
+            found[name] = known[name]
+    return dict(sorted(found.items()))
 
 
 def available(session: Session, project: ProjectRecord) -> list[AvailableAgent]:
     """Every agent that Atoll knows, with what is missing."""
-    found = adapters(session)
+    found = _sound_adapters(session)
     with ThreadPoolExecutor(max_workers=4) as pool:
         return list(pool.map(lambda name: _look_at(session, project, name, found[name]), found))
 

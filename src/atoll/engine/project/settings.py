@@ -25,6 +25,7 @@ from atoll.model.settings import Setting, Settings
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from atoll.model.adapter import AdapterSpec
     from atoll.model.projectfile import Claim
     from atoll.model.secret import DeclaredSecret
     from atoll.model.spec import UserFile
@@ -147,6 +148,19 @@ def load_user_file(owner: Mapping[str, str]) -> UserFile | None:
     from atoll.model.projectfile import parse_user_file  # noqa: PLC0415 - heavy
 
     return parse_user_file(text, source=str(path))
+
+
+def load_user_agents(
+    owner: Mapping[str, str],
+) -> tuple[Mapping[str, AdapterSpec], tuple[Mistake, ...]]:
+    """The agents of the user's settings that have no mistake, and the mistakes of the others."""
+    path = user_file_path(owner)
+    text = files.read_regular(path, limit_bytes=FILE_LIMIT_BYTES)
+    if text is None:
+        return {}, ()
+    from atoll.model.projectfile import parse_user_agents  # noqa: PLC0415 - heavy
+
+    return parse_user_agents(text, source=str(path))
 
 
 def _load_user_layer(owner: Mapping[str, str]) -> dict[str, Setting]:

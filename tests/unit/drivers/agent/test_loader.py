@@ -189,14 +189,51 @@ def test_whole_adapter():
 
 def test_incomplete_adapter_is_refused():
     with pytest.raises(
-        SpecError, match=r"`\[agents.mine\]` needs `program` and `commands.headless`"
+        SpecError,
+        match=r"`\[agents.mine\]` in `config.toml` needs `program` and `commands.headless`",
     ):
         registry.adapters(extra("[agents.mine]\nneeds_login = false\n"))
+
+
+@pytest.mark.parametrize(("table", "key"), [
+    (
+        '[agents.mine]\nprogram = "m"\ncommands = { headless = ["m"] }',
+        "agents.mine.commands.headless",
+    ),
+    (
+        '[agents.mine]\nprogram = "m"\ncommands = { headless = ["m"], prompt_by = "file" }',
+        "agents.mine.commands.headless",
+    ),
+    ('[agents.goose]\ncommands = { prompt_by = "argument" }', "agents.goose.commands.headless"),
+])  # fmt: skip
+def test_agent_that_would_get_no_prompt(table, key):
+    with pytest.raises(SpecError) as raised:
+        registry.adapters(extra(table), source="/home/me/config.toml")
+    assert f"`{key}` in `/home/me/config.toml` has no `{{prompt" in raised.value.message
+    assert raised.value.hint
+
+
+def test_agent_without_a_title_has_its_name():
+    table = '[agents.mine]\nprogram = "sh"\ncommands = { headless = ["sh", "{prompt}"] }\n'
+    assert registry.adapters(extra(table))["mine"].title == "mine"
+
+
+def test_sound_agents_of_a_file_with_mistakes():
+    text = '[agents.good]\nprogram = "g"\n[agents.bad]\nprogam = "b"\n[budget]\nmistake = 1\n'
+    found, mistakes = projectfile.parse_user_agents(text.encode(), source="config.toml")
+    assert list(found) == ["good"]
+    assert [one.render() for one in mistakes] == [
+        "config.toml:4: `agents.bad.progam`: unknown key; did you mean `program`?"
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
+        ('commands = { headless = ["x", "{promt}"] }', "agents.mine.commands.headless[1]",
+         "`{promt}` stands for nothing; did you mean `{prompt}`?"),
+        ('logins = [{ kind = "key", title = "t", cure = "c", hosts = ["a.b"] }]',
+         "agents.mine.logins[0]", "needs `variable`"),
         ('colour = "red"', "agents.mine.colour", "unknown key"),
         ('progam = "x"', "agents.mine.progam", "unknown key"),
         ("commands = { headles = [] }", "agents.mine.commands.headles", "unknown key"),
@@ -349,7 +386,18 @@ def test_program_is_never_one_of_the_project(tmp_path):
     assert found == str(system / "claude")
     assert registry.find_agent_program(spec, str(project), avoid=(str(project),)) is None
     assert registry.find_agent_program(AdapterSpec(), path, avoid=()) is None
-    assert registry.read_version(spec, found, {"PATH": path}) == r"2.1.0 (Claude\x1b[31m Code)"
+    assert registry.read_version(spec, found, {"PATH": path}) == "2.1.0"
+
+
+@pytest.mark.parametrize(("said", "number"), [
+    ("GitHub Copilot CLI 1.0.102.", "1.0.102"), ("codex-cli 0.46.0-alpha.1", "0.46.0-alpha.1"),
+    ("Usage: mini [OPTIONS]", ""), ("v22.1", "22.1"), ("", ""),
+])  # fmt: skip
+def test_version_is_a_number(tmp_path, said, number):
+    program = tmp_path / "agent"
+    program.write_text(f"#!/bin/sh\necho '{said}'\n")
+    program.chmod(0o755)
+    assert registry.read_version(BUILT_IN["claude"], str(program), {}) == number
 
 
 @pytest.mark.parametrize("body", ["exit 1", "kill -9 $$", "head -c 100000 /dev/zero", "exit 0"])
@@ -362,10 +410,10 @@ def test_version_of_a_program_that_has_none(tmp_path, body):
 
 def test_version_is_read_in_an_empty_home(tmp_path):
     program = tmp_path / "agent"
-    program.write_text('#!/bin/sh\nls -A "$HOME" | wc -l; echo "$SECRET"\n')
+    program.write_text('#!/bin/sh\necho "1.$(ls -A "$HOME" | wc -l)$SECRET"\n')
     program.chmod(0o755)
     owner = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SECRET": "real"}
-    assert registry.read_version(AdapterSpec(program="agent"), str(program), owner) == "0"
+    assert registry.read_version(AdapterSpec(program="agent"), str(program), owner) == "1.0"
 
 
 def test_example_of_the_reference_page():

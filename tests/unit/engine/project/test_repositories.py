@@ -53,7 +53,7 @@ Please make sure you have the rights"""
 
 
 @pytest.mark.parametrize(("said", "reason"), [
-    ("fatal: cannot access 'https://h/': Could not resolve host: h", "Could not resolve host: h"),
+    ("fatal: unable to access 'https://h/': Could not resolve host", "Could not resolve host"),
     (SSH, "Could not resolve hostname h: Temporary failure"),
     ("fatal: repository '/nope' does not exist", "repository '/nope' does not exist"),
 ])  # fmt: skip
