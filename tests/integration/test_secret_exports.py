@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.host.process import wait_until
 from persons import as_both
 
 VALUE = "sk-canary-91cc-value"
@@ -89,6 +90,11 @@ def test_locked_vault_exports_nothing_of_who_had_a_value(known):
     known.env["ATOLL_PASSPHRASE"] = "correct horse battery"
     known.atoll("export", "x")
     assert known.git("show", "atoll/x:fine") == "fine\n"
+    # The process that exports a background run gets the key, and no passphrase.
+    later = "echo later >later; git add .; git commit -qm later"
+    known.atoll("run", "x", "-d", "--", "sh", "-euc", later)
+    known.atoll("wait", "x")
+    assert wait_until(lambda: "later" in known.git("log", "-1", "atoll/x"), timeout_s=30)
 
 
 def test_secret_that_is_brokered_now_was_a_value_before(known):

@@ -8,12 +8,17 @@ import sys
 
 from atoll.engine.capsule.exports import settle_ended
 from atoll.engine.capsules import Capsule
+from atoll.engine.secret.vault_keys import VaultLockedError
 
 
 def main() -> None:
-    """`HOME RUN`: records the end of a run, and what its turn has come to."""
+    """`HOME RUN [KEY]`: records the end of a run, and what its turn has come to."""
     if (found := settle_ended(sys.argv[1:])) is not None:
         session, record, run = found
         agent = Capsule(session=session, record=record).agent
-        agent.conclude(run)
+        try:
+            agent.conclude(run)
+        except VaultLockedError:
+            # A look at the agent provides for it once the vault is unlocked.
+            return
         agent.go_on_when_free()

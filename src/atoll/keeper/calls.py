@@ -20,6 +20,7 @@ MOUNT_NO_DEVICES = 0x4
 _MOUNT_IDMAP = 0x100000
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -209,6 +210,13 @@ def die_with_parent(signal_number: int, parent_pid: int) -> bool:
 def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def hide_descriptors() -> None:
+    """Other processes of the same user can neither open what this one has open nor read its memory,
+    until it executes a program.
+    """
+    _prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(0))
 
 
 def sync_filesystem(place: str | os.PathLike[str]) -> None:

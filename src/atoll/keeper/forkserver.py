@@ -105,6 +105,9 @@ def _watch(path: str, argv: list[str], env: dict[str, str], kept: list[int]) -> 
     """Execute a command as soon as the lock is free, with its descriptors as last arguments."""
     leave_everything(set(kept))
     calls.name_process("atoll-watch")
+    if kept:
+        # One may be the key of the vault.
+        calls.hide_descriptors()
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # already released and removed

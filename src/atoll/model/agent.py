@@ -26,6 +26,10 @@ class AgentState(StrEnum):
     """The process disappeared without a recorded end."""
 
 
+VAULT_LOCKED = "the vault is locked: atoll secret unlock"
+"""The reason of `waiting` when a turn has ended and the key of the vault is needed to record it."""
+
+
 def render_quota(until: float) -> str:
     """The reason of `waiting` until a quota is reset, in the local time."""
     moment = time.localtime(until)

@@ -18,6 +18,7 @@ from atoll.engine.capsule import overview
 from atoll.engine.capsule.overview import Changed
 from atoll.engine.history import conversation
 from atoll.engine.run import freezer, runs
+from atoll.engine.secret import scan
 from atoll.engine.state.session import Session
 from atoll.host import files, locks
 from atoll.keeper import log
@@ -115,7 +116,10 @@ def _look(
         run = runs.settle(session, run)
     facts = gather(session, capsule, agent, recorded, run)
     if run is not None and not session.read_only and _is_forgotten(session, capsule, facts, run):
-        turns.watch(session, run)
+        if scan.is_locked(session, capsule):
+            facts = facts._replace(is_locked=True)
+        else:
+            turns.watch(session, run)
     state, reason = decide(facts)
     if not session.read_only:
         record_state(session, capsule, state, reason)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from atoll.engine.agent.verdicts import TurnVerdict
-from atoll.model.agent import AgentState, ModelTraffic, render_quota
+from atoll.model.agent import VAULT_LOCKED, AgentState, ModelTraffic, render_quota
 
 IDLE_S = 60.0
 """A headless agent is idle after this time without output, model traffic and CPU use."""
@@ -34,6 +34,8 @@ class AgentFacts(NamedTuple):
     """Whether the run of the last turn has processes."""
     is_paused: bool = False
     """Whether the capsule is paused."""
+    is_locked: bool = False
+    """Whether the end of the last turn waits for the key of the vault."""
     is_concluding: bool = False
     """Whether a process records the end of the last turn."""
     was_cut: bool = False
@@ -76,6 +78,7 @@ def _rules(facts: AgentFacts) -> Iterator[Rule]:
             yield True, AgentState.WAITING, render_quota(until)
         yield True, verdict.state, verdict.reason
     yield facts.was_cut, AgentState.IDLE, "its capsule returned to the middle of this turn"
+    yield facts.is_locked, AgentState.WAITING, VAULT_LOCKED
     yield facts.is_concluding, AgentState.WORKING, "its work is being recorded and checked"
     yield True, AgentState.LOST, "its process disappeared"
 

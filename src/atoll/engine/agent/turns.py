@@ -23,14 +23,22 @@ from atoll.engine.capsule import exports, foreground_runs, removal, work
 from atoll.engine.history import conversation
 from atoll.engine.run import freezer, runs
 from atoll.engine.run.runs import RunSpec
+from atoll.engine.secret import scan
 from atoll.engine.state.leases import workspace_plan
 from atoll.engine.state.session import Session
 from atoll.host import locks
 from atoll.host.process import wait_until
-from atoll.host.programs import own_environment, owner_settings, python_command
+from atoll.host.programs import own_environment, owner_settings
 from atoll.keeper.log import LogEntry, read_log
 from atoll.model.adapter import AdapterSpec, command_line, filled
-from atoll.model.agent import AgentRecord, AgentState, AgentTurn, ModelTraffic, ModelUsage
+from atoll.model.agent import (
+    VAULT_LOCKED,
+    AgentRecord,
+    AgentState,
+    AgentTurn,
+    ModelTraffic,
+    ModelUsage,
+)
 from atoll.model.errors import AtollError, StateError
 from atoll.model.names import printable
 from atoll.model.secret import USE_NOTED_S, DeliveryKind, OriginKind
@@ -168,11 +176,9 @@ def _words_of(turn: TurnSpec, adapter: str) -> Sequence[str]:
 
 def watch(session: Session, run: Run) -> None:
     """Concludes the turn as soon as its run has ended, in a process of its own."""
-    argv = python_command(_WATCHER, str(session.home), str(run.id))
-    lock = session.run_lock(run.token).path
     # As a command of the owner's: what it starts inside sees the same tools.
     env = {**own_environment(), **owner_settings(session.owner)}
-    session.forkserver.watch(str(lock), argv, env)
+    exports.start_when_over(session, run, _WATCHER, env)
 
 
 def find_run(session: Session, capsule: CapsuleRecord, turn: AgentTurn) -> Run | None:
@@ -193,7 +199,11 @@ def read_output(capsule: CapsuleRecord, turn: AgentTurn) -> Iterable[LogEntry]:
 
 
 def conclude(session: Session, capsule: CapsuleRecord, run: Run, start: Start) -> None:
-    """Records what a turn has come to, once its run has ended. Does nothing the second time."""
+    """Records what a turn has come to, once its run has ended. Does nothing the second time.
+
+    Raises VaultLockedError, and leaves it for later, when the vault is locked and the capsule may
+    hold secrets: its work can be neither committed nor checked.
+    """
     lock = lock_of(session, capsule)
     lock.acquire(wait=True)
     with lock:
@@ -212,6 +222,12 @@ def conclude(session: Session, capsule: CapsuleRecord, run: Run, start: Start) -
         )
         if is_gone(session, capsule):
             return
+        if session.ask_passphrase is None and scan.is_locked(session, capsule):
+            if _is_present(session, capsule, ours[-1]):
+                record_state(session, capsule, AgentState.WAITING, VAULT_LOCKED)
+            from atoll.engine.secret.vault_keys import VaultLockedError  # noqa: PLC0415 - rare
+
+            raise VaultLockedError("the vault is locked", hint="atoll secret unlock")
         verdict = _observe(session, capsule, agent, ours[-1], ended, start)
         for turn in ours:
             # Several messages may have been typed into one screen.

@@ -6,8 +6,9 @@ left it. Its new position is recorded before it moves, so that a crash in betwee
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,14 +70,35 @@ def finish_when_over(session: Session, run: Run) -> None:
     """Records the end of a background run and exports its commits as soon as it has ended, in a
     process of its own. If that is killed, the next command records the end.
     """
-    argv = python_command("atoll.engine.capsule.exports", str(session.home), str(run.id))
+    start_when_over(session, run, "atoll.engine.capsule.exports", own_environment())
+
+
+def start_when_over(session: Session, run: Run, module: str, env: Mapping[str, str]) -> None:
+    """Starts a module with `HOME RUN`, and with the key of the vault if it needs that, as soon as a
+    run has ended. It reads them with `settle_ended`.
+    """
+    argv = python_command(module, str(session.home), str(run.id))
     lock = session.run_lock(run.token).path
-    session.forkserver.watch(str(lock), argv, own_environment())
+    key = scan.hand_over_key(session, run.capsule_id)
+    try:
+        session.forkserver.watch(str(lock), argv, env, keep=() if key is None else (key,))
+    finally:
+        if key is not None:
+            os.close(key)
 
 
 def settle_ended(argv: Sequence[str]) -> tuple[Session, CapsuleRecord, Run] | None:
-    """Records the end of the run in `HOME RUN`; None if its capsule does not exist any more."""
+    """Records the end of the run in `HOME RUN [KEY]`; None if its capsule does not exist any more.
+
+    `KEY` is a descriptor with the key of the vault.
+    """
     session = find_session(Path(argv[0]))
+    if len(argv) > 2:
+        from atoll.engine.secret import vault_keys  # noqa: PLC0415 - for few capsules
+
+        vault_keys.take_over(Path(argv[0]), int(argv[2]))
+    if session is not None:
+        session.is_detached = True
     run = None if session is None else session.store.find_run(int(argv[1]))
     if session is None or run is None:
         return None
@@ -88,7 +110,7 @@ def settle_ended(argv: Sequence[str]) -> tuple[Session, CapsuleRecord, Run] | No
 
 
 def main() -> None:
-    """`HOME RUN`: finishes a run that has ended."""
+    """`HOME RUN [KEY]`: finishes a run that has ended."""
     if (found := settle_ended(sys.argv[1:])) is not None:
         export_after_run(found[0], found[1])
 

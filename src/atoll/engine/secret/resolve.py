@@ -53,10 +53,13 @@ _failures: dict[tuple[str, str], _Failure] = {}
 
 
 def resolve_value(session: Session, secret: SecretRecord) -> bytes:
-    """The value, in a process that has the owner's environment.
+    """The value, in a process that has the owner's environment; in one that goes on after a command
+    of theirs, as `detached_value`.
 
     Raises SecretUnavailable when it cannot be read now, SpecError when it does not fit its form.
     """
+    if session.is_detached:
+        return detached_value(session, secret)
     if secret.origin.kind is OriginKind.TYPED:
         return _kept_value(session, secret, cure=f"atoll secret set {secret.name}")
     return _sourced(session, secret)

@@ -54,6 +54,27 @@ def _stored_values(session: Session, capsule: CapsuleRecord, known: list[SecretR
     return found
 
 
+def is_locked(session: Session, capsule: CapsuleRecord) -> bool:
+    """Whether nothing of a capsule can be exported until the vault is unlocked."""
+    if not session.store.secrets(capsule.project_id):
+        return False
+    from atoll.engine.secret import vault_keys  # noqa: PLC0415 - not without secrets
+
+    return vault_keys.is_locked(session) and bool(find_held(session, capsule))
+
+
+def hand_over_key(session: Session, capsule_id: int) -> int | None:
+    """The key of the vault for the process that exports what a run leaves (`vault_keys`); None if
+    nothing of the capsule needs it.
+    """
+    capsule = session.store.capsule(capsule_id)
+    if capsule is None or not session.store.secrets(capsule.project_id):
+        return None
+    from atoll.engine.secret import vault_keys  # noqa: PLC0415 - not without secrets
+
+    return vault_keys.hand_over(session) if find_held(session, capsule) else None
+
+
 def _unsearched(capsule: CapsuleRecord, why: str, hint: str | None) -> SecretUnavailable:
     message = f"the commits of `{capsule.name}` cannot be searched for secrets: {why}"
     return SecretUnavailable(message, hint=hint)

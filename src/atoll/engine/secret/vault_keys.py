@@ -5,12 +5,14 @@ A key is kept for as long as the process, outside of any object that may be show
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from atoll.drivers import registry
 from atoll.drivers.contracts import KeyStore, Vault, VaultKey
 from atoll.engine.state.session import Session
-from atoll.model.errors import SecretUnavailable, StateError
+from atoll.model.errors import AtollError, SecretUnavailable, StateError
 
 PASSPHRASE = "ATOLL_PASSPHRASE"  # noqa: S105 - the name of a variable
 _held: dict[Path, VaultKey] = {}
@@ -55,6 +57,39 @@ def open_key(session: Session) -> VaultKey:
     # Deriving it again takes long.
     hold(session.home, key)
     return key
+
+
+def is_locked(session: Session) -> bool:
+    """Whether `open_key` would need a passphrase that has to be asked for."""
+    store = key_store_of(session)
+    held = _held.get(session.home)
+    if store.place() != "passphrase" or (held is not None and held.id == store.key_id()):
+        return False
+    return not session.owner.get(PASSPHRASE)
+
+
+def hand_over(session: Session) -> int | None:
+    """A memfd with the key, which is the caller's to close, for a process that has neither the
+    owner's environment nor their keyring. None if it needs none, or if it is locked here.
+    """
+    if key_store_of(session).place() not in ("passphrase", "keyring") or is_locked(session):
+        return None
+    try:
+        key = open_key(session)
+    except AtollError:
+        return None
+    fd = os.memfd_create("atoll-key")
+    os.write(fd, json.dumps([key.id, key.secret.hex()]).encode())
+    return fd
+
+
+def take_over(home: Path, fd: int) -> None:
+    """Holds the key of `hand_over`, and closes the memfd."""
+    with open(fd, "rb") as file:
+        # The sender shares the offset.
+        file.seek(0)
+        key_id, secret = json.loads(file.read())
+    hold(home, VaultKey(key_id, bytes.fromhex(secret)))
 
 
 def ensure_key(session: Session) -> VaultKey:

@@ -72,6 +72,10 @@ class Session:
         """Whether background processes may outlive a command: upkeep, for which the command waits
         otherwise, and the daemon, without which no connection leaves a capsule.
         """
+        self.is_detached = False
+        """Whether this process goes on where a command of the owner's has ended, without their
+        environment.
+        """
         self.ask_passphrase: Callable[[], str] | None = None
         """Asks the owner for the passphrase of the vault; None without a terminal."""
 
