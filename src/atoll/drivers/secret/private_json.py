@@ -30,7 +30,7 @@ def load(path: Path, *, form: str, version: int) -> dict[str, Any] | None:
     try:
         found = json.loads(content)
         given, found_version = found["format"], found["version"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise damaged(path, "it is not valid JSON of this format") from None
     if given != form or type(found_version) is not int:
         raise damaged(path, f"it is not of the format `{form}`")

@@ -29,6 +29,7 @@ _MOST_BYTES = 1 << 44
 _HEAD_BYTES = 1 << 20
 
 
+_PERSONS = (b"author", b"committer", b"tagger")
 Starter = Callable[[tuple[str, ...], Transfer, bytes], Program]
 """A git in a repository, or in its quarantine, with this input."""
 
@@ -84,6 +85,8 @@ class _ObjectSearch:
     def __init__(self, search: SecretSearch, transfer: Transfer) -> None:
         self._search, self._transfer = search, transfer
         self._head = b""
+        self._began = b""
+        """The beginning of a commit or tag, as far as it has been read, up to its message."""
         self._left = 0
         """How much is missing of the present object, and of the newline after it."""
         self._content = StreamSearch(search)
@@ -123,12 +126,15 @@ class _ObjectSearch:
             self._commit = words[0].decode("ascii", "replace")
         self._left = int(words[2]) + 1
         self._content = StreamSearch(self._search)
+        self._began = b""
         found = self._search.find(self._path)
         if found is not None:
             raise self._refuse(found.secret, "the name of a file")
 
     def _examine(self, piece: bytes) -> None:
         found = self._content.find(piece)
+        if self._kind in ("commit", "tag") and b"\n\n" not in self._began:
+            self._began = (self._began + piece)[:_HEAD_BYTES]
         if found is None:
             return
         secret, line = found
@@ -139,8 +145,17 @@ class _ObjectSearch:
                 place = f"in `{self._shown_path()}`" if self._path else "at the top"
                 raise self._refuse(secret, f"the name of a file {place}")
             case "tag":
-                raise refusal(secret, "the message of a tag")
-        raise self._refuse(secret, "its message")
+                raise refusal(secret, f"the {self._part_at(line)} of a tag")
+        raise self._refuse(secret, f"its {self._part_at(line)}")
+
+    def _part_at(self, line: int) -> str:
+        """What a commit or tag has in this line."""
+        head, _, _ = self._began.partition(b"\n\n")
+        lines = head.split(b"\n")
+        if line > len(lines):
+            return "message"
+        field = lines[line - 1].split(b" ")[0]
+        return field.decode() if field in _PERSONS else "header"
 
     def _refuse(self, secret: str, where: str) -> StateError:
         return refusal(secret, f"commit {self._commit[:10]} ({where})")

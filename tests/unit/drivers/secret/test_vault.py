@@ -160,7 +160,7 @@ def test_newer_version_is_named(vault):
 @pytest.mark.parametrize(
     "content",
     [
-        "", "{", "[]", "null", '"x"', "\x00", "{}",
+        "", "{", "[" * 200_000, "[]", "null", '"x"', "\x00", "{}",
         '{"format": "atoll-vault", "version": "1", "entries": {}}',
         '{"format": "other", "version": 1, "entries": {}}',
         '{"format": "atoll-vault", "version": 1}',

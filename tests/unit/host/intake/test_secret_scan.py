@@ -85,6 +85,23 @@ def test_messages_and_names(world):
     assert f"commit {bad[:10]} (the name of a file" in world.refusal(bad)
 
 
+def test_the_author_is_not_called_the_message(world):
+    world.git("config", "user.name", f"A {VALUE.decode()}")
+    bad = world.commit("fine")
+    assert f"commit {bad[:10]} (its author)" in world.refusal(bad)
+    world.git("tag", "--annotate", "--message", "fine", "marked", world.base)
+    named = world.git("rev-parse", "refs/tags/marked").strip()
+    world.git("update-ref", "-d", "refs/tags/marked")
+    assert "the tagger of a tag" in world.refusal(named)
+    world.git("config", "user.name", "A")
+    world.git("reset", "--quiet", "--hard", world.base)
+    tree = world.git("rev-parse", "HEAD^{tree}").strip()
+    text = f"tree {tree}\nauthor A <a> 1 +0000\ncommitter A <a> 1 +0000\nx {VALUE.decode()}\n\nm\n"
+    (world.root / "made").write_text(text)
+    bad = world.git("hash-object", "-t", "commit", "-w", "--literally", "made").strip()
+    assert f"commit {bad[:10]} (its header)" in world.refusal(bad)
+
+
 def test_a_new_name_of_old_content(world):
     (world.root / VALUE.decode()).write_bytes((world.root / "app.py").read_bytes())
     bad = world.commit()
