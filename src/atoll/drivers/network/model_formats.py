@@ -417,8 +417,8 @@ class _Answer:
         """Adds what an event of this size says, of which the envelope is no output."""
         if isinstance(value, dict) and value.get("type") in _ECHOES:
             return
-        said = max(0, size - _EVENT_BYTES, _text_bytes(value))
-        self.estimated_output += 1 + said // _BYTES_PER_TOKEN
+        said = max(size - _EVENT_BYTES, _text_bytes(value))
+        self.estimated_output += max(1, said // _BYTES_PER_TOKEN)
 
     def _add(self, value: object) -> None:
         if not isinstance(value, dict):
@@ -471,9 +471,16 @@ class _Answer:
 
     def _add_chat(self, value: Object) -> None:
         self.model = clean_model(value.get("model")) or self.model
+        usage = _object(value, "usage")
         self._add_openai_usage(
-            _object(value, "usage"), ("prompt_tokens", "completion_tokens"), "prompt_tokens_details"
+            usage, ("prompt_tokens", "completion_tokens"), "prompt_tokens_details"
         )
+        choices = value.get("choices")
+        if usage or choices:
+            # Some servers report the usage so far with every piece.
+            said = choices if isinstance(choices, list) else []
+            has_ended = all(isinstance(c, dict) and c.get("finish_reason") for c in said)
+            self.is_final = bool(usage) and has_ended
 
     def _add_response(self, value: Object) -> None:
         is_whole = "response" not in value
@@ -505,7 +512,6 @@ class _Answer:
             "cache_read": cached,
             "cache_write": written,
         }
-        self.is_final = True
 
     def _add_gemini(self, value: Object) -> None:
         body = _object(value, "response") if "response" in value else value
