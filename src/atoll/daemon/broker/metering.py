@@ -256,7 +256,10 @@ class _Tap:
         kind = model_formats.find_format(method, path) or model_formats.ModelFormat.OTHER
         self._meter = meter
         self._reader = UsageReader(
-            kind, model=model_formats.requested_model(path, body), coding=_coding(headers)
+            kind,
+            model=model_formats.requested_model(path, body),
+            coding=_coding(headers),
+            request=body,
         )
         self._has_cost = method != _HANDSHAKE
         """Whether the request itself costs something; of a WebSocket, its messages do."""

@@ -77,7 +77,8 @@ class TrafficMeter(Protocol):
 
     def observe(self, method: str, path: str, headers: Sequence[Field], body: bytes) -> TrafficTap:
         """Begins an exchange. `path` has no query; `body` is the beginning of the request's body
-        (`PREFIX_BYTES`), or all of it, which names the model.
+        (`PREFIX_BYTES`), or all of it, which names the model and
+        the conversation.
         """
         ...
 

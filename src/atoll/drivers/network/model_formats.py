@@ -27,6 +27,7 @@ _EVENT_BYTES = 250
 """What an event of a stream takes besides its text."""
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}")
 _REQUESTED = re.compile(rb'"model"\s*:\s*"([^"\\]{1,120})"')
+_CONTINUES = re.compile(rb'"(?:previous_response_id|conversation)"\s*:\s*["{]')
 _IN_PATH = re.compile(r"/(?:models|deployments)/([^/:]+)")
 _WORD = re.compile(r"[A-Za-z_]{3,40}")
 _BEFORE_ELEMENT = re.compile(r"\s*[\[,]\s*")
@@ -114,6 +115,14 @@ def requested_model(path: str, body: bytes) -> str:
     return clean_model(found[1].decode("utf-8", "replace")) if found else ""
 
 
+def continues(body: bytes) -> bool:
+    """Whether a request, or its beginning, goes on with a conversation that the server has kept."""
+    value = _parse(body)
+    if isinstance(value, dict):
+        return any(value.get(key) for key in ("previous_response_id", "conversation"))
+    return _CONTINUES.search(body) is not None
+
+
 def clean_model(name: object) -> str:
     """The name of a model if it is a usual one, otherwise empty."""
     text = name.removeprefix("models/") if isinstance(name, str) else ""
@@ -149,10 +158,12 @@ class UsageReader:
         model: str = "",
         request_bytes: int | None = None,
         coding: str = "",
+        request: bytes = b"",
     ) -> None:
         """`request_bytes` is the size of a request that is sent already; `coding` is the content
-        coding of one that is not.
+        coding of one that is not, and `request` the beginning of its body.
         """
+        self._request = request
         self._coding = coding
         self._coded = bytearray()
         """The body of a request that has a coding; what is longer than the limit has no end."""
@@ -234,7 +245,8 @@ class UsageReader:
             if not _is_notice(message):
                 # Of a message that is too long, the size of its frames.
                 size = len(message.data) if message.is_whole else self._unread_bytes
-                self._requests.append(_Asked(requested_model("", message.data), size))
+                data = message.data
+                self._requests.append(_Asked(requested_model("", data), size, continues(data)))
             self._unread_bytes = 0
         # No client asks for so much before it has an answer.
         self._is_client_unreadable |= len(self._requests) > _MOST_ASKED
@@ -277,7 +289,8 @@ class UsageReader:
 
     def _end_answer(self, *, is_cut: bool) -> Counted:
         """Counts the answer to the first request of a WebSocket that has none yet."""
-        asked = self._requests.pop(0) if self._requests else _Asked("", 0)
+        asked = self._requests.pop(0) if self._requests else _Asked("", 0, goes_on=False)
+        self._answer.goes_on |= asked.goes_on
         self._asked, self._request_bytes = asked.model or self._asked, asked.size
         counted = self._counted(is_cut=is_cut)
         if counted.tokens is not None:
@@ -326,10 +339,12 @@ class UsageReader:
         if self._coding:
             is_whole = len(self._coded) <= LIMIT_BYTES
             size = find_decoded_size(self._coding, bytes(self._coded)) if is_whole else None
-        if size is None or (self._answer.goes_on and not self._context_tokens):
+        goes_on = self._answer.goes_on or (
+            self._kind is ModelFormat.RESPONSES and continues(self._request)
+        )
+        if size is None or (goes_on and not self._context_tokens):
             return None
-        # The server has kept the conversation that an earlier answer has ended.
-        context = self._context_tokens if self._answer.goes_on else 0
+        context = self._context_tokens if goes_on else 0
         return context + max(1, size // _BYTES_PER_TOKEN)
 
     def _estimate(self, known: Tokens) -> Tokens | None:
@@ -350,6 +365,8 @@ class _Asked(NamedTuple):
 
     model: str
     size: int
+    goes_on: bool
+    """Whether it continues a conversation that the server has kept."""
 
 
 _RESPONSE = "response."

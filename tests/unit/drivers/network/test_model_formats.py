@@ -422,6 +422,32 @@ def test_a_conversation_that_a_server_has_kept_counts_again():
     assert found == [Counted("", None)], "how long it is, is not known"
 
 
+@pytest.mark.parametrize(
+    ("body", "is_so"),
+    [
+        (b'{"previous_response_id": "r", "input": "x"}', True),
+        (b'{"previous_response_\\u0069d": "r"}', True),
+        (b'{"conversation": {"id": "c"}}', True),
+        (b'{"previous_response_id": "r", "input": "x', True),
+        (b'{"previous_response_id": null, "conversation": null}', False),
+        (b'{"previous_response_id": null, "input": "x', False),
+        (b"", False),
+    ],
+)
+def test_a_request_that_goes_on_is_uncounted_without_its_answer(body, is_so):
+    tokens = None if is_so else Tokens(max(1, len(body) // 4), 0)
+    reader = UsageReader(ModelFormat.RESPONSES, request=body)
+    reader.add_request(body)
+    assert reader.end(is_cut=True) == [Counted("", tokens)]
+    reader = UsageReader(ModelFormat.CHAT, request=body)
+    reader.add_request(body)
+    [found] = reader.end(is_cut=True)
+    assert found.tokens is not None, "only in that format"
+    reader = UsageReader(ModelFormat.RESPONSES)
+    reader.add_frames(frame(TEXT, body, mask=b"abcd"))
+    assert reader.end(is_cut=True) == [Counted("", tokens)]
+
+
 def test_a_client_that_asks_without_end_is_uncounted():
     reader = ask(*[{}] * 2000)
     assert reader.end(is_cut=True) == [Counted("", None)]
