@@ -60,6 +60,27 @@ def test_life_of_a_secret(atoll, repo, atoll_home):
     assert places_of(atoll_home) == []
 
 
+def test_removal_says_who_loses_it(atoll, repo):
+    names = [f"x-{number}" for number in range(1, 6)]
+    atoll("new", "x", "-n", "5", cwd=repo)
+    atoll("secret", "set", "KEY", cwd=repo, input=CANARY)
+    for name in names:
+        atoll("secret", "grant", "KEY", name, cwd=repo)
+    assert re.search(r"variable +x-1, x-2, x-3 \+2 +\d", atoll("secret", "ls", cwd=repo).stdout)
+    atoll("run", "-d", "x-2", "--", "sleep", "300", cwd=repo)
+    refused = atoll("secret", "rm", "KEY", cwd=repo, check=False)
+    assert refused.returncode == 4
+    assert "`KEY` is granted to x-2, where runs are active" in refused.stderr
+    assert "hint: atoll secret rm KEY --force" in refused.stderr
+    # A capsule where a run was meant.
+    wrong = atoll("stop", "x-1", "x-2", cwd=repo, check=False)
+    assert wrong.returncode == 2
+    assert "hint: atoll stop x-1; atoll stop x-2" in wrong.stderr
+    done = atoll("secret", "rm", "KEY", "--force", cwd=repo)
+    assert done.stdout == "removed KEY, also from 5 capsules\n"
+    atoll("stop", "x-2", "--grace", "0.2", cwd=repo)
+
+
 def test_value_in_the_command_line_is_refused(atoll, repo, atoll_home):
     for words in (("set", "KEY", CANARY), ("set", f"KEY={CANARY}"), ("rotate", "KEY", CANARY)):
         done = atoll("secret", *words, cwd=repo, check=False)

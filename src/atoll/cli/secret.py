@@ -11,7 +11,7 @@ from atoll.cli import phrases, prompts
 from atoll.cli.frame import Common, Frame, common_options, complete_capsules, verb
 from atoll.engine import shapes
 from atoll.model import units
-from atoll.model.errors import SpecError
+from atoll.model.errors import SpecError, StateError
 from atoll.model.names import printable
 from atoll.model.secret import (
     BrokerScope,
@@ -30,6 +30,8 @@ _SAME_NAME = "\0"
 """`--from-env` without a variable."""
 _DEFAULT_PATH = "\0"
 """`--as-file` without a path."""
+_MOST_NAMES = 3
+"""Of capsules in one cell or message."""
 _VISIBLE = (
     "a value is never given as an argument: other users would see it in the list of processes, "
     "and your shell keeps it in its history"
@@ -278,11 +280,17 @@ def _row(one: SecretStatus) -> tuple[str, ...]:
         one.name,
         one.origin.text,
         one.delivery.text,
-        ", ".join(map(_granted, one.grants)) or "-",
+        _first([_granted(grant) for grant in one.grants]) or "-",
         phrases.age(since),
         "-" if one.expires_at is None else phrases.until(one.expires_at),
         "-" if one.used_at is None else phrases.age(one.used_at),
     )
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" +{len(names) - _MOST_NAMES}" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _granted(grant: GrantStatus) -> str:
@@ -388,13 +396,32 @@ def audit(frame: Frame, name: str | None) -> None:
 
 @command.command("rm")
 @secret_argument
+@click.option("-f", "--force", is_flag=True, help="Remove it also from capsules that are at work.")
 @verb
-def rm(frame: Frame, name: str) -> None:
-    """Remove the secret NAME with its value and its grants. The audit stays."""
+def rm(frame: Frame, name: str, *, force: bool) -> None:
+    """Remove the secret NAME with its value and its grants. The audit stays.
+
+    One that capsules with active runs have is removed only with --force.
+    """
     secrets = frame.project().secrets
     [status] = [one for one in secrets.statuses() if one.name == name] or [secrets.require(name)]
+    held = [grant.capsule for grant in status.grants if not grant.is_expired]
+    if not force:
+        _require_unused(frame, name, held)
     secrets.remove(name)
-    frame.output.answer("secret", shapes.secret(status), f"removed {name}")
+    count = f"{len(held)} capsule{'' if len(held) == 1 else 's'}"
+    suffix = f", also from {count}" if held else ""
+    frame.output.answer("secret", shapes.secret(status), f"removed {name}{suffix}")
+
+
+def _require_unused(frame: Frame, name: str, held: Sequence[str]) -> None:
+    """Raises StateError if one of the capsules that have a secret has active runs."""
+    living = [capsule for capsule in held if frame.capsule(capsule).living()]
+    if living:
+        raise StateError(
+            f"`{name}` is granted to {_first(living)}, where runs are active",
+            hint=f"atoll secret rm {name} --force",
+        )
 
 
 @command.command("unlock")
