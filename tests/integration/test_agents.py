@@ -439,6 +439,27 @@ def test_bad_requests_make_nothing(
     assert project.capsules() == []
 
 
+def test_mistaken_command_lines(
+    atoll: Callable[..., Any], project: Project, script: Callable[[str], str]
+) -> None:
+    agent = script(WORKER)
+    for words, said in (
+        (("spawn", agent, "x", "--model", ""), "`--model` is empty"),
+        (("spawn", agent, "x", "--effort", " "), "`--effort` is empty"),
+        (("transcript", "x", "--html", "--json"), "`--html` and `--json` are both given"),
+    ):
+        done = atoll(*words, cwd=project.root, check=False)
+        assert (done.returncode, said in done.stdout + done.stderr) == (2, True), done
+    assert project.capsules() == []
+    done = atoll("spawn", "command", "do it", "--", "true", cwd=project.root)
+    assert "warning: the prompt is not used" in done.stderr
+    done = atoll("spawn", "command", "do it", "--", "nosuchprogram", "{prompt}", cwd=project.root)
+    assert "warning" not in done.stderr
+    state, reason = ended(project.capsule("do-it-2"))
+    assert state is AgentState.FAILED
+    assert "nosuchprogram" in reason
+
+
 def test_owner_is_notified(
     project: Project, script: Callable[[str], str], tmp_path: Path, wait_for: Callable[..., Any],
     atoll_home: Path,

@@ -45,8 +45,8 @@ _PROMPT_BYTES = (4 << 20) + 1
     "--check", "checks", multiple=True, metavar="CMD",
     help="Shell command that must pass in the capsule for the agent to have finished.",
 )  # fmt: skip
-@click.option("--model", default="", metavar="MODEL", help="Model that the agent uses.")
-@click.option("--effort", default="", metavar="LEVEL", help="Effort of the model, e.g. high.")
+@click.option("--model", metavar="MODEL", help="Model that the agent uses.")
+@click.option("--effort", metavar="LEVEL", help="Effort of the model, e.g. high.")
 @click.option(
     "--budget", multiple=True, metavar="LIMIT",
     help="Limit what the agent may use: 5usd, tokens=200k, turns=20 or time=30m.",
@@ -75,8 +75,8 @@ def command(
     number: int,
     repo: str | None,
     checks: tuple[str, ...],
-    model: str,
-    effort: str,
+    model: str | None,
+    effort: str | None,
     budget: tuple[str, ...],
     timeout: str | None,
     prompt_file: str | None,
@@ -98,6 +98,9 @@ def command(
     """
     project = frame.project() if repo is None else frame.use(repo)
     agent, prompt, argv = _parse_words(project, words, has_file=prompt_file is not None)
+    is_passed = any("{prompt}" in word for word in argv)
+    if agent == "command" and argv and (prompt or prompt_file is not None) and not is_passed:
+        frame.output.warn("the prompt is not used: no word of the command line has {prompt}")
     rows, cols = size()
     spec = AgentSpec(
         agent=agent,
@@ -107,8 +110,8 @@ def command(
         inside=inside,
         number=number,
         is_interactive=interactive,
-        model=model,
-        effort=effort,
+        model=_parse_choice("--model", model),
+        effort=_parse_choice("--effort", effort),
         checks=checks,
         budget=budget,
         timeout_s=_parse_timeout(timeout),
@@ -162,6 +165,13 @@ def read_text(path: str) -> bytes:
     except OSError as error:
         shown = printable(os.fspath(path))
         raise SpecError(f"cannot read `{shown}`: {error.strerror}") from error
+
+
+def _parse_choice(option: str, text: str | None) -> str:
+    """Empty when nothing is chosen, which an empty text does not say."""
+    if text is not None and not text.strip():
+        raise SpecError(f"`{option}` is empty", hint=f"omit `{option}` for the agent's default")
+    return text or ""
 
 
 def _parse_timeout(text: str | None) -> float | None:

@@ -10,6 +10,7 @@ from atoll.cli.frame import Frame, name_argument, verb
 from atoll.cli.harmless import clean
 from atoll.cli.transcript_html import render_html
 from atoll.engine import shapes
+from atoll.model.errors import SpecError
 
 
 @click.command("transcript")
@@ -21,6 +22,8 @@ def command(frame: Frame, name: str, *, html: bool) -> None:
 
     After a rollback it is the conversation of that moment.
     """
+    if html and frame.output.json:
+        raise SpecError("`--html` and `--json` are both given", hint="omit one of them")
     capsule = frame.capsule(name)
     adapter = capsule.agent.require().adapter
     turns = capsule.agent.transcript()
