@@ -22,7 +22,7 @@ FACE = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 # In order: what comes first is taken out first.
 FILTERS: tuple[tuple[str, str], ...] = (
-    (r'("(?:created_at|ended_at|stored_at|time)": )\d+(?:\.\d+)?', r"\1[TIME]"),
+    (r'("(?:time|at|since|\w+_at)": )\d+(?:\.\d+)?', r"\1[TIME]"),
     (r'("(?:cpu_s|age_s|took_s)": )[\d.e-]+', r"\1[SECONDS]"),
     (r'("(?:max_rss_bytes|rss_bytes)": )\d+', r"\1[BYTES]"),
     (r'("(?:base_)?disk_bytes": )\d+', r"\1[BYTES]"),
@@ -41,6 +41,8 @@ FILTERS: tuple[tuple[str, str], ...] = (
         r"(?m)^(\S+ +(?:worktree|clone|sandbox) +.* {2})[\d.]+[BKMG]? +\d+[smhd]$",
         r"\1[SIZE]  [AGE]",
     ),
+    (r"(?m)^(\S+ +(?:env|file|command|vault) .*? {2})\d+[smhd]( {2,})", r"\1[AGE]\2"),
+    (r"(?m)^(\S+ +script +.*? {2})\d+[smhd]( {2,})", r"\1[AGE]\2"),
     # A column is as wide as what stood in it, so widths differ by machine too.
     (r"(?m)(?<=[A-Z]\]) {2,}(?=\S)", "  "),
     (r"(?m) {2,}(?=(?:STORED|COMMIT|PORTS|DISK|AGE)\b)", "  "),

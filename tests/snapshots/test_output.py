@@ -40,6 +40,17 @@ port = 99999
 merge = "squash"
 """
 
+SANDBOX = {"ATOLL_LEVEL": "sandbox"}
+AGENT = """\
+#!/bin/sh
+echo '{"type": "say", "text": "I look at it."}'
+echo '{"type": "tool", "tool": "shell", "text": "cat app.py"}'
+echo '{"type": "result", "text": "print(1)"}'
+printf '%s\\n' "$1" >> work.txt
+echo '{"type": "usage", "model": "scripted", "input_tokens": 90, "output_tokens": 10}'
+echo '{"type": "done", "text": "It is done."}'
+"""
+
 
 def scene(function: Callable[..., None]) -> Callable[..., None]:
     SCENES[function.__name__.replace("_", "-")] = function
@@ -297,8 +308,112 @@ def json_errors(tell, repo, git):
     tell("new", "x", "--limit", "memry=1", "--limit", "time=x", "--json", cwd=repo)
 
 
+@scene
+def agents_at_work(tell, repo, git):
+    agent = put_agent(repo, AGENT)
+    tell("agents", cwd=repo)
+    tell("spawn", agent, "Fix the auth, please", "--check", "true", cwd=repo, env=SANDBOX)
+    tell("watch", "fix-auth", cwd=repo)
+    tell("agents", cwd=repo)
+    tell("tell", "fix-auth", "also the docs", cwd=repo)
+    tell("watch", "fix-auth", cwd=repo)
+    tell("watch", "fix-auth", "--no-follow", cwd=repo)
+    tell("transcript", "fix-auth", cwd=repo)
+    tell("tell", "fix-auth", "--budget", "turns=20", cwd=repo)
+    tell("diff", "fix-auth", "--stat", cwd=repo)
+    tell("rm", "fix-auth", cwd=repo)
+
+
+@scene
+def agents_in_json(tell, repo, git):
+    agent = put_agent(repo, AGENT)
+    tell("agents", "--json", cwd=repo)
+    tell("spawn", agent, "Fix it", "--budget", "turns=5", "--json", cwd=repo, env=SANDBOX)
+    tell("watch", "fix-it", "--json", cwd=repo)
+    tell("agents", "--json", cwd=repo)
+    tell("tell", "fix-it", "and more", "--json", cwd=repo)
+    tell("watch", "fix-it", cwd=repo, shown=False)
+    tell("transcript", "fix-it", "--json", cwd=repo)
+
+
+@scene
+def agents_that_fail(tell, repo, git):
+    agent = put_agent(repo, "echo no luck >&2; exit 3")
+    tell("spawn", agent, "Try it", "-n", "2", cwd=repo, env=SANDBOX)
+    tell("watch", "try-it-1", cwd=repo)
+    tell("watch", "try-it-2", cwd=repo)
+    tell("agents", cwd=repo)
+    tell("spawn", agent, "x", "--in", "try-it-1", "--check", "exit 9", cwd=repo)
+    tell("watch", "try-it-1", cwd=repo)
+    tell("stop", "try-it-1", cwd=repo)
+    tell("new", "plain", cwd=repo, shown=False)
+    for line in (
+        "watch plain", "tell plain x", "transcript plain", "tell try-it-1", "watch nope",
+    ):  # fmt: skip
+        tell(*line.split(), cwd=repo)
+
+
+@scene
+def mistaken_spawns(tell, repo, git):
+    agent = put_agent(repo, AGENT)
+    only = {"PATH": "/nowhere", **SANDBOX}
+    for words in (
+        ["spawn"], ["spawn", "fix it"], ["spawn", "cluade", "x"], ["spawn", "claude", "x"],
+        ["spawn", "script:", "x"], ["spawn", "script:/nowhere", "x"], ["spawn", agent],
+        ["spawn", "command", "x"], ["spawn", agent, "x", "--in", "a", "-n", "2"],
+        ["spawn", agent, "x", "-i", "-n", "2"], ["spawn", agent, "x", "--model", "m"],
+        ["spawn", agent, "x", "--model=-m"], ["spawn", agent, "x", "--check", " "],
+        ["spawn", agent, "x", "--budget", "much"], ["spawn", agent, "x", "--timeout", "soon"],
+        ["spawn", agent, "--prompt-file", "-"], ["spawn", agent, "x", "--in", "nope"],
+        ["spawn", agent, "x", "--level", "clone"], ["spawn", agent, "-x"],
+    ):  # fmt: skip
+        tell(*words, cwd=repo, env=only)
+
+
+@scene
+def secrets(tell, repo, git):
+    tell("secret", cwd=repo)
+    tell("secret", "ls", cwd=repo)
+    given = {"TOKEN": "t0ken-0123456789", "CARD": "4111111111111111"}
+    tell("secret", "set", "TOKEN", "--from-env", cwd=repo, env=given)
+    tell("secret", "set", "CARD", "--from-env", "--as-file", cwd=repo, env=given)
+    tell("secret", "set", "API", "--from-env", "TOKEN", "--broker", "api.example.org",
+         "--allow-request", "POST /v1/*", cwd=repo, env=given)  # fmt: skip
+    tell("secret", "ls", cwd=repo)
+    tell("new", "x", cwd=repo, shown=False)
+    tell("secret", "grant", "TOKEN", "x", cwd=repo)
+    tell("secret", "grant", "TOKEN", "x", cwd=repo, env=given)
+    tell("secret", "grant", "CARD", "x", "--ttl", "8h", cwd=repo, env=given)
+    tell("secret", "ls", cwd=repo)
+    tell("secret", "revoke", "TOKEN", "x", cwd=repo)
+    tell("secret", "revoke", "TOKEN", "x", cwd=repo)
+    tell("secret", "rotate", "TOKEN", cwd=repo, env={"TOKEN": "another-0123456789"})
+    tell("secret", "audit", "TOKEN", cwd=repo)
+    tell("secret", "rm", "CARD", cwd=repo)
+    tell("secret", "ls", "--json", cwd=repo)
+    for line in (
+        "secret set 1X", "secret set TOKEN=value", "secret set X --from-env NOT_SET",
+        "secret set X --from-file missing", "secret set X --from-env TOKEN --broker *",
+        "secret set X --from-env TOKEN --ttl soon", "secret grant NOPE x",
+        "secret grant TOKEN nope", "secret rm NOPE", "secret rotate NOPE", "secret audit NOPE",
+    ):  # fmt: skip
+        tell(*line.split(), cwd=repo, env=given)
+
+
+def put_agent(repo, text):
+    """A scripted agent beside the repository."""
+    (repo.parent / "agent").write_text(text)
+    return f"script:{repo.parent / 'agent'}"
+
+
+def needs_sandbox(name):
+    return name.startswith("agents-")
+
+
 @pytest.mark.parametrize("name", SCENES)
-def test_scene(name, tell, check, repo, git):
+def test_scene(name, tell, check, repo, git, require_tool):
+    if needs_sandbox(name):
+        require_tool("bwrap")
     SCENES[name](tell, repo, git)
     check(name, tell("--version", cwd=repo, shown=False))
 
