@@ -185,6 +185,17 @@ def test_streams_do_not_repeat_the_real_value(brokered, version):
     assert (said["x-odd"], said["accept-encoding"]) == (PLACEHOLDER, "identity")
 
 
+def test_answer_that_becomes_longer_is_whole(brokered):
+    """Its length is not known before; what is held of it is bounded."""
+    brokered.grant({**KEY, "value": "12345678"})
+    (brokered.place / "numbers").write_text("12345678" * 8000)
+    body = ["--data-binary", f"@{brokered.place}/numbers"]
+    said = brokered.curl("-H", BEARER, *body, f"https://{HOST}/numbers").stdout
+    assert said == PLACEHOLDER * 8000
+    said = brokered.curl("-H", BEARER, "-d", "12345678", "-i", f"https://{HOST}/numbers").stdout
+    assert f"content-length: {len(PLACEHOLDER)}\n" in said.lower()
+
+
 @pytest.mark.parametrize("name", ["Range", "range", "Request_Range"])
 def test_parts_of_an_answer_are_not_asked_for_with_a_real_value(brokered, name):
     argv = ["-H", f"{name}: bytes=0-20", "-H", "If_Range: x"]
@@ -554,6 +565,32 @@ def test_h2_stream_that_is_reset_ends_the_request(brokered):
         while b"hello" not in found:
             for event in connection.receive_data(sock.recv(4096)):
                 found += getattr(event, "data", None) or b""
+
+
+def test_requests_under_way_are_bounded_per_capsule(brokered):
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            sock = stack.enter_context(brokered.tls(alpn="h2"))
+            client = H2Connection(H2Configuration(client_side=True))
+            client.initiate_connection()
+            for _ in range(64):
+                number = client.get_next_available_stream_id()
+                client.send_headers(number, h2_head("GET", "/hang/many"), end_stream=True)
+            sock.sendall(client.data_to_send())
+        stages.wait_for(
+            lambda: sum("/hang/many" in line for line in brokered.stage.log("web")) == 256
+        )
+        said = brokered.say(head("GET", "/one-more", "Connection: close"))
+        assert status(said) == 503
+        assert "too many requests" in problem(said)
+    # With their connections they have gone.
+    stages.wait_for(lambda: status(brokered.say(head("GET", "/x", "Connection: close"))) == 200)
+
+
+def test_placeholders_without_end_are_refused(brokered):
+    many = " ".join([PLACEHOLDER] * 65)
+    said = brokered.say(head("GET", "/many", f"X-Token: {many}", "Connection: close"))
+    assert (status(said), problem(said)) == (400, "atoll: the request has too many placeholders")
 
 
 def test_client_that_goes_ends_the_request(brokered):
