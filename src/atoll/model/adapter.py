@@ -96,7 +96,7 @@ StreamName = Literal[
     "openhands",
 ]
 SessionName = Literal[
-    "", "claude-session", "codex-session", "gemini-session", "qwen-session", "pi-session"
+    "", "claude-session", "codex-session", "gemini-session", "qwen-session", "copilot", "pi-session"
 ]
 
 

@@ -15,6 +15,7 @@ from atoll.engine.agent import (
     logins,
     observation,
     preparation,
+    screen_text,
     selection,
     sessions,
     terminal_input,
@@ -323,8 +324,8 @@ class Agent:
                 self._session, self._capsule, spec, since=turn.at,
                 is_over=lambda: not follow or run is None or self._is_over_or_held(run),
             )  # fmt: skip
-        entries = self._entries(turn, run, follow=follow)
-        return event_log.read_events((e for e in entries if e.time >= turn.at), "text")
+        entries = (e for e in self._entries(turn, run, follow=follow) if e.time >= turn.at)
+        return screen_text.read_screen(entries, is_plain=not spec.program, name=self._capsule.name)
 
     def _entries(self, turn: AgentTurn, run: Run | None, *, follow: bool) -> Iterator[LogEntry]:
         if run is None or not follow:

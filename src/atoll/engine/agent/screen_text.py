@@ -7,10 +7,16 @@ output in the order of time is pieces of words. What it writes is hostile text a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from atoll.engine.agent.event_log import EventReader
 from atoll.keeper.log import LogEntry
+from atoll.model.agent import AgentEvent, AgentEventKind
 
+_PLACES = re.compile(
+    rb"\x1b\[(?:[0-9;]{0,16}[ABEFGHdf]|\?(?:47|1000|1002|1003|1047|1049|2004|2026)[hl])"
+)
+"""What places text on a screen, or prepares that."""
 _TOKEN = re.compile(
     r"\x1b[PX^_\]][^\x07\x1b\x9c]{0,65536}(?:\x07|\x1b\\|\x9c|\Z)"  # DCS, OSC and kin
     r"|\x1b\[(?P<values>[0-9;]{0,32})(?P<move>[ABCDEFGHJKLMPSTXdfr@])"
@@ -44,6 +50,26 @@ _DOTS = (" \u00b7 ", " \u2022 ")
 _BULLETS = " *\u00b7\u2022"
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _ROWS, _MOST_ROWS, _MOST_COLUMNS = 24, 300, 500
+
+
+def read_screen(entries: Iterable[LogEntry], *, is_plain: bool, name: str) -> Iterator[AgentEvent]:
+    """The lines that a program wrote to its terminal; one notice instead once it places text on the
+    screen, unless it `is_plain`: known to write lines.
+    """
+    reader = EventReader("text")
+    is_screen = False
+    for entry in entries:
+        if is_screen:
+            # To the end: one who follows waits for it.
+            continue
+        if not is_plain and _PLACES.search(entry.data):
+            is_screen = True
+            text = f"its screen has no transcript; to see it: atoll attach {name}"
+            yield AgentEvent(AgentEventKind.NOTICE, text, at=entry.time)
+            continue
+        yield from reader.feed(entry)
+    if not is_screen:
+        yield from reader.flush()
 
 
 def find_last_words(entries: Iterable[LogEntry]) -> str:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.agent.screen_text import find_last_words
+from atoll.engine.agent.screen_text import find_last_words, read_screen
 from atoll.keeper.log import LogEntry
+from atoll.model.agent import AgentEventKind
 
 RULE = "\r\n──────────\r\n"
 BOX = f"{RULE}\x1b[2m>\x1b[0m {RULE}  ⏵⏵ bypass permissions on (shift+tab to cycle)"
@@ -59,3 +60,29 @@ def test_any_output_is_read(pieces: list[str]) -> None:
     words = find_last_words([LogEntry(1.0, "out", "".join(pieces).encode(errors="replace"))])
     assert "\x1b" not in words
     assert len(words.splitlines()) <= 1
+
+
+def entries(*texts: str) -> list[LogEntry]:
+    return [LogEntry(float(at), "out", text.encode()) for at, text in enumerate(texts, 1)]
+
+
+SCREENS = ("\x1b[?1049h", "\x1b[?2004h> ", "\x1b[3;4Hx", "\x1b[2A", "\x1b[10G")
+
+
+@pytest.mark.parametrize("drawn", SCREENS)
+def test_screen_is_one_notice(drawn: str) -> None:
+    found = list(read_screen(entries(drawn, "│ x │\r\n", drawn), is_plain=False, name="x"))
+    assert [(e.kind, e.text, e.at) for e in found] == [
+        (AgentEventKind.NOTICE, "its screen has no transcript; to see it: atoll attach x", 1.0)
+    ]
+
+
+def test_lines_are_text() -> None:
+    lines = entries("\x1b[1mone\x1b[0m\r\n", "two\x1b[K\r\nthr", "ee")
+    found = list(read_screen(lines, is_plain=False, name="x"))
+    assert [e.text for e in found] == ["\x1b[1mone\x1b[0m", "two\x1b[K", "three"]
+
+
+def test_program_that_is_known_to_write_lines() -> None:
+    found = list(read_screen(entries("\x1b[2Aone\r\n"), is_plain=True, name="x"))
+    assert [e.text for e in found] == ["\x1b[2Aone"]
