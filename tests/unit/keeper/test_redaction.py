@@ -62,6 +62,19 @@ def test_no_split_reveals_a_value(pieces):
     assert not any(value in whole for value in values)
 
 
+@given(
+    # None is in the mark, with which others are replaced.
+    st.lists(st.binary(min_size=8, max_size=40).map(b"\xff".__add__), min_size=14, max_size=18),
+    st.lists(st.integers(0, 13), max_size=4),
+    st.integers(1, 50),
+)
+def test_many_values_in_any_pieces(values, inside, width):
+    text = b"x".join([b"", *(values[number] for number in inside), b""])
+    whole = redact([text], *values)
+    assert redact([text[at : at + width] for at in range(0, len(text), width)], *values) == whole
+    assert not any(value in whole for value in values)
+
+
 def test_log_without_the_value(tmp_path):
     log = LogWriter(str(tmp_path), 1 << 20, 0.0, (SECRET,))
     for out, err in itertools.zip_longest((b"1 sk-abc", b"dabcd 2"), (b"sk-ab", b"cdabcd")):
