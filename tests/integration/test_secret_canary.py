@@ -1,15 +1,18 @@
 """A canary planted in each form of a secret is nowhere but in the processes that it is for.
 
 A capsule uses every form, prints it, crashes with it and dumps core; it is snapshotted, forked,
-rolled back, exported and shown. Then every place that Atoll or the machine could have kept it in is
-searched, in plain, in Base64 and in hexadecimal. The same search finds what the control plants.
+rolled back, exported and shown; agents use two kinds of logins. Then every place that Atoll or the
+machine could have kept it in is searched, in plain, in Base64 and in hexadecimal. The same search
+finds what the control plants.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +26,7 @@ import pytest
 from atoll.model.secretvalues import SecretSearch
 from persons import as_user
 
-FORMS = ("VARIABLE", "ENV", "FILE", "BROKER")
+FORMS = ("VARIABLE", "ENV", "FILE", "BROKER", "KEY_LOGIN", "FILE_LOGIN")
 LARGEST_BYTES = 64 << 20
 WORLD_PLACES = ("/tmp", "/dev/shm", "/run", "/var/tmp", "/var/crash", "/var/lib/systemd/coredump")
 ANYWHERE = ("core", "core.*")
@@ -38,6 +41,46 @@ python3 -c 'import os; raise RuntimeError(os.environ["VARIABLE"] + os.environ["E
 ulimit -c unlimited 2>/dev/null || true
 (cd /tmp; sh -c 'kill -SEGV $$'); sh -c 'kill -ABRT $$' || true
 echo done
+"""
+
+AGENT = """
+cat "$HOME/.filed/auth.json" 2>/dev/null; env | sort
+key=${KEYED_API_KEY:-$(grep -o 'atollph[a-z0-9]*' "$HOME/.filed/auth.json")}
+curl -sS --max-time 20 -H "X-Key: $key" "https://$1.example.org/use"
+echo "$key" >key; cp "$HOME/.filed/auth.json" . 2>/dev/null
+echo; echo '{"type": "say", "text": "I used it"}'; echo '{"type": "done"}'
+"""
+LOGINS = """
+[notify]
+command = "cat >>{notified}"
+events = ["agent.finished", "agent.failed"]
+
+[agents.keyed]
+program = "sh"
+events = "script"
+commands = {{ headless = {words} }}
+
+[[agents.keyed.logins]]
+kind = "key"
+title = "API key"
+variable = "KEYED_API_KEY"
+hosts = ["keyed.example.org"]
+cure = "export KEYED_API_KEY=…"
+upstream = "{upstream}"
+
+[agents.filed]
+program = "sh"
+events = "script"
+commands = {{ headless = {words} }}
+
+[[agents.filed.logins]]
+kind = "json"
+title = "subscription"
+file = "~/.filed/auth.json"
+tokens = ["auth.access"]
+hosts = ["filed.example.org"]
+cure = "filed login"
+upstream = "{upstream}"
 """
 
 
@@ -185,6 +228,7 @@ def test_a_canary_is_nowhere(person, upstream, wait_for):
     assert "used" in logged
     assert set(Upstream.keys) == {canaries.values["BROKER"]}
     shake(atoll, person, wait_for)
+    login_file = work(atoll, canaries, upstream, wait_for)
     tell(atoll)
 
     # While a run has all of it in its processes.
@@ -192,7 +236,9 @@ def test_a_canary_is_nowhere(person, upstream, wait_for):
     atoll(*words, env={"ENV": canaries.values["ENV"]})
     wait_for(lambda: "ready" in atoll("logs", "x").stdout)
     assert canaries.in_processes() == []
-    assert canaries.in_files(person.place, *WORLD_PLACES, since=canaries.since) == []
+    found = canaries.in_files(person.place, *WORLD_PLACES, since=canaries.since)
+    assert found == [f"FILE_LOGIN in {login_file}"], "the owner's own"
+    login_file.unlink()
     assert canaries.in_files(person.home) == []
     assert canaries.in_git(person.repo, person.home) == []
     assert look_from(person, "other", canaries) == []
@@ -205,8 +251,47 @@ def test_a_canary_is_nowhere(person, upstream, wait_for):
     kept = canaries.in_files(person.place, *WORLD_PLACES, since=canaries.since)
     # The agent's own file is in the capsule's own layer, and nowhere else.
     assert [hit for hit in kept if f"in {layers}" not in hit] == []
-    assert [path for pattern in ANYWHERE for path in Path("/").glob(pattern)] == []
+    assert core_dumps("/") == []
     assert canaries.in_output() == []
+
+
+def core_dumps(place):
+    return [path for pattern in ANYWHERE for path in Path(place).glob(pattern) if path.is_file()]
+
+
+def work(atoll, canaries, upstream, wait_for):
+    """Agents with two kinds of logins, and everything that shows them; returns the file of one."""
+    person, values = atoll.person, canaries.values
+    notified = person.place / "notified"
+    settings = Path(person.env["XDG_CONFIG_HOME"]) / "atoll" / "config.toml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    login_file = Path(person.env["HOME"]) / ".filed" / "auth.json"
+    login = json.dumps({"auth": {"access": values["FILE_LOGIN"]}})
+    person.write({login_file.name: login}, root=login_file.parent)
+    for agent, form in (("keyed", "KEY_LOGIN"), ("filed", "FILE_LOGIN")):
+        words = json.dumps(["sh", "-c", AGENT, "sh", agent, "{prompt}"])
+        settings.write_text(LOGINS.format(notified=notified, upstream=upstream, words=words))
+        Upstream.keys.clear()
+        env = {"KEYED_API_KEY": values["KEY_LOGIN"]}
+        atoll("spawn", agent, "use it", "--name", agent, env=env)
+        watched = atoll("watch", agent)
+        assert "I used it" in watched.stdout, watched
+        assert "finished" in watched.stderr, watched
+        assert set(Upstream.keys) == {values[form]}, watched
+        for shown in (("agents",), ("transcript", agent), ("secret", "ls")):
+            atoll(*shown)
+            atoll(*shown, "--json")
+        atoll("transcript", agent, "--html")
+        atoll("logs", agent)
+        # What it has is worth nothing elsewhere, and may be exported.
+        assert "atollph" in person.git("show", f"atoll/{agent}:key")
+    program = "import atoll; print(*atoll.open_project('.').events(), sep='\\n')"
+    events = person.run(sys.executable, "-c", program).stdout
+    assert "agent.finished" in events
+    canaries.said.append(events)
+    wait_for(lambda: notified.exists() and notified.read_text().count("agent.finished") == 2)
+    canaries.said.append(notified.read_text())
+    return login_file
 
 
 def give(atoll, canaries, upstream):
@@ -299,7 +384,7 @@ def leak(atoll):
     """The agent commits what it was given; every way out refuses it."""
     for name, script in (
         ("VARIABLE", 'echo "$VARIABLE" >leak'),
-        ("FILE", 'base64 -w0 "$FILE_FILE" >leak'),
+        ("FILE", 'base64 -w 20 "$FILE_FILE" >leak'),
     ):
         commit = f"{script}; git add leak; git commit -qm work"
         done = atoll("run", "x", "--", "sh", "-euc", commit)
@@ -308,6 +393,23 @@ def leak(atoll):
             refused = atoll(*words, code=4)
             assert f"contains the secret `{name}`" in refused.stdout + refused.stderr
         atoll("run", "x", "--", "git", "reset", "-q", "--hard", "HEAD~1")
+
+
+def test_the_search_finds_a_core_dump(tmp_path):
+    """The control: where a crash leaves one, it has the value, and the search finds it."""
+    canaries = Canaries()
+    (tmp_path / "core.123").write_bytes(b"\x7fELF" + canaries.values["ENV"].encode())
+    assert core_dumps(tmp_path) == [tmp_path / "core.123"]
+    assert len(canaries.in_files(tmp_path)) == 1
+    (tmp_path / "core.123").unlink()
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if pattern != "core" or hard != resource.RLIM_INFINITY:
+        pytest.skip(f"the kernel does not write core dumps to the directory ({pattern})")
+    crash = ["sh", "-c", "ulimit -c unlimited; kill -SEGV $$"]
+    subprocess.run(crash, cwd=tmp_path, env={"KEY": canaries.values["ENV"]}, check=False)
+    [dump] = core_dumps(tmp_path)
+    assert canaries.in_files(tmp_path) == [f"ENV in {dump}"]
 
 
 def test_the_search_finds_what_is_planted(tmp_path, repo, git):
