@@ -49,7 +49,7 @@ def _stored_values(session: Session, capsule: CapsuleRecord, known: list[SecretR
         raise _unsearched(
             capsule,
             f"the vault has no value of `{held[0]}`, which it may have",
-            f"restore the vault from a backup, or set the value again: atoll secret set {held[0]}",
+            f"restore the vault from a backup, or store it again: atoll secret rotate {held[0]}",
         )
     return found
 

@@ -656,12 +656,12 @@ def test_value_that_the_vault_lacks_stops_exports_of_who_may_have_it(
     with pytest.raises(SecretUnavailable, match="the vault has no value of `GIVEN`") as caught:
         scan.find_search(session, capsules.x)
     assert "commits of `x` cannot be searched" in caught.value.message
-    assert "atoll secret set GIVEN" in str(caught.value.hint)
+    assert "atoll secret rotate GIVEN" in str(caught.value.hint)
     scan.find_search(session, capsules.low)
     handle.revoke("GIVEN", "x")
     with pytest.raises(SecretUnavailable, match="`GIVEN`"):
         scan.find_search(session, capsules.x)
-    handle.set("GIVEN", CANARY)
+    handle.rotate("GIVEN", CANARY)
     assert found_in(session, capsules.x, CANARY) is not None
 
 
