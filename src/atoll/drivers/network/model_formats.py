@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from atoll.drivers.network.coded_size import find_decoded_size
@@ -22,6 +23,8 @@ LIMIT_BYTES = 4 << 20
 """Of one event, one message or one JSON body."""
 _MOST_TOKENS = 10**12
 _MOST_DIGITS = 400
+_MOST_ELEMENTS = 10_000
+"""Of a list that is cut, which is read at once; the rest is estimated by its size."""
 _BYTES_PER_TOKEN = 4
 _EVENT_BYTES = 250
 """What an event of a stream takes besides its text."""
@@ -423,7 +426,7 @@ class _Answer:
             self.is_final = True
             return
         unread = max(len(data), declared_bytes)
-        for element, size in _elements(data):
+        for element, size in islice(_elements(data), _MOST_ELEMENTS):
             # Gemini streams a list, of which each element is like an event.
             unread -= size
             self._estimate(size, element)

@@ -135,6 +135,14 @@ def test_a_list_of_gemini_that_is_cut(cuts):
     assert 9500 <= found.tokens.output_tokens <= 10_500
 
 
+def test_a_cut_list_of_many_elements_is_not_read_to_its_end():
+    data = b"[" + b'"",' * 20_000
+    [found] = read(ModelFormat.GEMINI, data, "application/json", is_cut=True)
+    assert found.tokens is not None
+    rest = len(data) - 10_000 * len('""')
+    assert found.tokens.output_tokens == 10_000 + (rest - 250) // 4
+
+
 def test_candidates_that_end_one_after_another():
     def element(index: int, text: str, **more: object) -> StreamEvent:
         candidate = {"index": index, "content": {"parts": [{"text": text}]}, **more}
