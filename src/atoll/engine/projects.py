@@ -13,7 +13,12 @@ from atoll.engine.capsules import Capsule, remove_all
 from atoll.engine.network import rules
 from atoll.engine.project import missing_repository, trust
 from atoll.engine.project.levels import NAMES as LEVEL_NAMES
-from atoll.engine.project.project_paths import nearest_checkout, require_owners, require_text
+from atoll.engine.project.project_paths import (
+    is_clone,
+    nearest_checkout,
+    require_owners,
+    require_text,
+)
 from atoll.engine.state.session import Listener, Session, Warn, open_session
 from atoll.host import files, git, programs
 from atoll.host.recovery import recovery_points
@@ -544,6 +549,9 @@ def project_at(session: Session, path: str) -> Project:
     except StateError as error:
         raise _explained(session, path, error) from error
     programs.distrust([checkout.root])
+    if is_clone(checkout.repository, session.home) and not session.read_only:
+        # The owner may have installed a filter since it was cloned.
+        git.mark_untrusted(checkout.repository)
     require_text(checkout.repository)
     known = session.store.find_project(checkout.repository)
     root = checkout.root

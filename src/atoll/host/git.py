@@ -18,7 +18,7 @@ from atoll.host import files, ref_files
 from atoll.host.locks import hold_directory
 from atoll.host.process import Completed, failure, run, wait_until
 from atoll.model.enclosure import Enclosure
-from atoll.model.errors import StateError
+from atoll.model.errors import SpecError, StateError
 from atoll.model.names import printable
 
 _SAFE = (
@@ -33,6 +33,8 @@ _SAFE = (
 )
 DURABLE = ("-c", "core.fsync=all", "-c", "core.fsyncMethod=fsync")
 """Options before a verb that make git sync what it writes."""
+_UNTRUSTED = "atoll.untrusted"
+"""The setting of a repository that Atoll cloned from a URL."""
 _ABSENT = 128
 _HALF_MADE = b"/commondir: "
 """Git fails if it reads the record of a worktree that another git is creating."""
@@ -274,6 +276,59 @@ def checked_out_at(branch: str, *, cwd: str) -> str | None:
 def setting(key: str, *, cwd: str, keep_fds: Sequence[int] = ()) -> str:
     answer = git("config", "--get", key, cwd=cwd, allowed=(0, 1), keep_fds=keep_fds)
     return answer.text.removesuffix("\n")
+
+
+def mark_untrusted(repository: str) -> None:
+    """Records that what this repository tracks is not the owner's, and turns off the filters that
+    the owner has installed for every program that reads its files.
+    """
+    wanted = {_UNTRUSTED: "true"}
+    for name in filter_names(cwd=repository):
+        wanted |= _no_filter(name)
+    answer = git("config", "--local", "--list", "-z", cwd=repository)
+    pairs = [entry.partition("\n") for entry in answer.text.split("\0") if entry]
+    known = {key: value for key, _, value in pairs}
+    for key, value in wanted.items():
+        if known.get(key) != value:
+            git("config", "--local", "--replace-all", key, value, cwd=repository)
+
+
+def untrusted_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, ...]:
+    """Options before a verb with which no filter of the owner's runs on files of a repository that
+    is marked as untrusted; git-lfs is left to the caller. None for the owner's own repositories.
+    """
+    if setting(_UNTRUSTED, cwd=repository, keep_fds=keep_fds) != "true":
+        return ()
+    return without_filters(filter_names(cwd=repository, keep_fds=keep_fds))
+
+
+def filter_names(*, cwd: str, keep_fds: Sequence[int] = ()) -> list[str]:
+    """The filters that any git settings define, such as `filter.x`, without that of git-lfs.
+
+    Raises SpecError for a name that cannot be part of an option.
+    """
+    answer = git(
+        "config", "-z", "--name-only", "--get-regexp", r"^filter\.",
+        cwd=cwd, allowed=(0, 1), keep_fds=keep_fds,
+    )  # fmt: skip
+    keys = os.fsdecode(answer.stdout).split("\0")
+    names = {key.rpartition(".")[0] for key in keys if key} - {"filter.lfs"}
+    # An option ends at its first `=`, which the name of a filter may have.
+    odd = [name for name in names if "=" in name]
+    if odd:
+        raise SpecError(f"the name of the git filter `{printable(odd[0])}` has a `=`")
+    return sorted(names)
+
+
+def without_filters(names: Sequence[str]) -> tuple[str, ...]:
+    """Options before a verb with which these filters do not run."""
+    pairs = [pair for name in names for pair in _no_filter(name).items()]
+    return tuple(word for key, value in pairs for word in ("-c", f"{key}={value}"))
+
+
+def _no_filter(name: str) -> dict[str, str]:
+    empty = {f"{name}.{key}": "" for key in ("process", "smudge", "clean")}
+    return {**empty, f"{name}.required": "false"}
 
 
 def identity(*, cwd: str) -> tuple[str, str]:

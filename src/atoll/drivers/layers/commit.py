@@ -32,7 +32,6 @@ from atoll.model import untrusted
 from atoll.model.enclosure import Enclosure
 from atoll.model.errors import DriverError, StateError
 from atoll.model.layers import LayerKind
-from atoll.model.lfs import WITHOUT_LFS
 
 PREFIX = LayerKind.SUBMODULES.layer("n")
 """Prefix of layer ids. Earlier versions used `mh` (without nested submodules) and `m` with a
@@ -129,13 +128,14 @@ def freeze_submodules(pool: Pool, source: Source, links: list[tuple[str, str]]) 
         return known
     with pool.building() as place:
         tree = place / "tree" / WORKSPACE
+        options = git.untrusted_options(source.repository)
         for submodule in found:
-            _check_out_submodule(tree, submodule)
+            _check_out_submodule(tree, submodule, options)
         about = "submodules " + ", ".join(submodule.path for submodule in found)
         return pool.freeze(place, Layer(id=name, kind="submodules", about=about))
 
 
-def _check_out_submodule(tree: Path, submodule: Submodule) -> None:
+def _check_out_submodule(tree: Path, submodule: Submodule, options: tuple[str, ...]) -> None:
     place = tree / submodule.path
     private = tree / ".git" / "modules" / submodule.name
     if private.resolve() != Path(os.path.abspath(private)) or ".." in Path(submodule.name).parts:
@@ -162,7 +162,7 @@ def _check_out_submodule(tree: Path, submodule: Submodule) -> None:
     env = {"GIT_DIR": str(private), "GIT_WORK_TREE": str(place)}
     git.git("update-ref", "--no-deref", "HEAD", submodule.commit, cwd=str(place), env=env)
     files.write_atomic(private / "HEAD", f"{submodule.commit}\n".encode(), durable=False)
-    git.git("read-tree", "--reset", "-u", submodule.commit, cwd=str(place), env=env)
+    git.git(*options, "read-tree", "--reset", "-u", submodule.commit, cwd=str(place), env=env)
 
 
 def _inner_urls(submodule: Submodule) -> list[tuple[str, str]]:
@@ -323,7 +323,8 @@ def _build(builder: CommitLayerBuilder, source: Source, git_layer: Layer, name: 
         if not lfs.is_at_fault(error.message):
             raise
         # Without git-lfs its files stay pointers.
-        return _build_with(builder, source, git_layer, name, WITHOUT_LFS)
+        options = lfs.pointer_options(source.repository)
+        return _build_with(builder, source, git_layer, name, options)
 
 
 def _build_with(
@@ -364,7 +365,7 @@ class _Scene(NamedTuple):
     git_layer: Layer
     inside: Enclosure
     options: tuple[str, ...]
-    """Git options for the LFS filters."""
+    """Git options for filters."""
 
     def git(self, *args: str, stdin: bytes | None = None) -> None:
         place = self.inside.cwd

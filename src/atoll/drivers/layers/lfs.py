@@ -41,12 +41,19 @@ def owner_store(repository: str, keep_fds: Sequence[int] = ()) -> LfsStore:
 
 def build_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, ...]:
     """Git options for checking out a commit into a layer: git-lfs reads the owner's store, writes
-    nothing to layers and uses no network. Without git-lfs, files stay pointers.
+    nothing to layers and uses no network. Without git-lfs, files stay pointers. No other filter of
+    the owner's runs on files of a repository that is not trusted.
     """
     if programs.find_program("git-lfs") is None:
-        return WITHOUT_LFS
+        return pointer_options(repository, keep_fds)
     storage = os.path.realpath(owner_store(repository, keep_fds).objects.parent)
-    return ("-c", f"lfs.storage={storage}", *_OFFLINE)
+    safe = git.untrusted_options(repository, keep_fds)
+    return (*safe, "-c", f"lfs.storage={storage}", *_OFFLINE)
+
+
+def pointer_options(repository: str, keep_fds: Sequence[int] = ()) -> tuple[str, ...]:
+    """The same with which all Git LFS files stay pointers."""
+    return (*git.untrusted_options(repository, keep_fds), *WITHOUT_LFS)
 
 
 def filter_options() -> tuple[str, ...]:

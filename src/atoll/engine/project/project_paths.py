@@ -26,7 +26,7 @@ def require_owners(session: Session, path: str) -> None:
         # A missing directory is reported when the checkout is looked up.
         is_here = not os.path.exists(path)
     homes = [place for place in (Path(real), *Path(real).parents) if _is_home(session, place)]
-    if is_here and (not homes or _is_clone(real, homes[0])):
+    if is_here and (not homes or is_clone(real, homes[0])):
         return
     if is_here and _is_worktree(session, Path(real), homes[0]):
         return
@@ -36,9 +36,9 @@ def require_owners(session: Session, path: str) -> None:
     )
 
 
-def _is_clone(path: str, home: Path) -> bool:
+def is_clone(path: str, home: Path) -> bool:
     """Whether a path is in a repository that Atoll cloned, where no capsule can write."""
-    return is_below(path, [str(home / CLONES)])
+    return is_below(path, [os.path.realpath(home / CLONES)])
 
 
 def _is_home(session: Session, place: Path) -> bool:

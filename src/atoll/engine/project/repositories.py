@@ -1,12 +1,12 @@
 """Clones of repositories that are given by URL: projects without a checkout of the owner's.
 
 The repository is not trusted: nothing of it runs on the host. A clone has no hooks of its own, and
-filters that the owner has installed for other repositories are off.
+filters that the owner has installed for other repositories are off, also when its files are frozen
+into layers.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -53,17 +53,7 @@ def ensure_clone(session: Session, url: str) -> Path:
 
 def _options(cwd: str) -> list[str]:
     """Options of git with which no filter of the owner's runs on files that are not trusted."""
-    answer = git.git(
-        "config", "-z", "--name-only", "--get-regexp", r"^filter\.", cwd=cwd, allowed=(0, 1)
-    )
-    names = {key.rpartition(".")[0] for key in os.fsdecode(answer.stdout).split("\0") if key}
-    # An option ends at its first `=`, which the name of a filter may have.
-    odd = [name for name in names if "=" in name]
-    if odd:
-        raise SpecError(f"the name of the git filter `{printable(odd[0])}` has a `=`")
-    values = ("process=", "smudge=", "clean=", "required=false")
-    found = [word for name in sorted(names) for each in values for word in ("-c", f"{name}.{each}")]
-    return [*_SAFE, *found]
+    return [*_SAFE, *git.without_filters([*git.filter_names(cwd=cwd), "filter.lfs"])]
 
 
 def _environment(session: Session) -> dict[str, str]:
@@ -80,6 +70,7 @@ def _clone(session: Session, url: str, place: Path) -> None:
             "--no-recurse-submodules", "--", url, str(part),
             cwd=str(place.parent), env=_environment(session), alone=True,
         )  # fmt: skip
+        git.mark_untrusted(str(part))
     except DriverError as error:
         files.remove_tree(part, within=place.parent)
         raise DriverError(
@@ -104,6 +95,7 @@ def _refresh(session: Session, place: Path) -> None:
     """Fetches what was added; an unreachable server leaves the clone as it was."""
     try:
         where, env = str(place), _environment(session)
+        git.mark_untrusted(where)
         options = _options(where)
         git.git(*options, "fetch", "--quiet", "--no-recurse-submodules", cwd=where, env=env)
         git.git(*options, "merge", "--quiet", "--ff-only", "@{upstream}", cwd=where, env=env)
