@@ -18,6 +18,8 @@ from atoll.model.lfs import WITHOUT_LFS
 from atoll.model.names import printable, short_hash, slug
 
 _URL = re.compile(r"(?:https|ssh|file)://[!-~]{1,2000}|[\w.-]{1,64}@[\w.-]{1,253}:[!-~]{1,1000}")
+_USER_CHARACTERS = 24
+"""A longer user name is a token, as of GitHub."""
 _PROTOCOLS = "https:ssh:file"
 _SAFE = ("-c", "core.sshCommand=ssh -oBatchMode=yes", *WITHOUT_LFS)
 _PASSED = ("SSH_AUTH_SOCK",)
@@ -33,6 +35,7 @@ def ensure_clone(session: Session, url: str) -> Path:
 
     Raises SpecError for a URL that is not cloned, DriverError when git fails.
     """
+    _require_no_password(url)
     if not _URL.fullmatch(url) or url.startswith("-"):
         raise SpecError(
             f"`{printable(url[:80])}` is not a URL that can be cloned",
@@ -49,6 +52,24 @@ def ensure_clone(session: Session, url: str) -> Path:
         else:
             _clone(session, url, place)
     return place
+
+
+def _require_no_password(url: str) -> None:
+    """Git would keep the password in the clone's config, and repeat it in messages."""
+    scheme, mark, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    user, at, _ = host.rpartition("@")
+    if at:
+        is_secret = ":" in user or (len(user) > _USER_CHARACTERS and scheme.strip() != "ssh")
+    else:
+        # A password with a slash, unless it is a port.
+        is_secret = "@" in rest and re.fullmatch(r"[^:]*:[0-9]{0,5}|[^:]*|\[.*", host) is None
+    if mark and is_secret:
+        shown = printable(f"{scheme[-20:]}://…@{rest.rpartition('@')[2][:80]}")
+        raise SpecError(
+            f"the URL `{shown}` contains a password or a token, which git would store in the clone",
+            hint="configure a git credential helper (git help credentials), or use ssh",
+        )
 
 
 def _options(cwd: str) -> list[str]:

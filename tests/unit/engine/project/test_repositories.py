@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,4 +75,34 @@ def test_failed_clone_names_the_cause(owner, tmp_path):
 )
 def test_url_that_is_not_cloned(owner, url):
     with pytest.raises(SpecError):
+        ensure_clone(owner, url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ada:c4n4ry@example.org/x",
+        "https://ada:c4n4ry@more@example.org/x",
+        "https://ada:c4n/4ry@example.org/x",
+        "https://:c4n4ry@example.org/x",
+        "https://ghp_c4n4ry0123456789abcdef012345@example.org/x",
+        "ssh://ada:c4n4ry@example.org/x",
+        "http://ada:c4n4ry@example.org/x",
+        " https://ada:c4n4ry@example.org/x y",
+    ],
+)
+def test_password_in_a_url_is_refused_and_not_repeated(owner, url):
+    with pytest.raises(SpecError, match="password") as caught:
+        ensure_clone(owner, url)
+    assert not {"c4n4ry", "4ry", "c4n"} & set(re.split(r"[^a-z0-9]+", str(caught.value)))
+    assert "example.org" in caught.value.message
+    assert not (owner.home / "repositories").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://git@127.0.0.1:9/x", "ssh://git@127.0.0.1:9/x", "https://127.0.0.1:9/@ada/x@2"],
+)
+def test_user_name_in_a_url_is_no_password(owner, url):
+    with pytest.raises(DriverError, match="could not be cloned"):
         ensure_clone(owner, url)
