@@ -32,7 +32,9 @@ def command(frame: Frame, name: str, *, html: bool) -> None:
         frame.output.answer("transcript", data, "")
         return
     if html:
-        frame.output.answer("transcript", data, render_html(data))
+        frame.output.answer(
+            "transcript", data, render_html(data, shapes.agent(capsule.agent.status()))
+        )
         return
     for view, events in turns:
         frame.output.item(

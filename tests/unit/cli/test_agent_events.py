@@ -61,6 +61,51 @@ def test_page_escapes_everything():
     assert "default-src 'none'" in page
 
 
+def page_of(events, **about):
+    view = TurnView(AgentTurn(1, 1, 1, "x", 5.0), None, is_running=False)
+    data = shapes.transcript("fix-auth", "claude", [(view, events)])
+    known = {"project": "shop", "agent": "claude", "state": "finished", "usage": [], "tokens": 0}
+    return render_html(data, {**known, "cost_usd": None, **about})  # type: ignore[arg-type]
+
+
+def test_page_says_whose_conversation_it_is_and_what_it_cost():
+    page = page_of([], usage=[{"model": "opus<"}], tokens=123_456, cost_usd=1.234)
+    assert "<title>fix-auth · claude · shop</title>" in page
+    for fact in ("opus&lt;", "123,456", "$1.23", "finished"):
+        assert f"<dd>{fact}</dd>" in page
+    assert "<dd>unknown</dd>" in page_of([], usage=[{"model": "m"}])
+
+
+def test_page_shows_what_there_is_to_see():
+    text = "It is done.\n\nAll of it."
+    page = page_of([
+        AgentEvent(AgentEventKind.START), AgentEvent(AgentEventKind.MESSAGE, text),
+        AgentEvent(AgentEventKind.TOOL_CALL, "ls", tool="shell"),
+        AgentEvent(AgentEventKind.TOOL_RESULT), AgentEvent(AgentEventKind.END, text),
+    ])  # fmt: skip
+    assert page.count("<article") == 2
+    assert page.count("It is done.") == 1
+    assert '<span class="label"><code>shell</code></span>' in page
+    assert "tool-call</" not in page
+    failed = page_of([
+        AgentEvent(AgentEventKind.TOOL_RESULT, is_error=True),
+        AgentEvent(AgentEventKind.END, "no", is_error=True),
+    ])  # fmt: skip
+    assert ">Failed result<" in failed
+    assert ">The agent reports an error<" in failed
+
+
+def test_page_joins_lines_and_marks_diffs():
+    lines = [AgentEvent(AgentEventKind.MESSAGE, f"line {number}") for number in range(3)]
+    page = page_of(
+        [*lines, AgentEvent(AgentEventKind.TOOL_CALL, "@@ -1 +1 @@\n-<a>\n+b", tool="e")]
+    )
+    assert "<pre>line 0\nline 1\nline 2</pre>" in page
+    assert '<span class="del">-&lt;a&gt;</span>\n<span class="add">+b</span>' in page
+    long = page_of([AgentEvent(AgentEventKind.TOOL_RESULT, "x\n" * 50 + "y")])
+    assert "<details><summary>" in long
+
+
 def test_numbers_are_short():
     assert [render_count(n) for n in (0, 999, 1500, 2_500_000)] == ["0", "999", "1.5k", "2.5M"]
     assert render_cost(None, has_usage=False) == "-"
