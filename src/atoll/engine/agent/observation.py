@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.engine.agent import activity, budgets, event_log, selection, turns
+from atoll.engine.agent import activity, budgets, event_log, screen_text, selection, turns
 from atoll.engine.agent.activity import CpuSample, RunFacts
 from atoll.engine.agent.states import record_state
 from atoll.engine.agent.status import AgentFacts, decide, since
@@ -232,15 +232,16 @@ def _last_line(
     session: Session, capsule: CapsuleRecord, agent: AgentRecord, turn: AgentTurn
 ) -> str:
     directory = conversation.log_directory(capsule, turn)
+    found = read_log_end(directory, size_bytes=_END_BYTES)
+    entries = [e for e in found if turn.cut_at is None or e.time <= turn.cut_at]
+    if turn.is_screen:
+        return screen_text.find_last_words(entries)
     try:
         spec = selection.find_spec(session, agent.adapter, agent.task.command)
     except AtollError:
         return ""
-    name = "text" if turn.is_screen else spec.events
-    found = read_log_end(directory, size_bytes=_END_BYTES)
-    entries = (e for e in found if turn.cut_at is None or e.time <= turn.cut_at)
     line = ""
-    for event in event_log.read_events(entries, name):
+    for event in event_log.read_events(entries, spec.events):
         if event.kind in _TELLING and (event.text.strip() or event.tool):
             line = event.text.strip() or event.tool
             if event.kind is AgentEventKind.TOOL_CALL and event.tool:
