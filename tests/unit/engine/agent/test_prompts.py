@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from atoll.engine.agent.prompts import (
     subject_of,
 )
 from atoll.model.agent import AgentSpec
-from atoll.model.errors import SpecError
+from atoll.model.errors import IsolationError, SpecError
 from atoll.model.names import parse_name
 
 
@@ -99,3 +101,13 @@ def test_subject_of_a_commit() -> None:
     assert subject_of("\n fix it \nmore") == "fix it"
     assert len(subject_of("word " * 40)) == 72
     assert "\x1b" not in subject_of("\x1b[31mred")
+
+
+def test_agent_without_network_is_not_named_by_a_capsule_that_does_not_exist() -> None:
+    chosen = SimpleNamespace(name="claude", login=object())
+    planned = SimpleNamespace(chosen=chosen)
+    isolation = SimpleNamespace(network="none", setup_network="none")
+    capsule = SimpleNamespace(name="a-b", level="sandbox", isolation=isolation)
+    with pytest.raises(IsolationError, match="network mode `none`") as raised:
+        spawning.require_possible(planned, capsule)  # type: ignore[arg-type]
+    assert "a-b" not in raised.value.message
