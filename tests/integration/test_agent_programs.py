@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from persons import ROOT
 from terminals import Terminal
 
 AGENTS = ("claude", "codex", "gemini", "goose", "opencode")
+SESSION_FILES = ("claude", "codex", "gemini")
+"""The agents whose events on their own screen come from their session file."""
 KEY = "sk-real-0123456789-abcdefghij-REAL"
 VARIABLES = {
     "claude": "ANTHROPIC_API_KEY",
@@ -31,6 +34,21 @@ VARIABLES = {
     "gemini": "GEMINI_API_KEY",
     "goose": "OPENAI_API_KEY",
     "opencode": "OPENAI_API_KEY",
+}
+
+
+def each_agent(*quick):
+    """Parametrises a test: these agents in the normal suite, the others in `make soak`."""
+    params = [n if n in quick else pytest.param(n, marks=pytest.mark.soak) for n in AGENTS]
+    return pytest.mark.parametrize("agent", params)
+
+
+MODELS = {
+    "claude": "claude-haiku-4-5",
+    "codex": "gpt-6-luna",
+    "gemini": "gemini-2.5-flash",
+    "goose": "gpt-4o",
+    "opencode": "openai/gpt-5.1",
 }
 LOGIN_HOSTS = {
     "claude": {"api.anthropic.com"},
@@ -115,7 +133,58 @@ def await_state(owner, wait_for, *names, state="finished"):
     return now
 
 
+COPIES = {
+    "claude": (".claude/CLAUDE.md", ".claude/skills/brief/SKILL.md"),
+    "codex": (".codex/AGENTS.md", ".codex/skills/brief/SKILL.md"),
+    "gemini": (".gemini/GEMINI.md", ".gemini/commands/brief.toml"),
+    "goose": (".config/goose/.goosehints",),
+    "opencode": (".config/opencode/AGENTS.md",),
+}
+"""Files of the owner that a capsule gets read-only."""
+REWRITTEN = {
+    "claude": {".claude.json": '{"theme": "dark"}', ".claude/settings.json": "{}"},
+    "codex": {".codex/config.toml": 'personality = "pragmatic"\n'},
+    "gemini": {".gemini/settings.json": '{"ui": {"hideTips": true}}'},
+    "goose": {},
+    "opencode": {".config/opencode/opencode.json": "{}"},
+}
+"""Their settings, which the programs write themselves."""
+SKILL = "---\nname: brief\ndescription: Be brief.\n---\nBe brief.\n"
+COMMAND = 'description = "Be brief."\nprompt = "Be brief."\n'
+
+
+def write_settings(owner):
+    """The memory, skills and settings of an owner who has used all agents."""
+    found = {path: text for files in REWRITTEN.values() for path, text in files.items()}
+    kinds = {".toml": COMMAND, "SKILL.md": SKILL}
+    for path in (path for paths in COPIES.values() for path in paths):
+        found[path] = next((text for end, text in kinds.items() if path.endswith(end)), "Brief.\n")
+    for path, text in found.items():
+        place = Path(owner.env["HOME"], path)
+        if path.startswith(".config/"):
+            place = Path(owner.env["XDG_CONFIG_HOME"], path.removeprefix(".config/"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+def await_failure(owner, wait_for, name):
+    """The agent has failed, or is stopped while it waits for a person: some repeat for ever."""
+    states = {"failed", "waiting"}
+
+    def found():
+        now = statuses(owner)
+        return now[name]["state"] in {*states, "finished", "lost"} and now
+
+    now = wait_for(found, timeout_s=ENDED_S, what="the end of the agent")
+    assert now[name]["state"] in states, f"{now[name]}\n{owner.atoll('logs', name).stdout[-3000:]}"
+    if now[name]["state"] == "waiting":
+        owner.atoll("stop", name)
+        await_state(owner, wait_for, name, state="failed")
+    return now
+
+
 def test_five_agents_at_once_then_the_next_message(owner, model, wait_for):
+    write_settings(owner)
     for name in AGENTS:
         spawn(owner, name, f"Write hello.txt ({name})", "--name", name)
     now = await_state(owner, wait_for, *AGENTS)
@@ -129,6 +198,10 @@ def test_five_agents_at_once_then_the_next_message(owner, model, wait_for):
         assert reached == LOGIN_HOSTS[name]
         # What the agents' commands printed: none of them could see the real key.
         assert KEY not in owner.atoll("logs", name).stdout
+
+        for mode, paths in (("400", COPIES[name]), ("600", REWRITTEN[name])):
+            for path in paths:
+                assert owner.sh(name, f"cd; stat -c %a {path}") == f"{mode}\n", path
 
     for name in AGENTS:
         tell(owner, name, name, "And the second message")
@@ -160,22 +233,45 @@ def test_conversation_travels_with_rollback_and_fork(owner, model, wait_for, age
         assert "forget me" not in text
 
 
-def test_its_own_screen(owner, model, wait_for):
-    argv = (sys.executable, "-m", "atoll", "spawn", "claude", "Write it", "-i", "--name", "x")
-    env = {**owner.env, "ANTHROPIC_API_KEY": KEY}
+def in_any_colour(text):
+    """A pattern for what a screen shows, which may change the colour between two letters."""
+    return r"(?:\x1b\[[0-9;?]*[A-Za-z])*".join(text)
+
+
+@each_agent("claude", "codex")
+def test_its_own_screen(owner, model, wait_for, agent):
+    words = ("spawn", agent, "Write it", "-i", "--name", "x", "--model", MODELS[agent])
+    argv = (sys.executable, "-m", "atoll", *words)
+    env = {**owner.env, VARIABLES[agent]: KEY}
     screen = Terminal(argv, owner.repo, env=env, become=owner.preparation(owner.repo))
     try:
-        screen.expect("Written", timeout_s=ENDED_S)
+        screen.expect(in_any_colour("Written"), timeout_s=ENDED_S)
         screen.type("\x1d")
         screen.expect("detached from", timeout_s=60)
     finally:
         screen.close()
     await_state(owner, wait_for, "x", state="waiting")
-    tell(owner, "claude", "x", "-- next\nwith two lines")
-    wait_for(
-        lambda: "Second answer." in owner.atoll("watch", "x", "--no-follow").stdout,
-        timeout_s=ENDED_S, what="an answer to what was typed",
-    )  # fmt: skip
+    tell(owner, agent, "x", "-- next\nwith two lines")
+
+    def find_answered():
+        """The request that has both messages, each whole."""
+        wanted = ("Write it", "-- next\nwith two lines")
+        return next(
+            (request for request in model.model_requests
+             if request.status == 200 and all(
+                 any(text in prompt for prompt in request.conversation.prompts) for text in wanted
+             )),
+            None,
+        )  # fmt: skip
+
+    told = wait_for(find_answered, timeout_s=ENDED_S, what="a request with what was typed")
+    assert told.model == MODELS[agent].rpartition("/")[2]
+    if agent in SESSION_FILES:
+        wait_for(
+            lambda: "Second answer." in owner.atoll("watch", "x", "--no-follow").stdout,
+            timeout_s=ENDED_S, what="its answer",
+        )  # fmt: skip
+    await_state(owner, wait_for, "x", state="waiting")
     owner.atoll("stop", "x")
     await_state(owner, wait_for, "x")
     assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
@@ -248,36 +344,42 @@ def test_subscription_logins(owner, wait_for):
         assert "hint: claude auth login" in refused.stderr
 
 
-def test_quota_and_budget_hold_an_agent(owner, wait_for):
+@each_agent("claude", "codex")
+def test_quota_and_budget_hold_an_agent(owner, wait_for, agent):
     quota = Fault(status=429, retry_after_s=1)
     first = dataclasses.replace(TASK[0], faults=(quota,))
     with ModelServer(turns(first, *TASK[1:]), keys=[KEY]) as server:
         use_model(owner, server)
-        spawn(owner, "claude", "Write it", "--name", "x", "--budget", "turns=2")
+        spawn(owner, agent, "Write it", "--name", "x", "--budget", "turns=2")
         now = await_state(owner, wait_for, "x", state="over-budget")
         assert "2 of 2 turns" in now["x"]["reason"]
         owner.atoll("tell", "x", "--budget", "turns=+5", "-q")
         await_state(owner, wait_for, "x")
         # The agent noticed neither: its model was slow, that is all.
-        assert "api_retry" not in owner.atoll("logs", "x").stdout
-        assert [request.status for request in server.model_requests][:2] == [429, 200]
+        assert not re.search(r"api_retry|\b429\b", owner.atoll("logs", "x").stdout)
+        statuses = [request.status for request in server.model_requests]
+        assert statuses.count(429) == 1
+        assert set(statuses) == {200, 429}
         assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
         assert server.violations == []
 
 
-def test_an_exit_code_is_no_verdict(owner, wait_for):
-    """goose exits with 0 after a stream that was cut, and when its key is refused."""
+@each_agent("gemini", "goose")
+def test_an_exit_code_is_no_verdict(owner, wait_for, agent):
+    """goose exits with 0 after a stream that was cut, and when its key is refused; claude repeats
+    for minutes.
+    """
     script = turns(Turn("I begin.", (Write("half.txt", "half\n"),)),
                    Turn("never", faults=(Fault(kind="cut"),) * 50))  # fmt: skip
     with ModelServer(script, keys=[KEY]) as server:
         use_model(owner, server)
-        spawn(owner, "goose", "- write it", "--name", "cut")
-        now = await_state(owner, wait_for, "cut", state="failed")
+        spawn(owner, agent, "- write it", "--name", "cut")
+        now = await_failure(owner, wait_for, "cut")
         assert now["cut"]["reason"]
         # What it did is kept all the same.
         assert owner.git("show", "atoll/cut:half.txt") == "half\n"
-        wrong = {"OPENAI_API_KEY": "sk-real-but-of-somebody-else-000000"}
-        owner.atoll("spawn", "goose", "Write it", "--name", "refused", "-q", env=wrong)
-        now = await_state(owner, wait_for, "refused", state="failed")
+        wrong = {VARIABLES[agent]: "sk-real-but-of-somebody-else-000000"}
+        owner.atoll("spawn", agent, "Write it", "--name", "refused", "-q", env=wrong)
+        now = await_failure(owner, wait_for, "refused")
         assert "401" in now["refused"]["reason"]
         assert server.violations
