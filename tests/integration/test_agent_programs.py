@@ -277,6 +277,27 @@ def test_its_own_screen(owner, model, wait_for, agent):
     assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
 
 
+def test_messages_are_typed_into_their_screens(owner, model, wait_for):
+    """Each program treats Enter after a paste in its own way."""
+
+    def has_asked(text):
+        found = [request.conversation.prompts for request in model.model_requests]
+        return any(text in prompt for prompts in found for prompt in prompts)
+
+    for name in AGENTS:
+        spawn(owner, name, f"the first for {name}", "-i", "--name", name)
+
+    def have_answered():
+        now = statuses(owner).values()
+        return all(one["state"] == "waiting" and one["tokens"] >= 330 for one in now)
+
+    wait_for(have_answered, timeout_s=ENDED_S, what="the answers to the first messages")
+    for name in AGENTS:
+        message = f"the second\nfor {name}"
+        tell(owner, name, name, message)
+        wait_for(functools.partial(has_asked, message), timeout_s=ENDED_S, what=message)
+
+
 def jwt(**claims):
     parts = [{"alg": "RS256", "typ": "JWT"}, claims]
     encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts]

@@ -10,7 +10,7 @@ import atoll
 from atoll.engine.agent import terminal_input
 from atoll.host.process import wait_until
 from atoll.keeper.log import read_log
-from atoll.model.agent import AgentSpec
+from atoll.model.agent import AgentSpec, ModelTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,4 +101,18 @@ def test_message_that_nothing_shows_to_be_taken(
         "nothing shows that the agent of `x` took the message: it may still be in its input box"
     ]
     assert warnings[0].endswith("hint: atoll attach x")
+    assert heard(x) == []
+
+
+def test_message_to_an_agent_at_work(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own traffic shows nothing, and another Enter could answer a question of its own."""
+    monkeypatch.setattr(terminal_input, "_TAKEN_S", 0.2)
+    warnings: list[str] = []
+    monkeypatch.setattr(project.session, "warn", warnings.append)
+    x = spawn(project, tmp_path, "popup")
+    project.session.store.set_traffic(x.record.id, ModelTraffic(in_flight=1))
+    x.agent.tell("hello")
+    assert [text.split(":")[0] for text in warnings] == ["the agent of `x` is at work"]
     assert heard(x) == []

@@ -31,6 +31,7 @@ _SCREEN_S = 20.0
 _REACTED_S = 3.0
 _QUIET_S = 0.3
 _TAKEN_S = 8.0
+_RECENT_S = 2.0
 _LOOK_S = 0.05
 _AT_WORK_LOOKS = 12
 """With new output: a spinner changes ten times per second, and a new line in an input box once."""
@@ -45,13 +46,19 @@ def type_message(session: Session, run: Run, text: str) -> None:
     if not _takes_pastes(run):
         _write(session, run, content + _ENTER)
         return
-    was_asking = session.store.traffic(run.capsule_id).in_flight > 0
+    was_at_work = _is_at_work(session, run)
     screen = _Screen(run)
     _write(session, run, _BEGIN + content.replace(_END, b"") + _END)
     screen.await_quiet()
     is_taken = _press_enter(session, run, text)
-    if is_taken or was_asking:
-        # One that works takes the message when it is ready, which shows in nothing of its own.
+    if was_at_work:
+        # Its traffic goes on in either case, and another Enter could answer a question of its own.
+        session.warn(
+            f"the agent of `{run.capsule_name}` is at work: nothing shows yet whether it took the "
+            f"message\nhint: atoll attach {run.capsule_name}"
+        )
+        return
+    if is_taken:
         return
     if text.startswith(_COMMAND) or not _press_enter(session, run, text):
         session.warn(
@@ -120,6 +127,12 @@ class _Screen:
         except OSError:
             return (0, 0)
         return found.st_ino, found.st_size
+
+
+def _is_at_work(session: Session, run: Run) -> bool:
+    """Whether the model traffic of an agent is that of an earlier message."""
+    traffic = session.store.traffic(run.capsule_id)
+    return traffic.in_flight > 0 or time.time() - (traffic.last_at or 0.0) < _RECENT_S
 
 
 def _press_enter(session: Session, run: Run, text: str) -> bool:
