@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from atoll.model.agent import AgentState
 from atoll.model.names import NAME_LENGTH
@@ -185,8 +186,19 @@ def require_url_path(text: str) -> str:
 
 def require_webhook(text: str) -> str:
     """Requires a URL that a message can be posted to without being read on the way."""
-    if not re.fullmatch(r"https://[!-~]{1,2000}|http://(?:127\.0\.0\.1|localhost)[:/][!-~]*", text):
-        raise ValueError("must be an `https://` URL, or one of this machine's loopback")
+    mistake = ValueError(
+        "must be an `https://` URL, or one of this machine's loopback, without a user name"
+    )
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise mistake from None
+    if not re.fullmatch(r"[!-~]{1,2048}", text) or "@" in parts.netloc or "\\" in text:
+        raise mistake
+    is_near = parts.scheme == "http" and host in {"127.0.0.1", "localhost"}
+    if not host or not (parts.scheme == "https" or is_near):
+        raise mistake
     return text
 
 

@@ -129,13 +129,22 @@ def _run_command(command: str, event: str) -> None:
 
 
 def _post(url: str, event: str) -> None:
-    from urllib.request import Request, urlopen  # noqa: PLC0415 - ssl: only for a webhook
+    """Posts to this URL only: a redirect is a failure. Raises DriverError or OSError."""
+    from http.client import HTTPException  # noqa: PLC0415 - ssl: only for a webhook
+    from urllib.request import HTTPRedirectHandler, Request, build_opener  # noqa: PLC0415
+
+    class NoRedirects(HTTPRedirectHandler):
+        def redirect_request(self, *_: object, **__: object) -> None:
+            """None: the answer is an error."""
 
     request = Request(  # noqa: S310 - the settings accept https, and http on loopback
         url, data=event.encode(), headers={"Content-Type": "application/json"}
     )
-    with urlopen(request, timeout=_WEBHOOK_S) as answer:  # noqa: S310 - likewise
-        answer.read(1)
+    try:
+        with build_opener(NoRedirects).open(request, timeout=_WEBHOOK_S) as answer:
+            answer.read(1)
+    except HTTPException as error:
+        raise DriverError(f"the server gave no proper answer: {error!r}") from error
 
 
 def _show_on_desktop(name: str, event: str) -> None:
