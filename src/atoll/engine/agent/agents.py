@@ -478,10 +478,11 @@ class Agent:
         preparation.run_before(self._session, self._capsule, chosen.spec, inside, found)
 
     def _type(self, run: Run, text: str) -> SentMessage:
-        turn = conversation.add_turn(self._session, self._capsule, text, is_screen=True)
-        self._session.store.set_turn_run(turn, run.number)
+        turn = conversation.add_turn(
+            self._session, self._capsule, text, run=run.number, is_screen=True
+        )
         terminal_input.type_message(self._session, run, text)
-        return SentMessage(turn._replace(run=run.number), run, is_typed=True)
+        return SentMessage(turn, run, is_typed=True)
 
     def _living_run(self) -> Run | None:
         """The run of the last turn, if it has processes."""

@@ -88,12 +88,14 @@ def restart(session: Session, capsule: CapsuleRecord) -> None:
 
 
 def add_turn(
-    session: Session, capsule: CapsuleRecord, prompt: str, *, is_screen: bool
+    session: Session, capsule: CapsuleRecord, prompt: str, *, run: int = 0, is_screen: bool
 ) -> AgentTurn:
-    """Stores a turn before its run is started. The caller holds the lock of the agent."""
+    """Stores a turn, before its run is started unless it is typed into one that is there. The
+    caller holds the lock of the agent.
+    """
     stored = session.store.turns(capsule.id)
     number = 1 + max((turn.number for turn in stored), default=0)
-    turn = AgentTurn(capsule.id, number, 0, prompt, time.time(), is_screen=is_screen)
+    turn = AgentTurn(capsule.id, number, run, prompt, time.time(), is_screen=is_screen)
     course = _load(session, capsule)
     # First the payload: killed before the turn is stored, it names one that does not exist.
     before = tuple(one for one in course.turns if one < number)
