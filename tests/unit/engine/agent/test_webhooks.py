@@ -97,7 +97,7 @@ def test_answer_that_is_no_http_is_a_line_in_the_log(serve, tmp_path, answer):
     server = serve(answer)
     deliver(tmp_path, server.url, tmp_path / "mark")
     assert failures(tmp_path).count("\n") == 1
-    assert "post: " in failures(tmp_path)
+    assert "webhook: " in failures(tmp_path)
     assert len(server.requests) == 1
 
 
