@@ -151,8 +151,20 @@ def _unescape_once(data: bytes) -> tuple[bytes, list[int], list[int], int]:
         plain.append(character)
         at = end
     plain += data[at:]
-    rest = _INCOMPLETE.search(data, max(end, len(data) - _LONGEST))
-    return bytes(plain), places, lengths, len(data) if rest is None else rest.start()
+    return bytes(plain), places, lengths, _find_incomplete(data, end)
+
+
+def _find_incomplete(data: bytes, first: int) -> int:
+    """Where an escape begins that may not be complete, or the length. A character of it may be
+    escaped itself, and so on: then the part of an escape comes before the part of another one.
+    """
+    at = len(data)
+    for _ in range(_ROUNDS + 1):
+        rest = _INCOMPLETE.search(data, max(first, at - _LONGEST), at)
+        if rest is None:
+            break
+        at = rest.start()
+    return at
 
 
 def _character(match: re.Match[bytes]) -> int:

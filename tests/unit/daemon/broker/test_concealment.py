@@ -135,3 +135,25 @@ def test_what_is_held_is_bounded(noise):
     passed = b"".join(concealer.feed(text[at : at + 1000]) for at in range(0, len(text), 1000))
     assert len(text) - len(passed) < 300
     assert passed + concealer.flush() == text
+
+
+NESTED = [
+    (lambda text: quote(in_entities(text), safe=""), "entities in a URL"),
+    (lambda text: in_entities(in_entities(text)), "entities twice"),
+    (lambda text: in_entities(text).replace("&", r"\u0026").replace("#", r"\u0023"), "in JSON"),
+    (lambda text: quote(quote(text, safe=""), safe=""), "a URL twice"),
+]
+
+
+def in_entities(text):
+    return "".join(c if c.isalnum() else f"&#x{ord(c):x};" for c in text)
+
+
+@pytest.mark.parametrize("escape", [escape for escape, _ in NESTED], ids=[n for _, n in NESTED])
+def test_value_that_is_escaped_twice_is_found_in_any_two_pieces(escape):
+    said = f"bad key {escape(KEY.value)} !".encode()
+    assert conceal(said, REPLACED) == f"bad key {MARKER} !".encode()
+    for cut in range(1, len(said)):
+        concealer = Concealer(REPLACED)
+        shown = concealer.feed(said[:cut]) + concealer.feed(said[cut:]) + concealer.flush()
+        assert shown == f"bad key {MARKER} !".encode(), cut
