@@ -331,7 +331,7 @@ class Http2Connection:
                 size = min(self._room(number), len(rest))
                 with self._sending():
                     self._h2.send_data(number, rest[:size].tobytes())
-                self._budget.earn()
+                self._budget.earn(size)
                 self._unsent_bytes += size
             rest = rest[size:]
 

@@ -18,6 +18,8 @@ _PER_SECOND = 10.0
 """For keep-alives of a connection that lives for days."""
 _PER_FRAME = 4.0
 """For each frame with content, in either direction: two windows are opened after it, and more."""
+_BYTES_PER_FRAME = 1024
+"""Of content that was sent: some clients open two windows for each few kilobytes that they read."""
 _HEADER_BYTES = 9
 _DATA, _HEADERS, _CONTINUATION = 0x0, 0x1, 0x9
 _PADDED = 0x8
@@ -41,9 +43,10 @@ class FrameBudget:
         self._block_bytes = 0
         """Of the header block that is being received."""
 
-    def earn(self, frames: int = 1) -> None:
-        """So many frames with content were sent to the client."""
-        self._left = min(MOST_FRAMES, self._left + frames * _PER_FRAME)
+    def earn(self, sent_bytes: int = 0) -> None:
+        """A frame with content has come, or was sent to the client."""
+        earned = max(_PER_FRAME, sent_bytes / _BYTES_PER_FRAME)
+        self._left = min(MOST_FRAMES, self._left + earned)
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Raises FrameFloodError."""

@@ -59,6 +59,19 @@ def test_traffic_and_time_earn_frames():
         budget.feed(frame(HEADERS, b"x") + frame(RESET, bytes(4)), 1e7)
 
 
+def test_sent_bytes_earn_windows():
+    """Go opens both windows after each 4 KiB that it reads."""
+    budget = fresh()
+    for _ in range(2 * MOST_FRAMES):
+        budget.earn(16 << 10)
+        budget.feed(frame(WINDOW, bytes(4)) * 8, 0.0)
+    for _ in range(MOST_FRAMES // 8):
+        budget.earn(1)
+        budget.feed(frame(WINDOW, bytes(4)) * 8, 0.0)
+    with pytest.raises(FrameFloodError):
+        budget.feed(frame(WINDOW, bytes(4)) * MOST_FRAMES, 0.0)
+
+
 def test_headers_without_an_end():
     budget = fresh()
     half = frame(CONTINUATION, bytes(MAX_HEAD_BYTES // 2))
