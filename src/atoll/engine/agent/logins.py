@@ -77,13 +77,25 @@ def require_same(
     the value that the owner's environment has now. Raises as `require_chosen`.
     """
     granted = _find_granted(session, capsule, adapter)
-    if granted is None:
+    present = None if granted is None else _find_same(spec, granted.login)
+    if granted is None or present is None:
         return require_chosen(session, capsule.project_id, spec)
-    try:
+    with suppress(StateError):
         chosen = find_chosen(session, capsule.project_id, spec)
-    except StateError:
-        return granted
-    return chosen if chosen is not None and chosen.login == granted.login else granted
+        if chosen is not None and _is_same(chosen.login, granted.login):
+            return chosen
+    # What the broker may do with it is what the adapter says now.
+    return ChosenLogin(present, granted.found)
+
+
+def _find_same(spec: AdapterSpec, granted: Login) -> Login | None:
+    """The login as the adapter describes it now."""
+    found = (login for login in spec.logins if _is_same(login, granted))
+    return next((_with_upstream(login, spec) for login in found), None)
+
+
+def _is_same(one: Login, other: Login) -> bool:
+    return (one.kind, one.variable, one.file) == (other.kind, other.variable, other.file)
 
 
 def _find_granted(session: Session, capsule: CapsuleRecord, adapter: str) -> ChosenLogin | None:

@@ -24,7 +24,7 @@ from atoll.engine.secret.secret_spec import (
     require_name,
 )
 from atoll.engine.state.session import Session
-from atoll.model.errors import SpecError, StateError
+from atoll.model.errors import SecretUnavailable, SpecError, StateError
 from atoll.model.names import printable
 from atoll.model.secret import (
     AuditEntry,
@@ -245,8 +245,9 @@ def grant_login(
     origin = SecretOrigin(OriginKind.LOGIN, adapter, json.dumps(described, sort_keys=True))
     scope = BrokerScope(login.hosts, login.allow, login.deny, login.upstream)
     form = Delivery(DeliveryKind.BROKER, broker=scope)
-    key = _find_own_key(session, capsule.project_id, login)
-    name = _login_name(session, capsule, adapter, origin, key)
+    own = _find_own_login(session, capsule, adapter, origin)
+    key = _find_login_key(session, capsule.project_id, login, own)
+    name = _login_name(session, capsule, origin, own, key)
     require_capable(session, capsule, form, name)
     secret = session.store.find_secret(capsule.project_id, name)
     revision = _revision(secret, origin, form)
@@ -268,39 +269,93 @@ def grant_login(
 
 
 def _login_name(
-    session: Session, capsule: CapsuleRecord, adapter: str, origin: SecretOrigin, key: bytes | None
+    session: Session,
+    capsule: CapsuleRecord,
+    origin: SecretOrigin,
+    own: SecretRecord | None,
+    key: bytes | None,
 ) -> str:
     """One secret for each login of an adapter, and for each key: the capsules that use another one
-    keep it.
+    keep it. `own` is what the capsule has had.
     """
-    name, number = f"{_LOGIN}{adapter}", 1
+    if own is not None and _can_have(session, capsule, own, key):
+        return own.name
+    stem = f"{_LOGIN}{origin.of}"
+    name, number = stem, 1
     while True:
         found = session.store.find_secret(capsule.project_id, name)
-        if found is None or all(
-            grant.capsule_id == capsule.id for grant in session.store.grants_of_secret(found)
-        ):
+        if found is None or not session.store.grants_of_secret(found):
             return name
-        if found.origin == origin and (key is None or _keeps(session, found, key)):
+        if _is_same_login(found.origin, origin) and _can_have(session, capsule, found, key):
             return name
         number += 1
-        name = f"{_LOGIN}{adapter}-{number}"
+        name = f"{stem}-{number}"
 
 
-def _keeps(session: Session, secret: SecretRecord, key: bytes) -> bool:
+def _can_have(
+    session: Session, capsule: CapsuleRecord, secret: SecretRecord, key: bytes | None
+) -> bool:
+    """Whether the secret of a login may have this key without changing that of other capsules."""
+    if key is None:
+        return True
+    if all(g.capsule_id == capsule.id for g in session.store.grants_of_secret(secret)):
+        return True
     kept = resolve.find_kept(session, secret.project_id, secret.name)
     return kept is not None and kept.value == key
 
 
-def _find_own_key(session: Session, project_id: str, login: Login) -> bytes | None:
-    """The key in the owner's environment, if the login is one and the vault has no secret of that
-    name, which is read at each use.
+def _is_same_login(one: SecretOrigin, other: SecretOrigin) -> bool:
+    """Whether both are the same variable or file; what the broker may do with it can differ."""
+    return one.of == other.of and _identity(one) == _identity(other)
+
+
+def _identity(origin: SecretOrigin) -> tuple[object, ...]:
+    stored = json.loads(origin.detail)
+    login = stored["login"]
+    return (login.get("kind"), login.get("variable"), login.get("file"), stored["owner"])
+
+
+def _find_own_login(
+    session: Session, capsule: CapsuleRecord, adapter: str, origin: SecretOrigin
+) -> SecretRecord | None:
+    for grant in session.store.secret_grants(capsule.id):
+        secret = grant.secret
+        if (secret.origin.kind, secret.origin.of) == (OriginKind.LOGIN, adapter) and (
+            _is_same_login(secret.origin, origin)
+        ):
+            return secret
+    return None
+
+
+def _find_login_key(
+    session: Session, project_id: str, login: Login, own: SecretRecord | None
+) -> bytes | None:
+    """The key in the owner's environment, else the one that the capsule has had; None if the login
+    is none, or if the vault has a secret of that name, which is read at each use.
+
+    Raises SecretUnavailable when there is none at all.
     """
     if login.kind != "key" or login.variable is None:
         return None
-    value = session.owner.get(login.variable, "").strip()
-    if not value or session.store.find_secret(project_id, login.variable) is not None:
+    same = session.store.find_secret(project_id, login.variable)
+    if same is not None:
+        _warn_of_other_key(session, same)
         return None
-    return os.fsencode(value)
+    if value := session.owner.get(login.variable, "").strip():
+        return os.fsencode(value)
+    kept = None if own is None else resolve.find_kept(session, project_id, own.name)
+    if kept is None:
+        raise SecretUnavailable(f"you are not logged in ({login.title})", hint=login.cure or None)
+    return kept.value
+
+
+def _warn_of_other_key(session: Session, secret: SecretRecord) -> None:
+    given = session.owner.get(secret.name, "").strip()
+    if given and os.fsencode(given) != resolve.detached_value(session, secret).strip():
+        session.warn(
+            f"agents use `{secret.name}` of the vault, which is not the one in your environment; "
+            f"atoll secret rm {secret.name}"
+        )
 
 
 def _keep_key(session: Session, project_id: str, name: str, key: bytes, revision: str) -> None:

@@ -696,6 +696,38 @@ def test_another_key_does_not_change_that_of_other_capsules(session, capsules, w
     # The only one that uses a key gets another value of it.
     assert log_in(y, "sk-ant-api03-three") == "login-claude-2"
     assert values(y) == ["sk-ant-api03-three"]
-    assert log_in(y, "sk-ant-api03-one") == "login-claude"
+    assert log_in(y, "sk-ant-api03-one") == "login-claude-2"
     assert values(y) == ["sk-ant-api03-one"]
-    assert [grant.secret.name for grant in session.store.secret_grants(y.id)] == ["login-claude"]
+
+
+def test_next_turn_keeps_the_key_of_the_turns_before(session, capsules, world):
+    plan = world.plan("y")._replace(level="sandbox")
+    [y] = creation.make_capsules(session, world.project, [plan])
+    x = capsules.x
+
+    def log_in(capsule, login=KEY_LOGIN):
+        made = secrets.grant_login(session, capsule, "claude", login)
+        [found] = brokered.brokered(session, capsule.id)
+        [value] = [one.value for one in brokered.substitutions(session, found)]
+        return made.secret.name, value
+
+    session.owner["ANTHROPIC_API_KEY"] = "sk-ant-api03-one"
+    log_in(x)
+    session.owner["ANTHROPIC_API_KEY"] = "sk-ant-api03-two"
+    log_in(y)
+    del session.owner["ANTHROPIC_API_KEY"]
+    before = session.store.secret_grants(y.id)
+    assert log_in(y) == ("login-claude-2", "sk-ant-api03-two")
+    assert session.store.secret_grants(y.id) == before
+    # Nor is the key of one that is gone taken over.
+    [of_x] = session.store.secret_grants(x.id)
+    session.store.drop_secret_grant(of_x.secret, x.id)
+    assert log_in(y) == ("login-claude-2", "sk-ant-api03-two")
+    with pytest.raises(SecretUnavailable, match="not logged in"):
+        secrets.grant_login(session, x, "claude", KEY_LOGIN)
+    # What the broker may do with it follows the adapter.
+    narrow = KEY_LOGIN.model_copy(update={"allow": ("POST /v2/*",)})
+    assert log_in(y, narrow) == ("login-claude-2", "sk-ant-api03-two")
+    [grant] = session.store.secret_grants(y.id)
+    assert grant.secret.delivery.broker.allow == ("POST /v2/*",)
+    assert grant.placeholder == before[0].placeholder
