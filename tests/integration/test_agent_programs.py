@@ -277,6 +277,25 @@ def test_its_own_screen(owner, model, wait_for, agent):
     assert owner.git("show", "atoll/x:hello.txt") == "hello\n"
 
 
+@each_agent("claude")
+def test_conversation_continues_on_its_own_screen(owner, model, wait_for, agent):
+    spawn(owner, agent, "Write hello.txt", "--name", "x")
+    await_state(owner, wait_for, "x")
+    argv = (sys.executable, "-m", "atoll", "tell", "x", "-i", "And now here")
+    env = {**owner.env, VARIABLES[agent]: KEY}
+    screen = Terminal(argv, owner.repo, env=env, become=owner.preparation(owner.repo))
+    try:
+        # The model is at the reply after the whole first turn.
+        screen.expect(in_any_colour("Second"), timeout_s=ENDED_S)
+        screen.type("\x1d")
+        screen.expect("detached from", timeout_s=60)
+    finally:
+        screen.close()
+    await_state(owner, wait_for, "x", state="waiting")
+    owner.atoll("stop", "x")
+    await_state(owner, wait_for, "x")
+
+
 def test_messages_are_typed_into_their_screens(owner, model, wait_for):
     """Each program treats Enter after a paste in its own way."""
 
