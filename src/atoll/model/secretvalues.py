@@ -17,6 +17,8 @@ from atoll.model.byte_search import ByteSearch
 SHORTEST_BYTES = 8
 """Shorter values occur by chance."""
 _SHORTEST_LINE_BYTES = 20
+_LEAST_VARIETY = 6
+"""Different bytes of such a line."""
 _MOST_LINES = 2_000
 _WHITE = b" \t\r\n"
 _BEHIND_BYTES = 4 << 20
@@ -37,7 +39,9 @@ def parts_of(value: bytes) -> tuple[bytes, ...]:
 
 
 def _is_key_like(line: bytes) -> bool:
-    return len(line) >= _SHORTEST_LINE_BYTES and len(line.split()) == 1
+    # A line that separates others, such as a row of `#`, is in many texts.
+    is_varied = len(set(line)) >= _LEAST_VARIETY
+    return len(line) >= _SHORTEST_LINE_BYTES and is_varied and len(line.split()) == 1
 
 
 def encoded_forms(value: bytes) -> Iterator[bytes]:
