@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import atoll
-from atoll.engine.agent import agents, turns
-from atoll.model.agent import AgentEventKind, AgentSpec, AgentState
+from atoll.engine.agent import agents, observation, turns
+from atoll.engine.history import conversation
+from atoll.model.agent import AgentEventKind, AgentSpec, AgentState, ModelTraffic, ModelUsage
 from atoll.model.errors import StateError
 from persons import as_user
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from atoll.engine.capsules import Capsule
     from atoll.engine.projects import Project
     from atoll.engine.state.session import Session
+    from atoll.model.agent import AgentTurn
+    from atoll.model.state import Run
 
 ENDED_S = 60.0
 WALKER = """\
@@ -299,3 +302,51 @@ def test_watch_of_a_capsule_that_is_removed(project: Project, walker: str) -> No
     list(following)
     with pytest.raises(StateError, match="`x` has been removed"):
         watched.settled()
+
+
+def test_turn_held_by_two_limits_is_not_tried_again_and_again(
+    project: Project, walker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = spawn(project, walker, "one", name="x", budget=("tokens=100",))
+    ended(x)
+    store = project.session.store
+    [turn] = store.turns(x.record.id)
+    verdict = turns.find_verdict(turn)
+    assert verdict is not None
+    held = verdict._replace(state=AgentState.FAILED, held=turns.HELD_BY_QUOTA)
+    store.set_verdict(turn, held.encode())
+    store.set_traffic(x.record.id, ModelTraffic(paused_until=1.0))
+    watched: list[object] = []
+    monkeypatch.setattr(observation, "_LATE_S", 0.0)
+    monkeypatch.setattr(observation.turns, "watch", lambda *words: watched.append(words))
+    store.add_usage(x.record.id, ModelUsage("scripted", 1, 200))
+    assert x.agent.status()[3:5] == (AgentState.OVER_BUDGET, "200 of 100 tokens")
+    assert watched == []
+    x.agent.set_budget("tokens=none")
+    x.agent.status()
+    assert len(watched) == 1
+
+
+def test_broken_settings_change_no_state(project: Project, walker: str, tmp_path: Path) -> None:
+    x = spawn(project, walker, "first", name="x", is_interactive=True)
+    await_message(x, "new first")
+    assert x.agent.wait(timeout_s=ENDED_S).state is AgentState.WAITING
+    settings = tmp_path / "config" / "atoll" / "config.toml"
+    text = settings.read_text()
+    settings.write_text(text + "[bad")
+    assert x.agent.find_excess() is not None
+    assert (
+        observation.gather(
+            project.session, x.record, x.agent.require(), *observed(project, x)
+        ).excess
+        == ""
+    )
+    settings.write_text(text)
+    assert [view.is_running for view in x.agent.turns()] == [True]
+    x.agent.tell("second")
+    assert [view.is_running for view in x.agent.turns()] == [False, True]
+
+
+def observed(project: Project, capsule: Capsule) -> tuple[list[AgentTurn], Run | None]:
+    recorded = conversation.turns(project.session, capsule.record)
+    return recorded, turns.find_run(project.session, capsule.record, recorded[-1])

@@ -73,7 +73,7 @@ def test_a_budget_is_a_state_that_survives_the_daemon(spawned, model, wait_for):
     assert found["reason"] == "1,220 of 1,000 tokens"
     # Another budget than the one that is used up does not help, and is not said to.
     told = spawned.atoll("tell", "x", "--budget", "turns=20").stderr
-    assert "`x` is still held: 1,220 of 1,000 tokens" in told
+    assert "`x` may not use more: 1,220 of 1,000 tokens" in told
     assert "hint: atoll tell x --budget tokens=+200k" in told
     assert (found["tokens"], found["cost_usd"]) == (1220, pytest.approx(2 * 0.0016))
     # The answer about the quota stayed with the broker.

@@ -60,14 +60,18 @@ def command(
     capsule = frame.capsule(name)
     agent = capsule.agent
     allowed = agent.require().task.budget if budget is None else agent.set_budget(budget)
+    if budget is not None:
+        frame.output.note(f"changed the budget of `{name}`")
     sent = _send(agent, given, interactive=interactive)
     if interactive and sent is not None and is_terminal() and not frame.output.json:
         return attach_to(frame, capsule, capsule.require_run())
     frame.output.answer("message", shapes.sent_message(name, sent, allowed), "")
     if given is None and not interactive:
-        frame.output.note(_changed_budget(name, agent.find_excess(), sent))
+        said = _now(name, agent.find_excess(), sent)
     else:
-        frame.output.note(_sent(name, sent))
+        said = _sent(name, sent)
+    if said:
+        frame.output.note(said)
     return 0
 
 
@@ -77,13 +81,12 @@ def _send(agent: Agent, given: str | bytes | None, *, interactive: bool) -> Sent
     return agent.go_on() if given is None else agent.tell(given)
 
 
-def _changed_budget(name: str, excess: Excess | None, sent: SentMessage | None) -> str:
-    said = f"changed the budget of `{name}`"
+def _now(name: str, excess: Excess | None, sent: SentMessage | None) -> str:
     if excess is not None:
-        return f"{said}\n`{name}` is still held: {excess.reason}\n{render_cure(name, excess)}"
+        return f"`{name}` may not use more: {excess.reason}\n{render_cure(name, excess)}"
     if sent is not None:
-        return f"{said}\nthe agent of `{name}` goes on\nhint: atoll watch {name}"
-    return said
+        return f"the agent of `{name}` goes on\nhint: atoll watch {name}"
+    return ""
 
 
 def _sent(name: str, sent: SentMessage | None) -> str:

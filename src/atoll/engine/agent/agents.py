@@ -30,6 +30,7 @@ from atoll.engine.history import conversation
 from atoll.engine.network import daemon_client
 from atoll.engine.project import levels
 from atoll.engine.run import freezer, runs
+from atoll.engine.secret.vault_keys import VaultLockedError
 from atoll.engine.state.session import Session
 from atoll.host.process import pause, wait_until
 from atoll.keeper.log import LogEntry, follow_log
@@ -120,12 +121,12 @@ class Agent:
 
     def turns(self) -> list[TurnView]:
         """The turns of the present conversation, the oldest first."""
-        found = []
-        for turn in conversation.turns(self._session, self._capsule):
-            run = turns.find_run(self._session, self._capsule, turn)
-            is_running = run is not None and runs.is_alive(self._session, run)
-            found.append(TurnView(turn, turns.find_verdict(turn), is_running))
-        return found
+        recorded = conversation.turns(self._session, self._capsule)
+        living = self._living_run()
+        return [
+            TurnView(turn, turns.find_verdict(turn), living is not None and turn is recorded[-1])
+            for turn in recorded
+        ]
 
     def begin(self, chosen: ChosenAgent, task: AgentTask, *, rows: int = 24, cols: int = 80) -> Run:
         """Prepares the capsule for an agent and starts its first turn.
@@ -228,6 +229,9 @@ class Agent:
             was_answered = turns.has_conversation(self._session, self._capsule)
             try:
                 sent, _ = self._resume(self.require(), _GO_ON if was_answered else last.prompt)
+            except VaultLockedError:
+                # It can go on once the vault is unlocked.
+                raise
             except AtollError as error:
                 turns.give_up(self._session, self._capsule, last, verdict, error.message)
                 raise
@@ -250,6 +254,8 @@ class Agent:
         return verdict is not None and bool(verdict.held) and until > time.time()
 
     def _is_held(self) -> bool:
+        if freezer.is_paused(self._capsule):
+            return True
         until = self._session.store.traffic(self._capsule.id).paused_until or 0.0
         return until > time.time() or self.find_excess(messages=1) is not None
 

@@ -210,6 +210,9 @@ def _read(place: str, root: str, entry: _Entry, only: tuple[str, ...]) -> bytes 
     rules = [(secretfiles.find_rule(one), is_picked) for one, is_picked in named.items()]
     content = _content(fence, relative, rules)
     kept = scrub_file(name, content, only=only)
+    if kept is None and entry.relative:
+        # Such as a picture of a skill: credentials could not be found in it.
+        return None
     if kept is None:
         raise _LeftOutError("it is not text")
     return kept

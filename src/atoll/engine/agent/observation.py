@@ -14,6 +14,7 @@ from atoll.engine.agent import activity, budgets, event_log, screen_text, select
 from atoll.engine.agent.activity import CpuSample, RunFacts
 from atoll.engine.agent.states import record_state
 from atoll.engine.agent.status import AgentFacts, decide, since
+from atoll.engine.agent.verdicts import TurnVerdict
 from atoll.engine.capsule import overview
 from atoll.engine.capsule.overview import Changed
 from atoll.engine.history import conversation
@@ -156,9 +157,20 @@ def gather(
         active_at=active_at,
         has_spoken=has_spoken,
         traffic=turns.traffic_of(session, capsule, last),
-        excess=budgets.find_excess(session, capsule.id) or "",
+        excess=_find_excess(session, capsule, verdict),
         verdict=verdict,
     )
+
+
+def _find_excess(session: Session, capsule: CapsuleRecord, verdict: TurnVerdict | None) -> str:
+    # A turn that was held goes on as a new one.
+    messages = 1 if verdict is not None and verdict.held else 0
+    found = budgets.find_excess_and_cure(session, capsule.id, messages=messages)
+    # Settings that cannot be read for a moment concern an agent only when it asks its model.
+    is_real = found is not None and (
+        found.is_limit or session.store.traffic(capsule.id).held_since is not None
+    )
+    return found.reason if found is not None and is_real else ""
 
 
 def _is_forgotten(session: Session, capsule: CapsuleRecord, facts: AgentFacts, run: Run) -> bool:
@@ -169,7 +181,8 @@ def _is_forgotten(session: Session, capsule: CapsuleRecord, facts: AgentFacts, r
         return False
     since = run.ended_at
     if facts.verdict is not None:
-        if facts.verdict.held != turns.HELD_BY_QUOTA:
+        is_held = facts.verdict.held == turns.HELD_BY_QUOTA
+        if not is_held or facts.excess or facts.is_paused:
             return False
         since = max(since, facts.traffic.paused_until or 0.0)
     is_busy = locks.is_locked(turns.lock_of(session, capsule).path)

@@ -163,7 +163,11 @@ class _Screen:
         if final in "AF":
             return max(0, self._row - count)
         if final in "BE":
-            return min(self._row + count, self._height - 1)
+            row = self._row + count
+            if count < _ROWS:
+                # The screen is at least so high; more is a way to the last row.
+                self._height = min(_MOST_ROWS, max(self._height, row + 1))
+            return min(row, self._height - 1)
         if final in "Hfd":
             row = min(count, _MOST_ROWS) - 1
             self._height = max(self._height, row + 1)
