@@ -128,11 +128,11 @@ def test_agents_that_are_available(person: Person) -> None:
     assert [cell.strip() for cell in cells if cell] == [
         "NAME", "AGENT", "VERSION", "LOGIN", "TO USE IT",
     ]  # fmt: skip
-    assert line_of(person, "mine") == ["mine", "Mine", "mine 1.2.3", "not needed", "-"]
+    assert line_of(person, "mine") == ["mine", "Mine", "1.2.3", "not needed", "-"]
     assert line_of(person, "needy") == [
-        "needy", "Needy", "mine 1.2.3", "not logged in", "export NEEDY_API_KEY=…",
+        "needy", "Needy", "1.2.3", "not logged in", "export NEEDY_API_KEY=…",
     ]  # fmt: skip
-    assert line_of(person, "needy", env=KEY) == ["needy", "Needy", "mine 1.2.3", "API key", "-"]
+    assert line_of(person, "needy", env=KEY) == ["needy", "Needy", "1.2.3", "API key", "-"]
     assert line_of(person, "absent") == [
         "absent", "Absent", "not installed", "not needed", "make absent",
     ]  # fmt: skip
@@ -141,7 +141,7 @@ def test_agents_that_are_available(person: Person) -> None:
     assert len(found) == 16
     assert found["mine"] == {
         "name": "mine", "title": "Mine", "program": str(person.place / "programs" / "mine"),
-        "version": "mine 1.2.3", "login": "not needed", "usable": True, "cure": None,
+        "version": "1.2.3", "login": "not needed", "usable": True, "cure": None,
     }  # fmt: skip
     assert (found["needy"]["usable"], found["needy"]["login"]) == (False, "not logged in")
     absent = found["absent"]
