@@ -238,7 +238,7 @@ def in_any_colour(text):
     return r"(?:\x1b\[[0-9;?]*[A-Za-z])*".join(text)
 
 
-@each_agent("claude", "codex")
+@each_agent("claude")
 def test_its_own_screen(owner, model, wait_for, agent):
     words = ("spawn", agent, "Write it", "-i", "--name", "x", "--model", MODELS[agent])
     argv = (sys.executable, "-m", "atoll", *words)
@@ -296,14 +296,19 @@ def test_conversation_continues_on_its_own_screen(owner, model, wait_for, agent)
     await_state(owner, wait_for, "x")
 
 
-def test_messages_are_typed_into_their_screens(owner, model, wait_for):
+@pytest.mark.parametrize(
+    "agents",
+    [("codex", "gemini"), pytest.param(AGENTS, marks=pytest.mark.soak)],
+    ids=["two", "all"],
+)
+def test_messages_are_typed_into_their_screens(owner, model, wait_for, agents):
     """Each program treats Enter after a paste in its own way."""
 
     def has_asked(text):
         found = [request.conversation.prompts for request in model.model_requests]
         return any(text in prompt for prompts in found for prompt in prompts)
 
-    for name in AGENTS:
+    for name in agents:
         spawn(owner, name, f"the first for {name}", "-i", "--name", name)
 
     def have_answered():
@@ -311,7 +316,7 @@ def test_messages_are_typed_into_their_screens(owner, model, wait_for):
         return all(one["state"] == "waiting" and one["tokens"] >= 330 for one in now)
 
     wait_for(have_answered, timeout_s=ENDED_S, what="the answers to the first messages")
-    for name in AGENTS:
+    for name in agents:
         message = f"the second\nfor {name}"
         tell(owner, name, name, message)
         wait_for(functools.partial(has_asked, message), timeout_s=ENDED_S, what=message)

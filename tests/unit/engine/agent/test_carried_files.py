@@ -199,10 +199,19 @@ def test_files_that_cannot_be_copied_count_and_are_reported_in_short(
 ) -> None:
     monkeypatch.setattr(carried_files, "MOST_FILES", 30)
     for number in range(60):
-        (home / ".claude" / "skills" / f"{number:02}.png").write_bytes(b"\x89PNG\xff")
+        (home / ".claude" / "skills" / f".env.{number:02}").write_text("KEY=1")
     (home / ".claude" / "skills" / "one" / "SKILL.md").unlink()
     files, notes = carry(home, "~/.claude/skills")
     assert files == {}
     assert len(notes) == carried_files.MOST_NOTES + 2
-    assert notes[-2] == "19 more files were not copied"
+    assert notes[-2].endswith(" more files were not copied")
     assert "too large" in notes[-1]
+
+
+def test_pictures_of_skills_are_left_out_without_a_word(home: Path) -> None:
+    (home / ".claude" / "skills" / "one" / "icon.png").write_bytes(b"\x89PNG\xff")
+    files, notes = carry(home, "~/.claude/skills")
+    assert not any(".png" in note for note in notes)
+    assert not any(name.endswith(".png") for name in files)
+    (home / ".claude" / "CLAUDE.md").write_bytes(b"\x89PNG\xff")
+    assert len(carry(home, "~/.claude/CLAUDE.md")[1]) == 1
