@@ -148,7 +148,7 @@ def error_word(body: bytes) -> str:
 
 
 class UsageReader:
-    """Of one exchange: told what is sent and fed with the response, it knows what was answered.
+    """Of one exchange: it gets what is sent and the response, and finds what was answered.
 
     An answer that was cut before its usage arrived is estimated from the size of what arrived, so
     that a client that hangs up early is counted as well, even before the answer begins.

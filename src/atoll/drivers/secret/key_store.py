@@ -2,7 +2,7 @@
 passphrase may encrypt.
 
 The file `key` says where the key is. Without a passphrase and a keyring it has the key itself:
-whoever can read the file can read the vault.
+every process that can read the file can read the vault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells the owner that an agent wants a person: by a command, a webhook, or on the desktop.
+"""Notifies the owner that an agent wants a person: by a command, a webhook, or on the desktop.
 
-A process of its own delivers a notification, so that whoever records a state never waits, and a
-failure is a line in a log.
+A separate process delivers a notification, so that a command that records a state never waits, and
+a failure is a line in a log.
 """
 
 from __future__ import annotations
