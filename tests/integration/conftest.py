@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
+import atoll
 import persons
 from present import present
+from upstreams import Upstream
 
 
 def hear_interrupts():
@@ -54,3 +58,27 @@ def person(request):
     persons.require("bwrap")
     with persons.living(who, Path(tempfile.mkdtemp(prefix="atoll-person-"))) as made:
         yield made
+
+
+@pytest.fixture
+def project(repo, atoll_home, monkeypatch):
+    """A project whose capsules are at level `sandbox`; they are removed."""
+    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
+    opened = atoll.open_project(repo)
+    yield opened
+    for capsule in opened.capsules():
+        capsule.remove(force=True)
+    opened.session.store.close()
+
+
+@pytest.fixture
+def upstream():
+    """The URL of a server of the owner that remembers the keys it gets."""
+    Upstream.keys.clear()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()

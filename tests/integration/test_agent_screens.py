@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import atoll
 from atoll.engine.agent import terminal_input
 from atoll.host.process import wait_until
 from atoll.keeper.log import read_log
 from atoll.model.agent import AgentSpec, ModelTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from atoll.engine.capsules import Capsule
@@ -42,16 +40,6 @@ while data := os.read(0, 65536):
         box = ""
 """
 ENDED_S = 60.0
-
-
-@pytest.fixture
-def project(repo: Path, atoll_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
-    opened = atoll.open_project(repo)
-    yield opened
-    for capsule in opened.capsules():
-        capsule.remove(force=True)
-    opened.session.store.close()
 
 
 def spawn(project: Project, place: Path, mode: str) -> Capsule:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import atoll
 from atoll.engine.agent import agents, observation, turns
 from atoll.engine.history import conversation
 from atoll.model.agent import AgentEventKind, AgentSpec, AgentState, ModelTraffic, ModelUsage
@@ -19,7 +18,6 @@ from atoll.model.errors import StateError
 from persons import as_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from atoll.engine.capsules import Capsule
@@ -41,16 +39,6 @@ SCREEN = """\
 printf '%s %s\\n' "$1" "$2"
 while read -r line; do printf 'heard %s\\n' "$line"; echo "$line" >> heard.txt; done
 """
-
-
-@pytest.fixture
-def project(repo: Path, atoll_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
-    opened = atoll.open_project(repo)
-    yield opened
-    for capsule in opened.capsules():
-        capsule.remove(force=True)
-    opened.session.store.close()
 
 
 @pytest.fixture

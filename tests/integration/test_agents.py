@@ -22,7 +22,7 @@ from persons import as_user
 from terminals import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from atoll.engine.capsules import Capsule
@@ -43,16 +43,6 @@ printf 'ready> '
 while read -r line; do printf 'heard %s\\nready> ' "$line"; echo "$line" >> heard.txt; done
 """
 ENDED_S = 60.0
-
-
-@pytest.fixture
-def project(repo: Path, atoll_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
-    opened = atoll.open_project(repo)
-    yield opened
-    for capsule in opened.capsules():
-        capsule.remove(force=True)
-    opened.session.store.close()
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ finds what the control plants.
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from pathlib import Path
@@ -25,6 +23,7 @@ import pytest
 
 from atoll.model.secretvalues import SecretSearch
 from persons import as_user
+from upstreams import Upstream
 
 FORMS = ("VARIABLE", "ENV", "FILE", "BROKER", "KEY_LOGIN", "FILE_LOGIN")
 LARGEST_BYTES = 64 << 20
@@ -82,34 +81,6 @@ hosts = ["filed.example.org"]
 cure = "filed login"
 upstream = "{upstream}"
 """
-
-
-class Upstream(http.server.BaseHTTPRequestHandler):
-    """The owner's own server, to which the daemon brings the real value."""
-
-    keys: list[str] = []  # noqa: RUF012 - of one test
-
-    def do_GET(self):
-        self.keys.append(self.headers["X-Key"])
-        self.send_response(200)
-        self.send_header("Content-Length", "4")
-        self.end_headers()
-        self.wfile.write(b"used")
-
-    def log_message(self, *_):
-        return
-
-
-@pytest.fixture
-def upstream():
-    Upstream.keys.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 class Canaries:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
-
-import pytest
 
 from persons import as_user
+from upstreams import Upstream
 
 VALUE = "value-that-expires-5e1d"
 ASK = """
@@ -27,35 +24,6 @@ while status == 200:
     status, text = ask()
 print("last", status, text)
 """
-
-
-class Upstream(http.server.BaseHTTPRequestHandler):
-    """The owner's own server, to which the daemon brings the real value."""
-
-    protocol_version = "HTTP/1.1"
-    keys: list[str] = []  # noqa: RUF012 - of one test
-
-    def do_GET(self):
-        self.keys.append(self.headers["X-Key"])
-        self.send_response(200)
-        self.send_header("Content-Length", "4")
-        self.end_headers()
-        self.wfile.write(b"used")
-
-    def log_message(self, *_):
-        return
-
-
-@pytest.fixture
-def upstream():
-    Upstream.keys.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @as_user
