@@ -340,8 +340,9 @@ class Project:
         return disk_use.of_base(self.session, self.record)
 
     def capsules(self) -> list[Capsule]:
+        """All but those that a running command made for itself."""
         records = self.session.store.capsules(self.record.id)
-        return [Capsule(session=self.session, record=record) for record in records]
+        return [Capsule(session=self.session, record=r) for r in records if not r.temporary]
 
     def capsule(self, name: str) -> Capsule:
         """The capsule with this name. Raises StateError when there is none, or none yet."""

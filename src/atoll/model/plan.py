@@ -167,6 +167,10 @@ class CapsulePlan(NamedTuple):
     """Of these names, the ports as the project declares them."""
     refs: Refs | None = None
     """The owner's refs when the plan was made; not stored."""
+    temporary: str = ""
+    """The lock of the command that uses the capsule for itself; empty for one of the owner's."""
+    visible: tuple[str, ...] = ()
+    """Commits that are visible inside besides the history of the base; not stored."""
 
     def describe(self) -> list[str]:
         """The plan as `new --dry-run` prints it: one line per act."""

@@ -53,6 +53,10 @@ def find_conflicts(data: Table) -> Iterator[ProblemReport]:
     for name, secret in _tables(data, "secrets").items():
         yield from _secret_conflicts(("secrets", name), secret)
     checks = _tables(data, "checks")
+    for name, check in checks.items():
+        yield from _missing_names(
+            ("checks", name, "needs"), check.get("needs"), services, what="service"
+        )
     for name, stage in _tables(data, "stages").items():
         yield from _stage_conflicts(("stages", name), stage, checks)
 
@@ -80,10 +84,12 @@ def _secret_conflicts(path: KeyPath, secret: Table) -> Iterator[ProblemReport]:
 
 def _stage_conflicts(path: KeyPath, stage: Table, checks: Table) -> Iterator[ProblemReport]:
     yield from _missing_names((*path, "checks"), stage.get("checks"), checks, what="check")
-    if "merge" in stage and "branch" not in stage:
-        yield ProblemReport((*path, "merge"), "needs a `branch` to land on")
     if "undo" in stage and "run" not in stage:
         yield ProblemReport((*path, "undo"), "needs a `run` to undo")
+    if stage.get("merge") == "patch" and "branch" in stage:
+        yield ProblemReport((*path, "branch"), "`patch` changes the working tree and no branch")
+    if "soak" in stage and "health" not in stage:
+        yield ProblemReport((*path, "soak"), "needs a `health` command that has to hold")
 
 
 def _exactly_one(path: KeyPath, table: Table, keys: tuple[str, ...]) -> Iterator[ProblemReport]:
@@ -414,6 +420,7 @@ def commands(file: ProjectFile) -> tuple[Claim, ...]:
         claims += _given(("checks", name), {"run": check.run})
     for name, stage in file.stages.items():
         given = {"branch": stage.branch, "run": stage.run, "undo": stage.undo}
+        given |= {"health": stage.health}
         claims += _given(("stages", name), given)
     return tuple(claims)
 

@@ -28,8 +28,10 @@ from pydantic.functional_validators import AfterValidator
 
 from atoll.model import request_rules, rules, units
 from atoll.model.adapter import AdapterSpec
+from atoll.model.check import TIMEOUT_S, CheckSpec
 from atoll.model.enclosure import LIMITS_BY_FIELD, SETTABLE_LIMITS, LimitKind
 from atoll.model.limits import parse_limit
+from atoll.model.promotion import STAGE_S, StageSpec
 from atoll.model.secret import (
     BrokerScope,
     DeclaredSecret,
@@ -74,6 +76,10 @@ def _usd(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e9:
         return float(value)
     raise ValueError("must be a number of US dollars such as `5` or `0.25`")
+
+
+def _retries(value: object) -> int:
+    return rules.require_whole(value, lowest=0, highest=10)
 
 
 def _turns(value: object) -> int:
@@ -141,7 +147,7 @@ ToolManager = Literal["mise", "nix", "direnv", "none"]
 ServiceKind = Literal["postgres", "redis", "mariadb", "compose"]
 SwitchPolicy = Literal["none", "hot", "restart", "rebuild"]
 RestartPolicy = Literal["never", "on-failure", "always"]
-MergeWay = Literal["squash", "merge", "rebase", "ff"]
+MergeWay = Literal["squash", "merge", "rebase", "ff", "patch"]
 
 
 class _Table(BaseModel):
@@ -375,6 +381,31 @@ class Check(_Table):
     timeout_s: Duration | None = Field(
         None, alias="timeout", description="How long it may take before it has failed."
     )
+    retries: Annotated[int, BeforeValidator(_retries)] = Field(
+        0,
+        description="How often it is run again after a failure; a pass after a failure is `flaky`.",
+        json_schema_extra={"minimum": 0, "maximum": 10},
+    )
+    figures: StrictBool = Field(
+        default=False,
+        description="Read figures from its output: lines `name value [unit] [lower|higher]`, or a "
+        "JSON object.",
+    )
+    junit: Annotated[StrictStr, AfterValidator(rules.require_inner_path)] | None = Field(
+        None, description="The JUnit XML file that it writes, as a path in the project."
+    )
+    needs: tuple[Label, ...] = Field((), description="Services that must be up.")
+
+    def declared(self, name: str) -> CheckSpec:
+        return CheckSpec(
+            name=name,
+            command=self.run,
+            timeout_s=TIMEOUT_S if self.timeout_s is None else self.timeout_s,
+            retries=self.retries,
+            has_figures=self.figures,
+            junit=self.junit,
+            needs=self.needs,
+        )
 
 
 class Stage(_Table):
@@ -386,6 +417,29 @@ class Stage(_Table):
     run: Text | None = Field(None, description="A shell command that performs the step.")
     approve: StrictBool = Field(default=False, description="Wait for a person's approval first.")
     undo: Text | None = Field(None, description="A shell command that undoes the step.")
+    timeout_s: Duration | None = Field(
+        None, alias="timeout", description="How long `run` and `undo` may each take."
+    )
+    soak_s: Duration | None = Field(
+        None, alias="soak", description="How long `health` must hold before the stage has passed."
+    )
+    health: Text | None = Field(
+        None, description="A shell command that succeeds while the stage is healthy."
+    )
+
+    def declared(self, name: str) -> StageSpec:
+        return StageSpec(
+            name=name,
+            checks=self.checks,
+            branch=self.branch,
+            merge=self.merge,
+            run=self.run,
+            approve=self.approve,
+            undo=self.undo,
+            timeout_s=STAGE_S if self.timeout_s is None else self.timeout_s,
+            soak_s=self.soak_s or 0.0,
+            health=self.health,
+        )
 
 
 class AgentSettings(_Table):

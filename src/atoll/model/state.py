@@ -91,6 +91,10 @@ class CapsuleRecord(NamedTuple):
     """Commits that Atoll has set its branch to in the owner's repository."""
     automatic: bool = False
     """Whether a snapshot is taken before every run."""
+    temporary: str = ""
+    """The lock of the command that uses it for itself, and removes it; empty for one of the
+    owner's.
+    """
 
     @property
     def is_recovered(self) -> bool:

@@ -219,6 +219,8 @@ class CommitLayerBuilder(NamedTuple):
     mode: OverlayMode | None
     """None where overlays cannot be mounted: then no deltas are built."""
     on_progress: FreezeProgress | None = None
+    is_passing: bool = False
+    """Whether later commits are not built on this one."""
 
 
 class CommitLayer(NamedTuple):
@@ -281,8 +283,9 @@ def freeze_commit(builder: CommitLayerBuilder, source: Source, git_layer: Layer)
     files.make_private_directory(pool.root / "commits")
     note = "\0".join([" ".join(names), *missing])
     files.write_atomic(_note(pool, source), note.encode(errors="surrogateescape"))
-    latest = f"{layer.id} {source.commit} {_recipe(source)}"
-    files.write_atomic(pool.root / "latest", latest.encode())
+    if not builder.is_passing:
+        latest = f"{layer.id} {source.commit} {_recipe(source)}"
+        files.write_atomic(pool.root / "latest", latest.encode())
     return made
 
 
@@ -297,7 +300,9 @@ def _latest(builder: CommitLayerBuilder, source: Source) -> tuple[Layer, str] | 
         # Truncated, or written by another version: check out in full.
         return None
     layer = builder.pool.find(name)
-    if layer is None or recipe != _recipe(source) or len(layer.below) >= _MOST_LAYERS:
+    # Nothing is built on a passing one, which may therefore be higher by one.
+    most = _MOST_LAYERS + builder.is_passing
+    if layer is None or recipe != _recipe(source) or len(layer.below) >= most:
         return None
     # The owner may have dropped the commit and run `git gc`.
     is_there = git.find_commit(commit, cwd=source.repository) is not None

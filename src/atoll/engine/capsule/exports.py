@@ -37,7 +37,7 @@ def export_after_run(session: Session, capsule: CapsuleRecord) -> None:
 
     Commits that cannot be exported stay in the capsule with a warning; the run does not fail.
     """
-    if capsule.branch is None:
+    if capsule.branch is None or capsule.temporary:
         return
     try:
         plan = workspace_plan(session, capsule)

@@ -53,7 +53,7 @@ class Summary(NamedTuple):
 
 def summaries(session: Session, project: state.ProjectRecord) -> list[Summary]:
     """Of each capsule of a project, in the order in which they were made."""
-    records = session.store.capsules(project.id)
+    records = [c for c in session.store.capsules(project.id) if not c.temporary]
     refs = _refs(session, project) if records else None
     found = []
     for record in records:

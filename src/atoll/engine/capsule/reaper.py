@@ -88,7 +88,7 @@ def _unsettled_here(session: Session, at: str, *, patient: bool) -> list[Capsule
     """The capsules to clean up: all for `gc`. For other commands none whose repository is missing,
     and of other projects only those that have no work to store.
     """
-    found = session.store.unsettled()
+    found = [c for c in session.store.unsettled() if not _is_in_use(session, c)]
     if not found or patient:
         return found
     place = os.path.realpath(at)
@@ -109,8 +109,17 @@ def _unsettled_here(session: Session, at: str, *, patient: bool) -> list[Capsule
     ]
 
 
+def _is_in_use(session: Session, capsule: CapsuleRecord) -> bool:
+    """Whether the command that made a temporary capsule for itself is still at work."""
+    if not capsule.temporary:
+        return False
+    return locks.is_locked(session.temporary_lock(capsule.temporary).path)
+
+
 def _has_work_to_store(capsule: CapsuleRecord) -> bool:
     """Whether its removal may still copy many files."""
+    if capsule.temporary:
+        return False
     return capsule.state is CapsuleState.REMOVING and removal.is_intact(capsule)
 
 
@@ -145,7 +154,7 @@ def _finish(session: Session, capsule: CapsuleRecord) -> tuple[bool, RecoveryPoi
     with lock:
         # Read again under the lock: its last holder may have completed the removal.
         for current in session.store.unsettled():
-            if current.id == capsule.id:
+            if current.id == capsule.id and not _is_in_use(session, current):
                 return True, removal.finish(session, current)
     return False, None
 
@@ -264,7 +273,11 @@ def _collect_objects(session: Session, *, dry_run: bool) -> list[str]:
 
 def _unsettled(session: Session) -> Collected:
     """What `settle` would clean up."""
-    capsules = [c.name for c in session.store.unsettled() if not _is_busy(session, c)]
+    capsules = [
+        c.name
+        for c in session.store.unsettled()
+        if not _is_busy(session, c) and not _is_in_use(session, c)
+    ]
     ended = [r.label for r in session.store.unfinished_runs() if not runs.is_alive(session, r)]
     return Collected(capsules=tuple(capsules), runs=tuple(ended))
 

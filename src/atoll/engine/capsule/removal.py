@@ -169,10 +169,12 @@ def _no_room(
 
 
 def finish(session: Session, capsule: CapsuleRecord) -> RecoveryPoint | None:
-    """Removes a capsule that a killed command left half-made or half-removed."""
+    """Removes a capsule that a killed command left half-made or half-removed, or a temporary one,
+    which holds no work.
+    """
     if capsule.state is not CapsuleState.REMOVING:
         announce(session, capsule)
-    return remove(session, capsule)
+    return remove(session, capsule, is_expendable=bool(capsule.temporary))
 
 
 def render_hint(capsule: CapsuleRecord, work: Work, *, is_layered: bool) -> str:

@@ -70,13 +70,14 @@ def with_base(
         return
     pool = Pool(first.workspace.pool)
     driver = registry.layered_driver(first.workspace.driver)
-    extra = () if point is None else (point.commit,)
+    extra = first.visible if point is None else (*first.visible, point.commit)
     if point is not None and point.lacks and point.files_base is not None:
         extra = (*extra, point.files_base)
     with pool.turn(shared=True):
         base = ensure_base(
             session, project, first.workspace.base_commit, first.selection,
             refs=first.refs, on_progress=on_progress, extra=extra,
+            is_passing=bool(first.temporary),
         )  # fmt: skip
         checkout_watch.note_use(session, project)
         yield [_on(driver.on(plan.workspace, base.layers, new_upper()), plan) for plan in plans]
@@ -97,8 +98,12 @@ def ensure_base(  # noqa: PLR0913 - a base and how it is made
     on_progress: FreezeProgress | None = None,
     thorough: bool = False,
     extra: tuple[str, ...] = (),
+    is_passing: bool = False,
 ) -> Base:
-    """The base of a commit, frozen or refreshed as necessary. The caller holds the pool's lock."""
+    """The base of a commit, frozen or refreshed as necessary. The caller holds the pool's lock.
+
+    A commit that is passing, such as one that is only checked, is not what later ones build on.
+    """
     pool = Pool(session.pool(project.id))
     pool.make()
     source = Source(
@@ -110,7 +115,7 @@ def ensure_base(  # noqa: PLR0913 - a base and how it is made
         extra=extra,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
-    builder = _builder(session, pool, on_progress)
+    builder = _builder(session, pool, on_progress)._replace(is_passing=is_passing)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
     carried = _ensure_carried(session, source, selection, builder, project, thorough=thorough)
     base = Base(commit=commit_layers, git=git_layer, carried=carried)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from atoll.model.adapter import AdapterSpec
+    from atoll.model.check import CheckSpec
     from atoll.model.projectfile import Claim
+    from atoll.model.promotion import StageSpec
     from atoll.model.secret import DeclaredSecret
     from atoll.model.spec import UserFile
 
@@ -59,6 +61,10 @@ class ProjectFileText(NamedTuple):
     services: dict[str, int]
     """The ports that services ask for, by service."""
     secrets: Mapping[str, DeclaredSecret]
+    checks: Mapping[str, CheckSpec] = {}
+    """In the order of the file."""
+    stages: Mapping[str, StageSpec] = {}
+    """Likewise."""
 
     @property
     def digest(self) -> str:
@@ -186,6 +192,8 @@ def _load_project_layer(root: Path) -> tuple[ProjectFileText | None, dict[str, S
         claims=commands(parsed),
         services={name: s.port for name, s in parsed.services.items() if s.port is not None},
         secrets={name: secret.declared for name, secret in parsed.secrets.items()},
+        checks={name: check.declared(name) for name, check in parsed.checks.items()},
+        stages={name: stage.declared(name) for name, stage in parsed.stages.items()},
     )
     return file, _flatten(parsed, FILE_NAME)
 

@@ -270,9 +270,62 @@ CREATE TABLE model_traffic (
 ))  # fmt: skip
 """Usage and traffic are counted by the daemon's broker."""
 
+_TEMPORARY = """
+ALTER TABLE capsules ADD COLUMN temporary TEXT NOT NULL DEFAULT '';
+"""
+"""`temporary` names the lock of the command that uses a capsule for itself; see
+`engine/capsule/temporary.py`."""
+
+_CHECKS = """
+CREATE TABLE check_results (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    tree TEXT NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, status TEXT NOT NULL,
+    at REAL NOT NULL, payload TEXT NOT NULL
+) STRICT;
+CREATE INDEX check_results_by_tree ON check_results (project_id, tree, digest);
+"""
+
+_RACES = """
+CREATE TABLE races (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    name TEXT NOT NULL, state TEXT NOT NULL, base_commit TEXT NOT NULL, winner TEXT,
+    created_at REAL NOT NULL, ended_at REAL, payload TEXT NOT NULL,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE TABLE candidates (
+    race_id INTEGER NOT NULL REFERENCES races (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (race_id, position), UNIQUE (race_id, name)
+) STRICT;
+"""
+
+_PROMOTIONS = """
+CREATE TABLE promotions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    capsule TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL,
+    payload TEXT NOT NULL
+) STRICT;
+CREATE TABLE promotion_steps (
+    promotion_id INTEGER NOT NULL REFERENCES promotions (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, stage TEXT NOT NULL, act TEXT NOT NULL, state TEXT NOT NULL,
+    at REAL NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (promotion_id, position)
+) STRICT;
+CREATE TABLE approvals (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    capsule TEXT NOT NULL, stage TEXT NOT NULL, tree TEXT NOT NULL, by TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT;
+"""
+
 STEPS = (
     _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
     _PARTS, _SNAPSHOT_KIND, _EVENTS, _ROLLBACK_TARGET, _SECRETS, _AGENTS,
+    _TEMPORARY, _CHECKS, _RACES, _PROMOTIONS,
 )  # fmt: skip
 """Script n migrates version n to version n+1; version 0 is an empty file."""
 

@@ -99,6 +99,10 @@ class Session:
     def run_lock(self, token: str) -> locks.Lock:
         return locks.Lock(self.home / "locks" / f"run-{token}")
 
+    def temporary_lock(self, token: str) -> locks.Lock:
+        """Held by the command that made capsules for itself."""
+        return locks.Lock(self.home / "locks" / f"temporary-{token}")
+
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id
 

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from atoll.engine.state import descriptions
 from atoll.engine.state.agent_rows import AgentRows
+from atoll.engine.state.check_rows import CheckRows
 from atoll.engine.state.database import Connection, DamagedError
 from atoll.engine.state.descriptions import Rows
 from atoll.engine.state.secret_rows import SecretRows
@@ -52,7 +53,7 @@ class PortTakenError(Exception):
     """Another command leased one of the ports first; the caller tries others."""
 
 
-class Store(SecretRows, AgentRows):
+class Store(SecretRows, AgentRows, CheckRows):
     """The state of one Atoll home, table by table."""
 
     # Projects
@@ -169,8 +170,10 @@ class Store(SecretRows, AgentRows):
         return next((c for c in self.capsules() if c.id == capsule_id), None)
 
     def unsettled(self) -> list[CapsuleRecord]:
-        """Capsules that a command is creating or removing, or was when it was killed."""
-        return [c for c in self.capsules() if c.state is not CapsuleState.READY]
+        """Capsules that a command is creating or removing, or was when it was killed, and those
+        that a command uses for itself.
+        """
+        return [c for c in self.capsules() if c.state is not CapsuleState.READY or c.temporary]
 
     def parts(self, capsule: CapsuleRecord) -> dict[str, str]:
         """The payloads of its parts as they are now, by name."""
@@ -634,12 +637,12 @@ def _insert_capsule(
 ) -> None:
     cursor = db.execute(
         "INSERT INTO capsules (project_id, name, level, state, base_commit, base_ref, "
-        "branch, workspace, directory, time_limit_s, created_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "branch, workspace, directory, time_limit_s, created_at, temporary) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             project.id, plan.name, plan.level, CapsuleState.CREATING, plan.base_commit,
             plan.base_ref, plan.workspace.branch, plan.workspace.path, plan.directory,
-            plan.time_limit_s, time.time(),
+            plan.time_limit_s, time.time(), plan.temporary,
         ),
     )  # fmt: skip
     db.executemany(
