@@ -68,6 +68,18 @@ def test_visible_commits_can_be_merged_inside(project, git):
         assert inside.run(["cat", "new.txt", "other.txt"]).stdout == b"new\nother\n"
 
 
+def test_no_filter_of_the_owner_runs_on_the_commit_of_a_capsule(project, git):
+    git("config", "--global", "filter.canary.smudge", "sed s/new/filtered/", cwd=project.root)
+    capsule = project.new("x")
+    planted = "echo '* filter=canary' > .gitattributes; echo new > new.txt"
+    commit = committed(project, capsule, planted)
+    with Workbench(project.session, project.record, stem="check").open() as bench:
+        made = Capsule(session=project.session, record=bench.make(FreshSpec(commit=commit)))
+        assert made.run(["cat", "new.txt"]).stdout == b"new\n"
+    # The control: in a capsule that the owner starts from it, the filter runs as in a checkout.
+    assert project.new("y", base=commit).run(["cat", "new.txt"]).stdout == b"filtered\n"
+
+
 def test_capsules_of_a_killed_command_are_removed_by_the_next(project):
     done = subprocess.run(
         [sys.executable, "-c", KILLED],
