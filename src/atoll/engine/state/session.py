@@ -25,7 +25,11 @@ STEPS: dict[str, tuple[str, ...]] = {
     "rollback": ("sealed", "prepared", "recorded"),
     "fork": ("leased", "prepared", "renamed", "ready"),
     "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
-}
+    "promote": ("stored", "verified", "brought", "accepted", "journalled", "noted", "prepared",
+                "files", "indexed", "landed", "recorded", "running", "ran", "healthy", "passed"),
+    "undo": ("running", "ran", "journalled", "noted", "prepared", "files", "indexed", "landed",
+             "recorded", "undone"),
+}  # fmt: skip
 """The steps of each verb, for progress reports and for fault injection."""
 
 Listener = Callable[[str, str], None]
@@ -106,6 +110,10 @@ class Session:
     def check_lock(self, project_id: str, tree: str, digest: str) -> locks.Lock:
         """Held while a check runs on a tree, so that nothing is checked twice at once."""
         return locks.Lock(self.home / "locks" / f"check-{project_id}-{tree}-{digest}")
+
+    def promotion_lock(self, project_id: str) -> locks.Lock:
+        """Held by the command that promotes work of a project, or takes a promotion back."""
+        return locks.Lock(self.home / "locks" / f"promotion-{project_id}")
 
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id
