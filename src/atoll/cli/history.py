@@ -41,9 +41,7 @@ def _row(report: PromotionReport) -> tuple[str, ...]:
         for step in report.landings
     ]
     tree = report.landings[-1].facts.tree if report.landings else promotion.spec.tree
-    proof = dict.fromkeys(
-        f"{one.name} {one.status} on {one.tree[:10]}" for one in report.results
-    )
+    proof = dict.fromkeys(f"{one.name} {one.status} on {one.tree[:10]}" for one in report.results)
     return (
         moment(promotion.created_at),
         promotion.capsule,

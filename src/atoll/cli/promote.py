@@ -181,5 +181,3 @@ def _render_step(step: PromotionStep) -> str:
             what = ""
     told = f": {facts.message}" if facts.message else ""
     return f"{step.act} {step.state} {moment(step.at)}{f' {what}' if what else ''}{told}"
-
-

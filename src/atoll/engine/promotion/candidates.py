@@ -97,9 +97,7 @@ def make_candidate(
         tip = work.tip
         if way != "merge":
             tip = commit_tree(repository, trees[work.tip], [work.start], message, identity)
-        merged = _merged(
-            session, project, capsule, spec, way, branch, work._replace(tip=tip), old
-        )
+        merged = _merged(session, project, capsule, spec, way, branch, work._replace(tip=tip), old)
         tree = tree_of(merged, repository=repository)
     is_there = tree == trees[old] and way != "merge"
     is_there |= git.is_ancestor(work.tip, old, cwd=repository)

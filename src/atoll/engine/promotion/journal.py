@@ -82,9 +82,7 @@ class Journal:
         """A step that is done at once."""
         return self._add(stage, act, StepState.DONE, facts)
 
-    def _add(
-        self, stage: str, act: StepAct, state: StepState, facts: StepFacts
-    ) -> PromotionStep:
+    def _add(self, stage: str, act: StepAct, state: StepState, facts: StepFacts) -> PromotionStep:
         store = self._session.store
         return store.add_promotion_step(self.promotion.id, stage, act, state, facts)
 
@@ -98,8 +96,11 @@ class Journal:
     def set_state(self, stop: Stop) -> Promotion:
         """Stores where the promotion is now."""
         spec = self.promotion.spec._replace(
-            reason=stop.reason, hint=stop.hint, exit_code=stop.exit_code,
-            waiting_stage=stop.stage, waiting_tree=stop.tree,
+            reason=stop.reason,
+            hint=stop.hint,
+            exit_code=stop.exit_code,
+            waiting_stage=stop.stage,
+            waiting_tree=stop.tree,
         )
         is_over = stop.state in (PromotionState.PASSED, PromotionState.UNDONE)
         self.promotion = self.promotion._replace(

@@ -115,5 +115,3 @@ def mark_undone(journal: Journal, facts: StepFacts) -> None:
         is_same = (step.facts.ref, step.facts.new) == (facts.ref, facts.old)
         if step.act is StepAct.LAND and step.state is StepState.DONE and is_same:
             journal.set(step, StepState.UNDONE)
-
-

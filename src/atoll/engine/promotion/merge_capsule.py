@@ -57,9 +57,7 @@ class MergeConflict(NamedTuple):
     paths: tuple[str, ...]
 
 
-def merge(
-    session: Session, project: ProjectRecord, spec: MergeSpec
-) -> str | MergeConflict:
+def merge(session: Session, project: ProjectRecord, spec: MergeSpec) -> str | MergeConflict:
     """The merged commit, in the owner's repository. Raises DriverError when git fails otherwise."""
     with Workbench(session, project, stem="merge").open() as bench:
         capsule = bench.make(
@@ -77,9 +75,7 @@ def _merge_inside(
     session: Session, capsule: CapsuleRecord, spec: MergeSpec
 ) -> MergeConflict | None:
     argv = ("/bin/sh", "-c", _MERGES[spec.way], "sh", spec.start, spec.tip)
-    done = internal_runs.ask(
-        session, capsule, argv, env=spec.identity, timeout_s=_TIMEOUT_S
-    )
+    done = internal_runs.ask(session, capsule, argv, env=spec.identity, timeout_s=_TIMEOUT_S)
     if done.code == 0:
         return None
     listed = internal_runs.ask(session, capsule, _CONFLICTS, timeout_s=_TIMEOUT_S)
@@ -144,5 +140,3 @@ def hint_of(name: str, way: str) -> str:
         f"atoll shell {name}, resolve it, git add the files, git {verb} --continue; "
         f"then: atoll promote {name}"
     )
-
-

@@ -223,9 +223,7 @@ class Promotions:
             )
         commit = exports.export(self._session, capsule).commit
         if commit == capsule.base_commit:
-            raise StateError(
-                f"`{name}` has committed nothing", hint=f"atoll run {name} -- COMMAND"
-            )
+            raise StateError(f"`{name}` has committed nothing", hint=f"atoll run {name} -- COMMAND")
         agent = self._session.store.find_agent(capsule.id)
         return PromotionSpec(
             commit=commit,
@@ -251,9 +249,7 @@ class Promotions:
         what = f"of `{printable(name)}` " if name else ""
         raise StateError(f"no promotion {what}has done anything to undo", hint="atoll history")
 
-    def _report(
-        self, promotion: Promotion, walked: tuple[StageSpec, ...] = ()
-    ) -> PromotionReport:
+    def _report(self, promotion: Promotion, walked: tuple[StageSpec, ...] = ()) -> PromotionReport:
         store = self._session.store
         steps = tuple(store.promotion_steps(promotion.id))
         ids = dict.fromkeys(number for step in steps for number in step.facts.checks)

@@ -121,9 +121,7 @@ def _command(
     return run_command(session, project, spec)
 
 
-def _facts(
-    facts: StepFacts, code: int | None, message: str, output: str, log: str
-) -> StepFacts:
+def _facts(facts: StepFacts, code: int | None, message: str, output: str, log: str) -> StepFacts:
     return facts._replace(exit_code=code, message=message, output=output, log=log)
 
 
@@ -164,9 +162,7 @@ def _watch_health(
             break
         pause(min(interval_s, left_s))
         observed_s = step.facts.observed_s + time.monotonic() - began
-        step = journal.set(
-            step, StepState.STARTED, step.facts._replace(observed_s=observed_s)
-        )
+        step = journal.set(step, StepState.STARTED, step.facts._replace(observed_s=observed_s))
     done = _facts(step.facts, 0, "", end.output, end.log)
     journal.set(step, StepState.DONE, done._replace(observed_s=stage.soak_s))
 

@@ -231,9 +231,7 @@ class StageWalk:
             self._hint(),
         )
 
-    def _candidate(
-        self, stage: StageSpec, branch: str, way: str, old: str
-    ) -> LandingCandidate:
+    def _candidate(self, stage: StageSpec, branch: str, way: str, old: str) -> LandingCandidate:
         if (kept := self._kept_conflict(stage, old)) is not None:
             raise kept
         start = candidates.find_start(

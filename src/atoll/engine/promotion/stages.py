@@ -37,9 +37,7 @@ def plan_stages(declared: Mapping[str, StageSpec], to: str | None = None) -> tup
     return tuple(stages[: list(every).index(to) + 1])
 
 
-def load_stages(
-    session: Session, project: ProjectRecord, to: str | None
-) -> tuple[StageSpec, ...]:
+def load_stages(session: Session, project: ProjectRecord, to: str | None) -> tuple[StageSpec, ...]:
     """As `plan_stages`, for the project file. Raises StateError when it is not trusted."""
     config = load_config(Path(project.root), session.owner)
     _require_trust(session, config)

@@ -96,5 +96,3 @@ def _require_last(project: ProjectRecord, step: PromotionStep) -> None:
         f"the branch `{branch}` has commits on top of {facts.new[:10]}, so it cannot go back",
         hint=f"on {branch}: {revert}",
     )
-
-

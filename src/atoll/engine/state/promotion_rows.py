@@ -33,9 +33,7 @@ class PromotionRows(Database):
                 (project_id, capsule, PromotionState.RUNNING, now, spec.encode()),
             )
             number = cursor.lastrowid
-        return Promotion(
-            number or 0, project_id, capsule, PromotionState.RUNNING, now, None, spec
-        )
+        return Promotion(number or 0, project_id, capsule, PromotionState.RUNNING, now, None, spec)
 
     def set_promotion(self, promotion: Promotion) -> None:
         """Stores its state, its end and its spec."""
@@ -60,8 +58,7 @@ class PromotionRows(Database):
         now = time.time()
         with self._write() as db:
             found = db.execute(
-                "SELECT coalesce(max(position), 0) + 1 FROM promotion_steps "
-                "WHERE promotion_id = ?",
+                "SELECT coalesce(max(position), 0) + 1 FROM promotion_steps WHERE promotion_id = ?",
                 (promotion_id,),
             ).fetchone()
             db.execute(
