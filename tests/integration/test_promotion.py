@@ -102,7 +102,7 @@ def test_verified_tree_lands_beside_uncommitted_work_and_is_taken_back(desk):
     assert {result.tree for result in report.results} == {desk.tree()}
     assert desk.git("log", "-1", "--format=%an %B") == (
         "Test Owner work: echo new > new.txt\n\n* work: echo new > new.txt\n"
-        "* work: echo more > more.t\n\nAtoll-Capsule: x\n\n"
+        "* work: echo more > more.txt\n\nAtoll-Capsule: x\n\n"
     )
     assert desk.git("status", "--porcelain") == " M README.md\n"
     # Again: nothing is done twice. The work is in the branch, so that the capsule can go.

@@ -272,4 +272,5 @@ def undo_landing(
         back = facts._replace(old=facts.new, new=facts.old, place="", message="")
         step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
         landings.carry_out(session, project, journal, step)
-    journal.set(landed, StepState.UNDONE)
+    else:
+        journal.set(landed, StepState.UNDONE)
