@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
 from atoll.model.check import CheckResult, CheckStatus, Figure
 from atoll.model.race import Candidate, Race
 
+CRITERIA = (
+    "checks", "crosstests", "skipped", "deleted", "warnings", "diff", "files", "time", "tokens",
+    "cost", "judge",
+)  # fmt: skip
+"""What a rule may compare, besides figures."""
 BASE = "base"
 """The name of what a race started from, beside those of its candidates."""
 
@@ -212,11 +217,43 @@ class Evidence(NamedTuple):
         every = (self.base_figures, *(one.figures for one in self.candidates))
         return list(dict.fromkeys(name for figures in every for name in figures))
 
+    def figures_of(self, check: str) -> list[str]:
+        """The figures of the check with this name."""
+        results = self.results
+        shared = shared_figures(results)
+        mine = [result for result in results if result.name == check]
+        return list(dict.fromkeys(n for result in mine for n in collect_figures([result], shared)))
+
+    @property
+    def results(self) -> list[CheckResult]:
+        """Of all checks, on the base and on the candidates."""
+        every = (self.base_checks, *(one.checks for one in self.candidates))
+        return [result for results in every for result in results if result is not None]
+
     def better(self, figure: str) -> str:
         """`lower` or `higher`, as its check says; empty if it does not, or says both."""
         every = (self.base_figures, *(one.figures for one in self.candidates))
         said = {found[figure].better for found in every if figure in found}
         return said.pop() if len(said) == 1 else ""
+
+
+def shared_figures(results: Iterable[CheckResult]) -> set[str]:
+    """The names that several checks give to a figure, or that mean something else in a rule."""
+    named = {(figure.name, result.name) for result in results for figure in result.figures}
+    names = [figure for figure, _ in named]
+    return {name for name in names if names.count(name) > 1 or name in CRITERIA}
+
+
+def collect_figures(
+    results: Iterable[CheckResult | None], shared: Container[str]
+) -> dict[str, Figure]:
+    """The figures of the checks of one tree. The names in `shared` get that of their check."""
+    return {
+        f"{result.name}.{figure.name}" if figure.name in shared else figure.name: figure
+        for result in results
+        if result is not None
+        for figure in result.figures
+    }
 
 
 _SEVERITY = (

@@ -193,9 +193,8 @@ class _Composer:
         self, key: str, suite: Suite, code: str, commit: str, listing: Mapping[str, Entry]
     ) -> _Pair:
         known = self._known.get((key, code))
-        if known is not None and known.tree:
-            if git.find_commit(known.commit, cwd=self._repository) is not None:
-                return known
+        if known is not None and self._exists(known):
+            return known
         found = overlay(listing, suite, is_test_path)
         if found.obstacle:
             return _Pair(key, code, reason=f"`{printable(found.obstacle)}` cannot exist in it")
@@ -206,6 +205,9 @@ class _Composer:
         except DriverError as error:
             return _Pair(key, code, reason=printable(error.message[-300:]))
         return _Pair(key, code, tree, made)
+
+    def _exists(self, pair: _Pair) -> bool:
+        return bool(pair.tree) and git.find_commit(pair.commit, cwd=self._repository) is not None
 
     def _commit(self, tree: str) -> str:
         return trees.write_commit(
