@@ -17,6 +17,7 @@ from atoll.engine.race.suites import Entry, Listing, find_obstacle
 from atoll.engine.state.session import Session
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable
+from atoll.model.plan import CapsulePlan
 from atoll.model.race import Candidate, CandidateSpec, CandidateState, Race
 from atoll.model.state import CapsuleRecord, ProjectRecord
 
@@ -220,7 +221,7 @@ class Grafting:
         )
         creation.require_free(self._session, self._project, self._plans(candidate))
 
-    def _plans(self, candidate: Candidate) -> list[planning.CapsulePlan]:
+    def _plans(self, candidate: Candidate) -> list[CapsulePlan]:
         spec = self._race.spec
         words = {
             "project.base": candidate.commit,

@@ -292,6 +292,7 @@ CREATE TABLE races (
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
     name TEXT NOT NULL, state TEXT NOT NULL, base_commit TEXT NOT NULL, winner TEXT,
     created_at REAL NOT NULL, ended_at REAL, payload TEXT NOT NULL,
+    is_stopping INTEGER NOT NULL DEFAULT 0,
     UNIQUE (project_id, name)
 ) STRICT;
 CREATE TABLE candidates (
