@@ -201,7 +201,7 @@ class _Composer:
         try:
             tree = trees.write_tree(self._session, code, found.changes, repository=self._repository)
             made = commit if tree == code else self._commit(tree)
-            trees.keep(self._session, self._race, made, repository=self._repository)
+            trees.keep(self._race, made, repository=self._repository)
         except DriverError as error:
             return _Pair(key, code, reason=printable(error.message[-300:]))
         return _Pair(key, code, tree, made)

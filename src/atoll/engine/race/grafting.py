@@ -145,7 +145,7 @@ class Grafting:
             repository=self._repository,
             author=self._session.ref_cache.identity(self._project),
         )
-        trees.keep(self._session, self._race, commit, repository=self._repository)
+        trees.keep(self._race, commit, repository=self._repository)
         return commit, tree
 
     def _require(self, candidates: dict[str, Candidate], name: str) -> Candidate:

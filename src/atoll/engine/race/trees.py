@@ -16,10 +16,8 @@ from pathlib import Path
 from atoll.engine.race.suites import Entry
 from atoll.engine.state.session import Session
 from atoll.host import files, git
-from atoll.model.names import long_hash
-from atoll.model.race import Race
+from atoll.model.race import Race, race_ref
 
-PREFIX = "refs/atoll/races/"
 _DIRECTORY = "trees"
 """Below Atoll's home: indexes that are in use."""
 _STALE_S = 86_400.0
@@ -91,22 +89,11 @@ def write_commit(
     ).text.strip()  # fmt: skip
 
 
-def keep(session: Session, race: Race, commit: str, *, repository: str) -> None:
-    """Protects a commit until `forget`."""
-    ref = _refs_of(session, race) + commit
+def keep(race: Race, commit: str, *, repository: str) -> None:
+    """Protects a commit as long as the race is stored, with the refs of which it goes."""
+    ref = race_ref(race.id, commit)
     if git.find_ref(ref, cwd=repository) != commit:
         git.set_ref(ref, commit, cwd=repository)
-
-
-def forget(session: Session, race: Race, *, repository: str) -> None:
-    """Drops what was kept for a race; git collects it in its own time."""
-    for ref, _ in git.refs_below(_refs_of(session, race), cwd=repository):
-        git.delete_ref(ref, cwd=repository)
-
-
-def _refs_of(session: Session, race: Race) -> str:
-    # Two homes may have races of one repository with the same id.
-    return f"{PREFIX}{long_hash(str(session.home))}-{race.id}/"
 
 
 @contextmanager
