@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.engine.projects import Project
-    from atoll.model.race import Candidate
 
 Files = dict[str, str | bytes | None]
 """By path; None deletes it, and bytes are the target of a link."""
@@ -104,7 +103,7 @@ class World:
             )  # fmt: skip
         race = store.set_race_state(race, RaceState.FINISHED)
         self.cross(race)
-        return RaceResults(self.project.session, record, store.race(race.id) or race)
+        return self.project.race_results("sums")
 
     def cross(self, race: object) -> list[tuple[int, int]]:
         """Runs the cross-tests; returns the progress that was reported."""
@@ -204,7 +203,7 @@ def test_hostile_trees_cannot_be_combined_and_are_not_picked(world: World) -> No
         "link": {**gone, "tests": b"docs", "total.sh": "echo 3\n"},
         "file": {**gone, "tests": "no directory\n"},
         "deep": {"tests/test_total.sh": None, "tests/test_total.sh/x": "echo\n"},
-        "deleted": {path: None for path in BASE_FILES},
+        "deleted": dict.fromkeys(BASE_FILES),
         "idle": {},
     })  # fmt: skip
     base = statuses(results)[BASE]
@@ -258,7 +257,7 @@ def test_judge_is_one_voice_in_both_orders(world: World, tmp_path: Path) -> None
 
 def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str]) -> None:
     results = world.race({"good": GOOD, "short": SHORT, "partial": NO_NEGATIVE})
-    grafted: Candidate = results.graft(["short:total.sh", "good:tests", "partial:tests/"])
+    grafted = results.graft(["short:total.sh", "good:tests", "partial:tests/"]).candidate
     assert grafted.name == "sums-graft-1"
     assert grafted.state is CandidateState.DONE
     assert git("rev-parse", f"atoll/{grafted.name}", cwd=world.repo).strip() == grafted.commit

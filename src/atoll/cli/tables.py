@@ -10,6 +10,10 @@ _GAP = 2
 _COMFORTABLE_WIDTH = 16
 _LEAST_WIDTH = 7
 _WIDE = frozenset("WF")
+_RED = frozenset({"no", "lost", "failed", "error", "impossible", "missing"})
+_YELLOW = frozenset({
+    "creating", "removing", "starting", "timeout", "stopped", "flaky", "unknown",
+})  # fmt: skip
 _NO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 
@@ -108,8 +112,10 @@ def _padded(cell: str, width: int) -> str:
 
 def style_of(cell: str) -> str:
     word = cell.split(" ", maxsplit=1)[0]
-    if word in ("ready", "running", "yes", "ok", "exited(0)"):
+    if word in ("ready", "running", "yes", "ok", "passed", "exited(0)"):
         return "green"
-    if word in ("no", "lost", "failed", "missing") or word.startswith("exited("):
+    if word in ("no", "lost", "failed", "error", "impossible", "missing") or word.startswith(
+        "exited("
+    ):
         return "red"
-    return "yellow" if word in ("creating", "removing", "starting", "timeout", "stopped") else ""
+    return "yellow" if word in _YELLOW else ""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from atoll.engine.history import bases, layers
     from atoll.engine.project import excluded
     from atoll.engine.project.settings import Config
+    from atoll.engine.race.results import RaceResults
     from atoll.engine.secret.project_secrets import Secrets
     from atoll.model.agent import AgentSpec
     from atoll.model.shapes import PortReport
@@ -258,6 +259,21 @@ class Project:
         from atoll.engine.secret.project_secrets import Secrets  # noqa: PLC0415 - for few verbs
 
         return Secrets(self.session, self.record, lambda name: self.capsule(name).record)
+
+    def race_results(self, name: str) -> RaceResults:
+        """What came of the race with this name. Raises StateError when there is none."""
+        from atoll.engine.race.results import RaceResults  # noqa: PLC0415 - for few verbs
+
+        race = self.session.store.find_race(self.record.id, name)
+        if race is None:
+            raise StateError(f"there is no race `{printable(name[:60])}`", hint="atoll race ls")
+        return RaceResults(self.session, self.record, race, self._remove_records)
+
+    def _remove_records(
+        self, capsules: Sequence[state.CapsuleRecord], *, force: bool
+    ) -> list[RecoveryPoint | None]:
+        handles = [Capsule(session=self.session, record=record) for record in capsules]
+        return [point for _, point in remove_all(handles, force=force)]
 
     def summaries(self) -> list[Summary]:
         """What `ls` shows of each capsule, in the order in which they were made."""

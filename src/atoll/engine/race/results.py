@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.race import comparison, cross_tests, judging, ranking
@@ -11,11 +12,13 @@ from atoll.engine.race.candidate_diffs import BoundedPatch, load_patch
 from atoll.engine.race.grafting import Grafting, parse_part
 from atoll.engine.race.ranking import Choice
 from atoll.engine.state.session import Session
+from atoll.host import files
+from atoll.model.check import CheckResult
 from atoll.model.errors import SpecError, StateError
 from atoll.model.evidence import BASE, CandidateEvidence, Evidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
-from atoll.model.state import ProjectRecord
+from atoll.model.state import CapsuleRecord, ProjectRecord, RecoveryPoint
 
 
 class Picked(NamedTuple):
@@ -28,12 +31,43 @@ class Picked(NamedTuple):
     """Why no rule would have picked a winner that was named by hand."""
 
 
+class Grafted(NamedTuple):
+    """A new candidate, and what its checks say."""
+
+    race: Race
+    candidate: Candidate
+    branch: str
+    checks: tuple[CheckResult | None, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return all(result is not None and result.passed for result in self.checks)
+
+
+class Discarded(NamedTuple):
+    """A loser whose capsule was removed."""
+
+    name: str
+    point: RecoveryPoint | None
+
+
+class RemoveCapsules(Protocol):
+    """Removes capsules as `rm` does, and returns their recovery points."""
+
+    def __call__(
+        self, capsules: Sequence[CapsuleRecord], *, force: bool
+    ) -> list[RecoveryPoint | None]: ...
+
+
 class RaceResults:
     """A handle on the results of one race."""
 
-    def __init__(self, session: Session, project: ProjectRecord, race: Race) -> None:
+    def __init__(
+        self, session: Session, project: ProjectRecord, race: Race, remove: RemoveCapsules
+    ) -> None:
         self._session = session
         self._project = project
+        self._remove = remove
         self.race = race
 
     def candidates(self) -> list[Candidate]:
@@ -133,15 +167,36 @@ class RaceResults:
     def _store_winner(self, name: str) -> None:
         self.race = self._session.store.set_winner(self.race, name)
 
-    def losers(self) -> list[str]:
-        """The candidates that were not picked and whose capsules may still be there."""
+    def save_page(self, page: str, path: str) -> None:
+        """Writes a page that `compare` rendered. Raises StateError where it cannot be written."""
+        try:
+            files.write_atomic(Path(path).absolute(), page.encode(errors="replace"), mode=0o644)
+        except OSError as error:
+            raise StateError(
+                f"`{printable(path)}` cannot be written: {error.strerror}", hint="--html FILE"
+            ) from error
+
+    def discard_losers(self) -> list[Discarded]:
+        """Removes the capsules and branches of the candidates that were not picked. Their work is
+        kept in recovery points.
+        """
         if self.race.winner is None:
-            return []
-        return [
-            one.name
-            for one in self.candidates()
-            if one.name != self.race.winner and not one.is_removed
-        ]
+            raise StateError(
+                f"the race `{self.race.name}` has no winner", hint=f"atoll pick {self.race.name}"
+            )
+        found = []
+        for one in self.candidates():
+            capsule = self._find_capsule(one)
+            if one.name == self.race.winner or one.is_removed:
+                continue
+            if capsule is not None:
+                [point] = self._remove([capsule], force=True)
+                found.append(Discarded(one.name, point))
+            self._session.store.set_candidate(one._replace(is_removed=True))
+        return found
+
+    def _find_capsule(self, one: Candidate) -> CapsuleRecord | None:
+        return self._session.store.find_capsule(self._project.id, one.name)
 
     def graft(
         self,
@@ -150,7 +205,7 @@ class RaceResults:
         name: str | None = None,
         checker: Checker | None = None,
         on_progress: cross_tests.OnProgress | None = None,
-    ) -> Candidate:
+    ) -> Grafted:
         """Makes a candidate of parts of others, `NAME` or `NAME:PATH`, and checks it as the rest.
 
         A graft that was interrupted is continued when it is asked for again.
@@ -164,8 +219,13 @@ class RaceResults:
         if chosen not in {one.name for one in self.candidates()}:
             grafting.require_free(chosen, commit)
         candidate = grafting.add(chosen, parts, commit, tree)
-        grafting.make_capsule(candidate)
-        return self._check(candidate, checker or Checker(self._session, self._project), on_progress)
+        capsule = grafting.make_capsule(candidate)
+        checker = checker or Checker(self._session, self._project)
+        done = self._check(candidate, checker, on_progress)
+        checks = cross_tests.find_results(
+            self._session, self._project, done.tree, self.race.spec.checks
+        )
+        return Grafted(self.race, done, str(capsule.branch), tuple(checks))
 
     def _check(
         self, candidate: Candidate, checker: Checker, on_progress: cross_tests.OnProgress | None
