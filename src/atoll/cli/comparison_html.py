@@ -151,9 +151,7 @@ def render_page(data: ComparisonShape, diffs: Mapping[str, CandidateDiffShape]) 
 def _evidence(data: ComparisonShape) -> str:
     columns, rows = text.candidate_table(data)
     head = "".join(
-        f'<th{_numeric(data, name)} scope="col">{_safe(name)}</th>'
-        for name in columns
-        if name != "#"
+        f'<th{_numeric(name)} scope="col">{_safe(name)}</th>' for name in columns if name != "#"
     )
     every: list[CandidateEvidenceShape | None] = [None, *data["candidates"]]
     body = []

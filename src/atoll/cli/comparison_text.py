@@ -118,7 +118,7 @@ def best_figure(data: ComparisonShape, name: str) -> float | None:
     ]
     values = {figure["value"] for figure in found}
     ways = {figure["better"] for figure in found}
-    if len(values) < 2 or len(ways) != 1 or ways == {""}:
+    if len(values) < 2 or len(ways) != 1 or ways == {None}:
         return None
     return min(values) if ways == {"lower"} else max(values)
 
