@@ -46,6 +46,7 @@ class Output:
         self.json = as_json
         self.quiet = quiet
         self._progress: _Progress | None = None
+        self._drawn = 0
 
     def answer(self, kind: str, data: object, text: str) -> None:
         """Prints the result of a command: a JSON object, or text (nothing when it is empty)."""
@@ -98,6 +99,17 @@ class Output:
         """Clears the terminal, for a table that is repeated."""
         _write(sys.stdout, "\x1b[H\x1b[2J\x1b[3J", end="")
 
+    def redraw(self, lines: Sequence[str]) -> None:
+        """Draws lines on the terminal at stderr in the place of those that were drawn last; none
+        clears the place.
+        """
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._drawn = len(lines)
+        text = "".join(f"{line}\n" for line in lines)
+        with suppress(OSError):
+            sys.stderr.write(f"\r{up}\x1b[J{text}")
+            sys.stderr.flush()
+
     def signal(self, title: str, *, ring: bool) -> None:
         """Sets the terminal's title, and rings its bell; nothing without a terminal."""
         if self.quiet or self.json or not sys.stderr.isatty():
@@ -135,6 +147,12 @@ class Output:
         if self._progress is not None:
             self._progress.bar(what, (files, files_all), (size_bytes, size_all_bytes))
 
+    def end_progress(self) -> None:
+        """Shows no current step from now on, for a verb that shows what it does by itself."""
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Shows the current phase once a command has taken longer than a second."""
@@ -145,8 +163,7 @@ class Output:
         try:
             yield
         finally:
-            self._progress.close()
-            self._progress = None
+            self.end_progress()
 
 
 def render_size(size_bytes: float) -> str:

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from atoll.engine.project.excluded import Excluded
     from atoll.engine.project.levels import Level
     from atoll.engine.project.settings import ProjectFileText
+    from atoll.engine.race.report import CandidateStatus, RaceStatus
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
     from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
+    from atoll.model.check import CheckResult
     from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
     from atoll.model.shapes import (
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         BaseShape,
         BrowserSettingsShape,
         BrowserShape,
+        CandidateShape,
         CapsuleDetailsShape,
         CapsuleShape,
         CapturedShape,
@@ -79,6 +82,8 @@ if TYPE_CHECKING:
         PathShape,
         PausedShape,
         ProcessShape,
+        RaceCheckShape,
+        RaceShape,
         RecoveryPointShape,
         RemovalShape,
         RemovedShape,
@@ -677,4 +682,65 @@ def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> 
         "run": None if record is None or record.run is None else record.run.label,
         "typed": record is not None and record.is_typed,
         "budget": agent_budget(budget),
+    }
+
+
+def race(record: RaceStatus) -> RaceShape:
+    one, spec = record.race, record.race.spec
+    return {
+        "name": one.name,
+        "task": spec.task,
+        "state": str(one.state),
+        "carried_on": record.is_carried_on,
+        "good": record.is_good,
+        "winner": one.winner,
+        "base_ref": spec.base_ref,
+        "base_commit": one.base_commit,
+        "created_at": one.created_at,
+        "ended_at": one.ended_at,
+        "check_names": [check.name for check in spec.checks],
+        "base_checks": [race_check(result) for result in record.base],
+        "candidates": [candidate(found, record) for found in record.candidates],
+    }
+
+
+def candidate(record: CandidateStatus, of: RaceStatus) -> CandidateShape:
+    one = record.candidate
+    return {
+        "name": one.name,
+        "position": one.position,
+        "state": str(one.state),
+        "reason": one.reason,
+        "agent": one.spec.agent or None,
+        "command": list(one.spec.argv),
+        "prompt": one.spec.prompt,
+        "model": one.spec.model,
+        "variables": one.spec.env,
+        "graft": list(one.spec.graft),
+        "attempts": one.attempts,
+        "run": f"{one.name}.{one.run}" if one.run else None,
+        "exit_code": one.exit_code,
+        "started_at": one.started_at,
+        "ended_at": one.ended_at,
+        "took_s": record.took_s,
+        "commit": one.commit or None,
+        "tree": one.tree or None,
+        "changed_files": one.files,
+        "added_lines": one.added,
+        "removed_lines": one.removed,
+        "tokens": one.tokens,
+        "cost_usd": one.cost_usd,
+        "capsule": record.has_capsule,
+        "checks": [race_check(result) for result in record.checks],
+        "passed": record.passes(of.race.spec.checks),
+    }
+
+
+def race_check(record: CheckResult) -> RaceCheckShape:
+    return {
+        "name": record.name,
+        "status": str(record.status),
+        "passed": record.passed,
+        "took_s": record.took_s,
+        "message": record.message,
     }

@@ -591,3 +591,60 @@ class SentMessageShape(TypedDict):
     run: str | None
     typed: bool
     budget: AgentBudgetShape
+
+
+class RaceCheckShape(TypedDict):
+    """The result of a check on the tree of a candidate, or of the base."""
+
+    name: str
+    status: str
+    passed: bool
+    took_s: float
+    message: str
+
+
+class CandidateShape(TypedDict):
+    name: str
+    position: int
+    state: str
+    reason: str
+    agent: str | None
+    command: list[str]
+    prompt: str
+    model: str
+    variables: dict[str, str]
+    graft: list[str]
+    attempts: int
+    run: str | None
+    exit_code: int | None
+    started_at: float | None
+    ended_at: float | None
+    took_s: float | None
+    commit: str | None
+    tree: str | None
+    changed_files: int
+    added_lines: int
+    removed_lines: int
+    tokens: int
+    cost_usd: float | None
+    capsule: bool
+    checks: list[RaceCheckShape]
+    passed: bool
+
+
+class RaceShape(TypedDict):
+    """A race as it was observed."""
+
+    name: str
+    task: str
+    state: str
+    carried_on: bool
+    good: bool
+    winner: str | None
+    base_ref: str
+    base_commit: str
+    created_at: float
+    ended_at: float | None
+    check_names: list[str]
+    base_checks: list[RaceCheckShape]
+    candidates: list[CandidateShape]

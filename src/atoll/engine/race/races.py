@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker
 from atoll.engine.race import planning, report
+from atoll.engine.race.candidate_specs import parse_prompts
 from atoll.engine.race.coordinator import Coordinator
 from atoll.engine.race.field import CapsuleActs, Field
 from atoll.engine.race.report import RaceStatus
@@ -55,6 +56,11 @@ class Races:
         )
         self._session.reach("race.stored", race.name)
         return self._handle(race)
+
+    @staticmethod
+    def parse_prompts(text: bytes, source: str) -> tuple[str, ...]:
+        """The prompts in a file: one per line, or the blocks between lines that are `---`."""
+        return parse_prompts(text, source)
 
     def all(self) -> list[RaceHandle]:
         """The oldest first."""

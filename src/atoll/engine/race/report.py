@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from atoll.engine.race import ends
@@ -26,6 +27,13 @@ class CandidateStatus(NamedTuple):
     def name(self) -> str:
         return self.candidate.name
 
+    def passes(self, checks: Sequence[CheckSpec]) -> bool:
+        """Whether it has ended with a tree that passes all of them."""
+        if self.candidate.state is not CandidateState.DONE:
+            return False
+        passed = {result.digest for result in self.checks if result.passed}
+        return all(spec.digest in passed for spec in checks)
+
 
 class RaceStatus(NamedTuple):
     """A race as it was observed at one moment."""
@@ -40,14 +48,7 @@ class RaceStatus(NamedTuple):
     @property
     def is_good(self) -> bool:
         """Whether a candidate passes every check; without checks, whether one left a tree."""
-        return any(has_passed(one, self.race.spec.checks) for one in self.candidates)
-
-
-def has_passed(status: CandidateStatus, checks: tuple[CheckSpec, ...]) -> bool:
-    if status.candidate.state is not CandidateState.DONE:
-        return False
-    passed = {result.digest for result in status.checks if result.passed}
-    return all(spec.digest in passed for spec in checks)
+        return any(one.passes(self.race.spec.checks) for one in self.candidates)
 
 
 def look(field: Field) -> RaceStatus:
