@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import Literal, TextIO, TypeVar
 
 from atoll.cli import status
+from atoll.cli.live_lines import LiveLines
 from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
+
+L = TypeVar("L", bound=LiveLines)
 
 JSON_VERSION = 1
 _PHASES = {
@@ -46,7 +49,7 @@ class Output:
         self.json = as_json
         self.quiet = quiet
         self._progress: _Progress | None = None
-        self._drawn = 0
+        self._live: LiveLines | None = None
 
     def answer(self, kind: str, data: object, text: str) -> None:
         """Prints the result of a command: a JSON object, or text (nothing when it is empty)."""
@@ -99,17 +102,6 @@ class Output:
         """Clears the terminal, for a table that is repeated."""
         _write(sys.stdout, "\x1b[H\x1b[2J\x1b[3J", end="")
 
-    def redraw(self, lines: Sequence[str]) -> None:
-        """Draws lines on the terminal at stderr in the place of those that were drawn last; none
-        clears the place.
-        """
-        up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        self._drawn = len(lines)
-        text = "".join(f"{line}\n" for line in lines)
-        with suppress(OSError):
-            sys.stderr.write(f"\r{up}\x1b[J{text}")
-            sys.stderr.flush()
-
     def signal(self, title: str, *, ring: bool) -> None:
         """Sets the terminal's title, and rings its bell; nothing without a terminal."""
         if self.quiet or self.json or not sys.stderr.isatty():
@@ -121,10 +113,16 @@ class Output:
     def note(self, text: str) -> None:
         """Prints a note to stderr, unless `--quiet` is given."""
         if not self.quiet:
-            _narrate(text)
+            self._say(text)
 
     def warn(self, text: str) -> None:
-        _narrate(paint("warning: ", "yellow", sys.stderr) + text)
+        self._say(paint("warning: ", "yellow", sys.stderr) + text)
+
+    def _say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.interrupt(text)
+        else:
+            _narrate(text)
 
     def command(self, line: str) -> None:
         """Prints a command that Atoll runs on the host, for `--verbose`."""
@@ -147,12 +145,6 @@ class Output:
         if self._progress is not None:
             self._progress.bar(what, (files, files_all), (size_bytes, size_all_bytes))
 
-    def end_progress(self) -> None:
-        """Shows no current step from now on, for a verb that shows what it does by itself."""
-        if self._progress is not None:
-            self._progress.close()
-            self._progress = None
-
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Shows the current phase once a command has taken longer than a second."""
@@ -163,7 +155,23 @@ class Output:
         try:
             yield
         finally:
-            self.end_progress()
+            if self._progress is not None:
+                self._progress.close()
+                self._progress = None
+
+    @contextmanager
+    def live(self, kind: type[L] = LiveLines) -> Iterator[L]:
+        """Lines that change in place, instead of the current phase."""
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        shown = kind(is_silent=self.quiet or self.json)
+        self._live = shown
+        try:
+            yield shown
+        finally:
+            self._live = None
+            shown.close()
 
 
 def render_size(size_bytes: float) -> str:

@@ -9,7 +9,6 @@ import click
 
 from atoll.cli import race_table
 from atoll.cli.frame import Common, Frame, MessageCommand, common_options, verb
-from atoll.cli.output import stderr_is_terminal
 from atoll.cli.spawn import read_text
 from atoll.engine import shapes
 from atoll.engine.projects import LEVEL_NAMES
@@ -154,11 +153,9 @@ def command(
     help="Pick by rule at the end, and promote the winner; default: to `local`.",
 )  # fmt: skip
 @click.option("-d", "--detach", is_flag=True, help="Carry the race on in the background.")
-@click.pass_context
 @verb
 def start(
     frame: Frame,
-    context: click.Context,
     words: tuple[str, ...],
     agents: tuple[str, ...],
     vary: tuple[str, ...],
@@ -247,19 +244,15 @@ def _follow(
     act: Callable[[Callable[[RaceStatus], None]], RaceStatus],
 ) -> int:
     """Shows a race until it is finished, and what came of it."""
-    frame.output.end_progress()
-    is_live = stderr_is_terminal() and not frame.output.json and not frame.output.quiet
-    display = race_table.Live(frame) if is_live else race_table.Lines(frame)
     try:
-        status = act(display.show)
+        with frame.output.live(race_table.LiveTable) as live:
+            status = act(live.show_race)
     except (KeyboardInterrupt, Interrupted):
-        display.close()
         frame.output.note(
             f"`{handle.name}` is not finished: what runs in its candidates goes on\n"
             f"hint: atoll race resume {handle.name}, or: atoll race stop {handle.name}"
         )
         raise
-    display.close()
     return _show_end(frame, status)
 
 

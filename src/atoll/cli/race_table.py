@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from atoll.cli import phrases
 from atoll.cli.agents import render_cost, render_count
 from atoll.cli.frame import Frame
-from atoll.cli.tables import fit, render_columns
-from atoll.cli.terminal import size
+from atoll.cli.live_lines import LiveLines
+from atoll.cli.tables import cut, fit, render_columns
 from atoll.engine import shapes
 from atoll.model.names import printable
 from atoll.model.race import CandidateState, RaceState
@@ -22,48 +22,35 @@ _COLUMNS = ("candidate", "status", "time", "tokens", "cost", "changed", "checks"
 _CLIP = ("note", "candidate")
 _DROP = ("note", "tokens", "cost")
 _LINES_BESIDE_ROWS = 4
-_ENDED = (CandidateState.DONE, CandidateState.FAILED)
 
 
-class Live:
-    """A table on the terminal that is drawn anew in its place."""
+class LiveTable(LiveLines):
+    """A table that is drawn anew in its place; elsewhere than on a terminal, a line per change."""
 
-    def __init__(self, frame: Frame) -> None:
-        self._output = frame.output
+    def __init__(self, *, is_silent: bool) -> None:
+        self._status: RaceStatus | None = None
+        super().__init__(is_silent=is_silent)
 
-    def show(self, status: RaceStatus) -> None:
-        rows, cols = size()
-        most = max(1, rows - _LINES_BESIDE_ROWS)
-        # Those at work first, if not all of them fit.
+    def show_race(self, status: RaceStatus) -> None:
+        self._status = status
+        if not self.is_animated:
+            for one in status.candidates:
+                if one.candidate.state is not CandidateState.QUEUED:
+                    self.show(one.name, _describe(one, status))
+
+    def render_lines(self, columns: int, lines: int) -> list[str]:
+        status = self._status
+        if status is None:
+            return []
+        most = max(1, lines - _LINES_BESIDE_ROWS)
         found = list(status.candidates)
         if len(found) > most:
-            found.sort(key=lambda one: one.candidate.state in _ENDED)
+            # Those that are not all shown: what is at work is of more interest.
+            found.sort(key=lambda one: one.candidate.has_ended)
         cells = [[printable(cell) for cell in _row(one, status)] for one in found[:most]]
-        columns, cells = fit(_COLUMNS, cells, _CLIP, _DROP, cols - 1)
-        lines = render_columns(columns, cells).splitlines()
-        self._output.redraw([*lines, _summary(status)])
-
-    def close(self) -> None:
-        self._output.redraw([])
-
-
-class Lines:
-    """A line for each change."""
-
-    def __init__(self, frame: Frame) -> None:
-        self._output = frame.output
-        self._known: dict[str, tuple[CandidateState, str]] = {}
-
-    def show(self, status: RaceStatus) -> None:
-        for one in status.candidates:
-            candidate = one.candidate
-            now = (candidate.state, candidate.reason)
-            if self._known.get(one.name, (CandidateState.QUEUED, "")) != now:
-                self._known[one.name] = now
-                self._output.note(_line(one, status))
-
-    def close(self) -> None:
-        """Nothing is left to be cleared."""
+        names, cells = fit(_COLUMNS, cells, _CLIP, _DROP, columns)
+        table = [cut(line, columns) for line in render_columns(names, cells).splitlines()]
+        return [*table, _summary(status)]
 
 
 def announce(frame: Frame, status: RaceStatus) -> None:
@@ -175,18 +162,15 @@ def _note(one: CandidateStatus) -> str:
 
 
 def _summary(status: RaceStatus) -> str:
-    states = [one.candidate.state for one in status.candidates]
-    count = sum(state in _ENDED for state in states)
-    return f"{status.race.name}: {count} of {len(states)} ended; Ctrl-C leaves it"
+    count = sum(one.candidate.has_ended for one in status.candidates)
+    return f"{status.race.name}: {count} of {len(status.candidates)} ended; Ctrl-C leaves it"
 
 
-def _line(one: CandidateStatus, status: RaceStatus) -> str:
+def _describe(one: CandidateStatus, status: RaceStatus) -> str:
     candidate = one.candidate
-    parts = [str(candidate.state)]
+    text = str(candidate.state)
     if candidate.has_ended and one.took_s is not None:
-        parts.append(f"after {phrases.span(one.took_s)}")
-    text = " ".join(parts)
+        text += f" after {phrases.span(one.took_s)}"
     if candidate.state is CandidateState.DONE and status.race.spec.checks:
         text += f", checks passed: {_checks(one, status)}"
-    reason = f": {candidate.reason}" if candidate.reason else ""
-    return printable(f"{one.name}: {text}{reason}")
+    return f"{text}: {candidate.reason}" if candidate.reason else text

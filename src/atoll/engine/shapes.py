@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from atoll.engine.capsule.overview import Summary
     from atoll.engine.capsule.reaper import Collected
     from atoll.engine.capsules import Capsule
+    from atoll.engine.check.bisection import BisectReport
+    from atoll.engine.check.capsule_checks import CheckReport
+    from atoll.engine.check.trials import TrialReport
     from atoll.engine.demo import DemoAttempt
     from atoll.engine.history.layers import Checked, Layer, LayerSummary
     from atoll.engine.history.snapshots import TimelineEntry
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         AgentShape,
         AvailableAgentShape,
         BaseShape,
+        BisectShape,
         BrowserSettingsShape,
         BrowserShape,
         CandidateShape,
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
         CapsuleShape,
         CapturedShape,
         CheckedLayerShape,
+        CheckReportShape,
+        CheckResultShape,
         CollectedShape,
         CommitShape,
         CompletionShape,
@@ -82,7 +88,6 @@ if TYPE_CHECKING:
         PathShape,
         PausedShape,
         ProcessShape,
-        RaceCheckShape,
         RaceShape,
         RecoveryPointShape,
         RemovalShape,
@@ -101,6 +106,7 @@ if TYPE_CHECKING:
         StoppedDaemonShape,
         SummaryShape,
         TranscriptShape,
+        TrialShape,
         TrustShape,
         TurnShape,
         UntrustShape,
@@ -685,6 +691,94 @@ def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> 
     }
 
 
+def check_result(record: CheckResult) -> CheckResultShape:
+    tests = record.tests
+    return {
+        "id": record.id or None,
+        "check": record.name,
+        "command": record.command,
+        "digest": record.digest,
+        "status": str(record.status),
+        "passed": record.passed,
+        "known": record.is_known,
+        "tree": record.tree or None,
+        "commit": record.commit or None,
+        "at": record.at,
+        "took_s": round(record.took_s, 3),
+        "exit_code": record.exit_code,
+        "attempts": record.attempts,
+        "figures": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "unit": one.unit,
+                "better": one.better or None,
+            }
+            for one in record.figures
+        ],
+        "tests": None
+        if tests is None
+        else {
+            "passed": tests.passed,
+            "failed": tests.failed,
+            "skipped": tests.skipped,
+            "names": list(tests.names),
+            "failures": list(tests.failures),
+        },
+        "warnings": record.warnings,
+        "message": record.message,
+        "output": record.output,
+        "log": record.log or None,
+    }
+
+
+def check_report(record: CheckReport) -> CheckReportShape:
+    return {
+        "capsule": record.capsule,
+        "commit": record.commit or None,
+        "tree": record.tree or None,
+        "here": record.is_here,
+        "passed": record.passed,
+        "detected": record.is_detected,
+        "uncommitted": record.has_uncommitted,
+        "checks": [check_result(one) for one in record.results],
+    }
+
+
+def trial(
+    name: str, record: TrialReport, output: Captured, refused: list[EgressAttempt]
+) -> TrialShape:
+    return {
+        "capsule": name,
+        "kept": record.kept,
+        "before": snapshot(record.before),
+        "attempt": None if record.attempt is None else snapshot(record.attempt),
+        "run": ended_run(record.run, output, refused),
+        "checks": None if record.checks is None else check_report(record.checks),
+    }
+
+
+def bisection(name: str, record: BisectReport) -> BisectShape:
+    return {
+        "capsule": name,
+        "check": record.check,
+        "state": str(record.state),
+        "points": record.points,
+        "tried": [
+            {
+                "snapshot": snapshot(one.point.snapshot),
+                "verdict": str(one.verdict),
+                "message": one.message,
+            }
+            for one in record.tried
+        ],
+        "good": None if record.good is None else snapshot(record.good),
+        "bad": None if record.bad is None else snapshot(record.bad),
+        "between": [snapshot(one) for one in record.between],
+        "runs": [run(one) for one in record.runs],
+    }
+
+
 def race(record: RaceStatus) -> RaceShape:
     one, spec = record.race, record.race.spec
     return {
@@ -699,7 +793,7 @@ def race(record: RaceStatus) -> RaceShape:
         "created_at": one.created_at,
         "ended_at": one.ended_at,
         "check_names": [check.name for check in spec.checks],
-        "base_checks": [race_check(result) for result in record.base],
+        "base_checks": [check_result(result) for result in record.base],
         "candidates": [candidate(found, record) for found in record.candidates],
     }
 
@@ -731,16 +825,6 @@ def candidate(record: CandidateStatus, of: RaceStatus) -> CandidateShape:
         "tokens": one.tokens,
         "cost_usd": one.cost_usd,
         "capsule": record.has_capsule,
-        "checks": [race_check(result) for result in record.checks],
+        "checks": [check_result(result) for result in record.checks],
         "passed": record.passes(of.race.spec.checks),
-    }
-
-
-def race_check(record: CheckResult) -> RaceCheckShape:
-    return {
-        "name": record.name,
-        "status": str(record.status),
-        "passed": record.passed,
-        "took_s": record.took_s,
-        "message": record.message,
     }

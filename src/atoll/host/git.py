@@ -137,6 +137,14 @@ def find_commit(ref: str, *, cwd: str) -> str | None:
     return lines[-1] if lines else None
 
 
+def find_tree(commit: str, *, cwd: str) -> str | None:
+    """The tree of a commit, given by its hash; None when there is no such commit."""
+    if not re.fullmatch("[0-9a-f]{40,64}", commit):
+        return None
+    answer = git("rev-parse", "--verify", f"{commit}^{{tree}}", cwd=cwd, allowed=(0, 1, _ABSENT))
+    return answer.text.strip() if answer.code == 0 else None
+
+
 def find_ref(ref: str, *, cwd: str) -> str | None:
     """The object of a full ref name, or None; `cwd` is the repository itself."""
     with suppress(ref_files.UnusualError):

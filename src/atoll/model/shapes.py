@@ -593,14 +593,81 @@ class SentMessageShape(TypedDict):
     budget: AgentBudgetShape
 
 
-class RaceCheckShape(TypedDict):
-    """The result of a check on the tree of a candidate, or of the base."""
-
+class FigureShape(TypedDict):
     name: str
+    value: float
+    unit: str
+    better: str | None
+
+
+class TestCountsShape(TypedDict):
+    passed: int
+    failed: int
+    skipped: int
+    names: list[str]
+    failures: list[str]
+
+
+class CheckResultShape(TypedDict):
+    """What was observed when a check ran on a tree."""
+
+    id: int | None
+    check: str
+    command: str
+    digest: str
     status: str
     passed: bool
+    known: bool
+    tree: str | None
+    commit: str | None
+    at: float
     took_s: float
+    exit_code: int | None
+    attempts: int
+    figures: list[FigureShape]
+    tests: TestCountsShape | None
+    warnings: int
     message: str
+    output: str
+    log: str | None
+
+
+class CheckReportShape(TypedDict):
+    capsule: str
+    commit: str | None
+    tree: str | None
+    here: bool
+    passed: bool
+    detected: bool
+    uncommitted: bool
+    checks: list[CheckResultShape]
+
+
+class TrialShape(TypedDict):
+    capsule: str
+    kept: bool
+    before: SnapshotShape
+    attempt: SnapshotShape | None
+    run: EndedRunShape
+    checks: CheckReportShape | None
+
+
+class BisectPointShape(TypedDict):
+    snapshot: SnapshotShape
+    verdict: str
+    message: str
+
+
+class BisectShape(TypedDict):
+    capsule: str
+    check: str
+    state: str
+    points: int
+    tried: list[BisectPointShape]
+    good: SnapshotShape | None
+    bad: SnapshotShape | None
+    between: list[SnapshotShape]
+    runs: list[RunShape]
 
 
 class CandidateShape(TypedDict):
@@ -628,7 +695,7 @@ class CandidateShape(TypedDict):
     tokens: int
     cost_usd: float | None
     capsule: bool
-    checks: list[RaceCheckShape]
+    checks: list[CheckResultShape]
     passed: bool
 
 
@@ -646,5 +713,5 @@ class RaceShape(TypedDict):
     created_at: float
     ended_at: float | None
     check_names: list[str]
-    base_checks: list[RaceCheckShape]
+    base_checks: list[CheckResultShape]
     candidates: list[CandidateShape]

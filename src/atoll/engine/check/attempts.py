@@ -11,7 +11,7 @@ from atoll.engine.capsule import foreground_runs
 from atoll.engine.check import junit_report
 from atoll.engine.check.observed_output import ObservedOutput
 from atoll.engine.enclosure import views
-from atoll.engine.run import runs
+from atoll.engine.run import internal_runs, runs
 from atoll.engine.state.session import Session
 from atoll.model.check import CheckSpec, CheckStatus, JunitCounts
 from atoll.model.errors import AtollError
@@ -31,6 +31,20 @@ _MESSAGES = {
     Reason.LOST: "its supervisor was killed",
     Reason.NOT_STARTED: "it could not be started",
 }
+
+
+def starter(session: Session, capsule: CapsuleRecord) -> Start:
+    """Starts runs in a temporary capsule. In a fork of a capsule whose runs were restricted, they
+    are restricted likewise: what these left there gets no more rights than they had.
+    """
+    network, patterns = internal_runs.narrowest(session, capsule)
+
+    def start(spec: runs.RunSpec) -> Run:
+        inside = foreground_runs.enclosure(session, capsule, is_open=True)
+        narrowed = spec._replace(network=network, write=patterns or ())
+        return runs.start(session, capsule, inside, narrowed)
+
+    return start
 
 
 class Attempt(NamedTuple):

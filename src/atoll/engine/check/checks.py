@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from atoll.engine.capsule import foreground_runs, parts
+from atoll.engine.capsule import parts
 from atoll.engine.capsule.temporary import FreshSpec, Workbench
 from atoll.engine.check import attempts, logs
 from atoll.engine.check.selection import select_checks as select_checks  # noqa: PLC0414 - API
@@ -71,8 +71,8 @@ class Checker:
         on_progress: Callable[[CheckTarget, CheckProgress], None] | None = None,
     ) -> None:
         """`most` checks run at once, of all calls together; None: as many as there are CPUs."""
-        self._session = session
-        self._project = project
+        self.session = session
+        self.project = project
         count = len(os.sched_getaffinity(0)) if most is None else most
         self._turns = threading.BoundedSemaphore(max(1, count))
         self._on_progress = on_progress
@@ -89,11 +89,11 @@ class Checker:
         result. Raises StateError when the project file is not trusted, IsolationError when the
         level is not available, CheckStopped after `stop`.
         """
-        known = {spec.digest: self._find(target, spec) for spec in specs}
+        known = {spec.digest: self.find(target, spec) for spec in specs}
         if not again and all(is_reusable(known[spec.digest]) for spec in specs):
-            return [self._reuse(target, spec, known[spec.digest]) for spec in specs]
+            return [self.reuse(target, spec, known[spec.digest]) for spec in specs]
         target = self._at_level(target)
-        with Workbench(self._session, self._project, stem="check").open() as bench:
+        with Workbench(self.session, self.project, stem="check").open() as bench:
             call = _Call(self, target, bench, needs_template=self._needs_template(target, specs))
             # With `again`, what was stored before this call does not count.
             former = {
@@ -125,13 +125,15 @@ class Checker:
         finally:
             self._turns.release()
 
-    def _find(self, target: CheckTarget, spec: CheckSpec) -> CheckResult | None:
-        store = self._session.store
-        return store.find_check_result(self._project.id, target.tree, spec.digest)
+    def find(self, target: CheckTarget, spec: CheckSpec) -> CheckResult | None:
+        """The stored result of a check on the tree of a target."""
+        store = self.session.store
+        return store.find_check_result(self.project.id, target.tree, spec.digest)
 
-    def _reuse(
+    def reuse(
         self, target: CheckTarget, spec: CheckSpec, result: CheckResult | None
     ) -> CheckResult:
+        """A stored result as the answer of this call."""
         assert result is not None  # noqa: S101 - `is_reusable` was asked
         # Checks with the same definition share results, whatever their names are.
         known = result._replace(name=spec.name, is_known=True)
@@ -143,20 +145,20 @@ class Checker:
         be none.
         """
         given = {} if target.level is None else {"capsule.level": target.level}
-        config = load_config(Path(self._project.root), self._session.owner, given=given)
-        trust.require_trust(self._session, config)
+        config = load_config(Path(self.project.root), self.session.owner, given=given)
+        trust.require_trust(self.session, config)
         level = levels.require_level(config.settings.value("capsule.level"))
         if level.workspace == "checkout":
-            level = _plain_level(self._session)
+            level = _plain_level(self.session)
         wanted = config.settings.value("capsule.workspace")
-        levels.require_drivers(level, self._session.home, wanted=wanted)
+        levels.require_drivers(level, self.session.home, wanted=wanted)
         is_offered = target.network in level.networks and len(level.networks) > 1
         network = target.network if is_offered else None
         return target._replace(level=level.name, network=network)
 
     def _needs_template(self, target: CheckTarget, specs: Sequence[CheckSpec]) -> bool:
         """Whether the set-up is run once, in a capsule that the others are forks of."""
-        config = load_config(Path(self._project.root), self._session.owner)
+        config = load_config(Path(self.project.root), self.session.owner)
         level = levels.require_level(str(target.level))
         is_several = len(specs) > 1 or any(spec.retries for spec in specs)
         has_setup = bool(config.settings.value("capsule.setup", ()))
@@ -183,8 +185,8 @@ class _Call:
         self, checker: Checker, target: CheckTarget, bench: Workbench, *, needs_template: bool
     ) -> None:
         self._checker = checker
-        self._session = checker._session
-        self._project = checker._project
+        self._session = checker.session
+        self._project = checker.project
         self._target = target
         self._bench = bench
         self._is_ended = threading.Event()
@@ -227,9 +229,9 @@ class _Call:
         """The result that another command stores meanwhile, or a new one."""
         lock = self._session.check_lock(self._project.id, self._target.tree, spec.digest)
         with self._locked(lock):
-            found = self._checker._find(self._target, spec)
+            found = self._checker.find(self._target, spec)
             if found is not None and found.id > former and is_reusable(found):
-                return self._checker._reuse(self._target, spec, found)
+                return self._checker.reuse(self._target, spec, found)
             with self._checker.turn(self._give_up):
                 self._checker.report(self._target, CheckProgress(spec.name, "running"))
                 result = self._observe(spec)
@@ -271,7 +273,9 @@ class _Call:
             return attempts.failed_to_run(error)
         try:
             self._give_up()
-            return attempts.run_in(self._session, capsule, spec, self._starter(capsule))
+            return attempts.run_in(
+                self._session, capsule, spec, attempts.starter(self._session, capsule)
+            )
         except Interrupted:
             raise
         except AtollError as error:
@@ -318,13 +322,6 @@ class _Call:
                 message="set up", kind=SnapshotKind.AUTOMATIC,
             )  # fmt: skip
         return capsule, point
-
-    def _starter(self, capsule: CapsuleRecord) -> attempts.Start:
-        def start(spec: runs.RunSpec) -> runs.Run:
-            inside = foreground_runs.enclosure(self._session, capsule, is_open=True)
-            return runs.start(self._session, capsule, inside, spec)
-
-        return start
 
 
 def build_result(  # noqa: PLR0913 - what a result is made of

@@ -60,7 +60,7 @@ class ObservedOutput:
         self._keep(data)
         if stream == "out" and self._object is not None and self._has_figures:
             self._object += data
-            start = self._object[:_START_BYTES].lstrip()[:1]
+            start = bytes(self._object[:_START_BYTES]).lstrip()[:1]
             if start not in (b"", b"{") or len(self._object) > figures.JSON_BYTES:
                 self._object = None
         for line in self._lines[stream].feed(data):

@@ -33,7 +33,7 @@ def select_checks(
         )
     _require_known(names, known)
     chosen = [known[name] for name in dict.fromkeys(names)] if names else list(known.values())
-    _require_startable(chosen)
+    require_startable(chosen)
     return chosen
 
 
@@ -83,7 +83,8 @@ def _require_known(names: Sequence[str], known: dict[str, CheckSpec]) -> None:
             )
 
 
-def _require_startable(specs: Sequence[CheckSpec]) -> None:
+def require_startable(specs: Sequence[CheckSpec]) -> None:
+    """Raises PrerequisiteError when one of the checks needs services."""
     needy = [spec for spec in specs if spec.needs]
     if needy:
         first = needy[0]
