@@ -160,12 +160,17 @@ class Output:
                 self._progress = None
 
     @contextmanager
-    def live(self, kind: type[L] = LiveLines) -> Iterator[L]:
+    def live(self) -> Iterator[LiveLines]:
         """Lines that change in place, instead of the current phase."""
+        with self.showing(LiveLines(is_silent=self.quiet or self.json)) as shown:
+            yield shown
+
+    @contextmanager
+    def showing(self, shown: L) -> Iterator[L]:
+        """As `live`, with lines of another kind."""
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        shown = kind(is_silent=self.quiet or self.json)
         self._live = shown
         try:
             yield shown

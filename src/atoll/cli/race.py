@@ -245,7 +245,7 @@ def _follow(
 ) -> int:
     """Shows a race until it is finished, and what came of it."""
     try:
-        with frame.output.live(race_table.LiveTable) as live:
+        with frame.output.showing(race_table.make_live(frame)) as live:
             status = act(live.show_race)
     except (KeyboardInterrupt, Interrupted):
         frame.output.note(

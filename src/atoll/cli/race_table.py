@@ -53,6 +53,10 @@ class LiveTable(LiveLines):
         return [*table, _summary(status)]
 
 
+def make_live(frame: Frame) -> LiveTable:
+    return LiveTable(is_silent=frame.output.quiet or frame.output.json)
+
+
 def announce(frame: Frame, status: RaceStatus) -> None:
     race = status.race
     count = len(status.candidates)

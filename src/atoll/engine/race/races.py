@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from atoll.engine.check.checks import Checker
-from atoll.engine.race import planning, report
+from atoll.engine.check.checks import Checker, CheckStopped
+from atoll.engine.race import cross_tests, planning, report
 from atoll.engine.race.candidate_specs import parse_prompts
 from atoll.engine.race.coordinator import Coordinator
 from atoll.engine.race.field import CapsuleActs, Field
@@ -18,7 +18,7 @@ from atoll.engine.state.session import Session
 from atoll.host import git, locks
 from atoll.host.process import wait_until
 from atoll.host.programs import python_command
-from atoll.model.errors import StateError
+from atoll.model.errors import AtollError, StateError
 from atoll.model.names import printable
 from atoll.model.race import Race, RaceRequest, RaceState, race_ref
 from atoll.model.state import ProjectRecord, RecoveryPoint
@@ -146,15 +146,27 @@ class RaceHandle:
 
         coordinator = Coordinator(self._field, checker, on_progress=show)
         coordinator.carry_on()
-        self._run_cross_tests(checker, on_progress)
+        try:
+            self._run_cross_tests(checker, show)
+        except BaseException:
+            checker.stop()
+            raise
         coordinator.finish()
 
-    def _run_cross_tests(self, checker: Checker, on_progress: OnProgress | None) -> None:
-        race = self._read()
-        if race.is_stopping or not race.spec.has_cross_tests:
+    def _run_cross_tests(self, checker: Checker, show: Callable[[], None]) -> None:
+        """Once all have ended; what is stored of an interrupted call is only read."""
+        field, race = self._field, self._read()
+        if race.is_stopping or not race.spec.checks:
             return
-        # Filled in when the evidence of candidates is merged.
-        del checker, on_progress
+        candidates = self._session.store.candidates(race.id)
+        try:
+            cross_tests.run_cross_tests(
+                self._session, field.project, race, candidates, checker, lambda *_: show()
+            )
+        except CheckStopped:
+            raise
+        except AtollError as error:
+            self._session.warn(f"the cross-tests of `{race.name}` were not run: {error.message}")
 
     def _watch(self, on_progress: OnProgress | None) -> None:
         """Until the race is finished, or nothing carries it on any more."""
