@@ -103,7 +103,7 @@ class World:
             )  # fmt: skip
         race = store.set_race_state(race, RaceState.FINISHED)
         self.cross(race)
-        return self.project.race_results("sums")
+        return self.project.races.require("sums").results
 
     def cross(self, race: object) -> list[tuple[int, int]]:
         """Runs the cross-tests; returns the progress that was reported."""
@@ -223,7 +223,8 @@ def test_hostile_trees_cannot_be_combined_and_are_not_picked(world: World) -> No
 def test_judge_is_one_voice_in_both_orders(world: World, tmp_path: Path) -> None:
     results = world.race({"good": GOOD, "short": SHORT, "partial": NO_NEGATIVE})
     heard = tmp_path / "heard"
-    first = f"tee -a {heard} | python3 -c 'import json, sys; " + (
+    first = (
+        f"tee -a {heard} | python3 -c 'import json, sys; "
         'print(json.dumps([c["name"] for c in json.load(sys.stdin)["candidates"]]))\''
     )
     picked = results.pick(judge=first)

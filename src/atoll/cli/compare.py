@@ -49,7 +49,7 @@ def command(
     deleted. CROSS is how many suites of tests pass: those of the base and of the other candidates.
     The best figure of each column is marked with `*`.
     """
-    results = frame.project().race_results(race)
+    results = frame.project().races.require(race).results
     if pair is not None and page is not None:
         raise SpecError("`--diff` and `--html` are both given", hint="omit one of them")
     if stat and pair is None:

@@ -260,8 +260,8 @@ def _facts(one: CandidateEvidenceShape) -> str:
     facts = {
         "Tree": one["tree"] or "",
         "Commit": one["commit"] or "",
-        "Tests deleted": ", ".join(one["deleted_tests"]),
-        "Tests skipped": ", ".join(one["skipped_tests"]),
+        "Deleted files of tests": ", ".join(one["deleted_test_files"]),
+        "Tests of the base that it changes": ", ".join(one["changed_tests"]),
         "Dependencies": ", ".join(one["dependencies"]),
         "Lock files": ", ".join(one["locks"]),
         "Can run code on your machine": ", ".join(one["risky"]),

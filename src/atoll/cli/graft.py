@@ -20,7 +20,7 @@ def command(frame: Frame, race: str, parts: tuple[str, ...], *, name: str | None
     Each part is what a candidate changed at a path, or everything that it changed. Two parts that
     change a file differently are refused. Exit code 1: a check does not pass.
     """
-    results = frame.project().race_results(race)
+    results = frame.project().races.require(race).results
     made = results.graft(
         parts,
         name=name,

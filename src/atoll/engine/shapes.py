@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from atoll.engine.project.levels import Level
     from atoll.engine.project.settings import ProjectFileText
     from atoll.engine.race.candidate_diffs import BoundedPatch
+    from atoll.engine.race.report import CandidateStatus, RaceStatus
     from atoll.engine.race.results import Grafted, Picked
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         BrowserShape,
         CandidateDiffShape,
         CandidateEvidenceShape,
+        CandidateShape,
         CapsuleDetailsShape,
         CapsuleShape,
         CapturedShape,
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
         PausedShape,
         PickedShape,
         ProcessShape,
+        RaceShape,
         RecoveryPointShape,
         RemovalShape,
         RemovedShape,
@@ -760,8 +763,10 @@ def candidate_evidence(
         "lines_added": changes.added,
         "lines_deleted": changes.deleted,
         "changed_tests": list(changes.changed_tests),
-        "deleted_tests": list(changes.deleted_tests),
-        "skipped_tests": list(changes.skipped_tests),
+        "deleted_tests": changes.tests_gone,
+        "deleted_test_files": list(changes.deleted_test_files),
+        "skipped_tests": changes.skipped_tests,
+        "assertions_removed": changes.assertions_removed,
         "dependencies": list(changes.dependencies),
         "locks": list(changes.locks),
         "risky": list(changes.risky),
@@ -942,4 +947,55 @@ def bisection(name: str, record: BisectReport) -> BisectShape:
         "bad": None if record.bad is None else snapshot(record.bad),
         "between": [snapshot(one) for one in record.between],
         "runs": [run(one) for one in record.runs],
+    }
+
+
+def race(record: RaceStatus) -> RaceShape:
+    one, spec = record.race, record.race.spec
+    return {
+        "name": one.name,
+        "task": spec.task,
+        "state": str(one.state),
+        "carried_on": record.is_carried_on,
+        "good": record.is_good,
+        "winner": one.winner,
+        "base_ref": spec.base_ref,
+        "base_commit": one.base_commit,
+        "created_at": one.created_at,
+        "ended_at": one.ended_at,
+        "check_names": [check.name for check in spec.checks],
+        "base_checks": [check_result(result) for result in record.base],
+        "candidates": [candidate(found, record) for found in record.candidates],
+    }
+
+
+def candidate(record: CandidateStatus, of: RaceStatus) -> CandidateShape:
+    one = record.candidate
+    return {
+        "name": one.name,
+        "position": one.position,
+        "state": str(one.state),
+        "reason": one.reason,
+        "agent": one.spec.agent or None,
+        "command": list(one.spec.argv),
+        "prompt": one.spec.prompt,
+        "model": one.spec.model,
+        "variables": one.spec.env,
+        "graft": list(one.spec.graft),
+        "attempts": one.attempts,
+        "run": f"{one.name}.{one.run}" if one.run else None,
+        "exit_code": one.exit_code,
+        "started_at": one.started_at,
+        "ended_at": one.ended_at,
+        "took_s": record.took_s,
+        "commit": one.commit or None,
+        "tree": one.tree or None,
+        "changed_files": one.files,
+        "added_lines": one.added,
+        "removed_lines": one.removed,
+        "tokens": one.tokens,
+        "cost_usd": one.cost_usd,
+        "capsule": record.has_capsule,
+        "checks": [check_result(result) for result in record.checks],
+        "passed": record.passes(of.race.spec.checks),
     }

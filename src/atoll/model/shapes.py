@@ -714,8 +714,10 @@ class CandidateEvidenceShape(TypedDict):
     lines_added: int
     lines_deleted: int
     changed_tests: list[str]
-    deleted_tests: list[str]
-    skipped_tests: list[str]
+    deleted_tests: int
+    deleted_test_files: list[str]
+    skipped_tests: int
+    assertions_removed: int
     dependencies: list[str]
     locks: list[str]
     risky: list[str]
@@ -816,3 +818,50 @@ class GraftShape(TypedDict):
     commit: str
     tree: str
     checks: list[ObservedCheckShape]
+
+
+class CandidateShape(TypedDict):
+    name: str
+    position: int
+    state: str
+    reason: str
+    agent: str | None
+    command: list[str]
+    prompt: str
+    model: str
+    variables: dict[str, str]
+    graft: list[str]
+    attempts: int
+    run: str | None
+    exit_code: int | None
+    started_at: float | None
+    ended_at: float | None
+    took_s: float | None
+    commit: str | None
+    tree: str | None
+    changed_files: int
+    added_lines: int
+    removed_lines: int
+    tokens: int
+    cost_usd: float | None
+    capsule: bool
+    checks: list[CheckResultShape]
+    passed: bool
+
+
+class RaceShape(TypedDict):
+    """A race as it was observed."""
+
+    name: str
+    task: str
+    state: str
+    carried_on: bool
+    good: bool
+    winner: str | None
+    base_ref: str
+    base_commit: str
+    created_at: float
+    ended_at: float | None
+    check_names: list[str]
+    base_checks: list[CheckResultShape]
+    candidates: list[CandidateShape]

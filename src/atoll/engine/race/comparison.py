@@ -25,6 +25,7 @@ from atoll.model.evidence import (
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race
 from atoll.model.state import ProjectRecord
+from atoll.model.units import counted
 
 _NAMED = 3
 
@@ -79,7 +80,7 @@ def _load_facts(session: Session, repository: str, base_tree: str, one: Candidat
     except AtollError as error:
         # Its branch was deleted, and git has collected its commits.
         session.warn(f"the changes of `{one.name}` cannot be read: {error.message}")
-        return ChangeFacts()
+        return ChangeFacts(is_complete=False)
 
 
 def score(matrix: Matrix, tree: str) -> CrossScore | None:
@@ -135,7 +136,7 @@ def _notes_on(evidence: Evidence, one: CandidateEvidence) -> list[str]:
     if one.candidate.state is CandidateState.FAILED:
         why = f": {one.candidate.reason}" if one.candidate.reason else ""
         return [f"`{name}` failed{why}"]
-    if one.candidate.tree and not changes.files and one.candidate.tree == evidence.base_tree:
+    if one.candidate.tree == evidence.base_tree:
         return [f"`{name}` changes nothing"]
     flaky = [r.name for r in one.checks if r is not None and r.status is CheckStatus.FLAKY]
     if flaky:
@@ -148,14 +149,27 @@ def _notes_on(evidence: Evidence, one: CandidateEvidence) -> list[str]:
             tests = changes.changed_tests
             which = f" that it changed: {_listed(tests)}" if tests else ""
             found.append(f"`{name}` fails the tests of the base{which}")
-    if changes.deleted_tests:
-        found.append(f"`{name}` deletes tests: {_listed(changes.deleted_tests)}")
-    if changes.skipped_tests:
-        found.append(f"`{name}` skips tests: {_listed(changes.skipped_tests)}")
+    found += _notes_on_tests(one)
     if changes.risky:
         found.append(
             f"`{name}` changes files that can run code on your machine: {_listed(changes.risky)}"
         )
+    if not changes.is_complete:
+        found.append(f"`{name}` changes too many files to be listed")
+    return found
+
+
+def _notes_on_tests(one: CandidateEvidence) -> list[str]:
+    changes, name, found = one.changes, one.name, []
+    if changes.tests_gone:
+        files = changes.deleted_test_files
+        where = f", among them all of {_listed(files)}" if files else ""
+        found.append(f"`{name}` deletes {counted(changes.tests_gone, 'test')}{where}")
+    if changes.skipped_tests:
+        found.append(f"`{name}` skips {counted(changes.skipped_tests, 'test')} more than the base")
+    if changes.assertions_removed:
+        number = counted(changes.assertions_removed, "assertion")
+        found.append(f"`{name}` removes {number} from tests of the base")
     return found
 
 

@@ -132,8 +132,8 @@ def _describe(evidence: Evidence, one: CandidateEvidence, repository: str) -> di
         "cross_tests": None if one.cross is None else {
             "passed": one.cross.passed, "ran": one.cross.ran,
         },
-        "deleted_tests": len(one.changes.deleted_tests),
-        "skipped_tests": len(one.changes.skipped_tests),
+        "deleted_tests": one.changes.tests_gone,
+        "skipped_tests": one.changes.skipped_tests,
     }  # fmt: skip
 
 

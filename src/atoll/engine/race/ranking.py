@@ -28,13 +28,19 @@ LOWER, HIGHER = "lower", "higher"
 
 _Observed = Callable[[CandidateEvidence], float | None]
 
+
+def _counted(one: CandidateEvidence, number: int) -> int | None:
+    """None where the changes were too many to be counted."""
+    return number if one.changes.is_complete else None
+
+
 _CRITERIA: Mapping[str, _Observed] = {
     "crosstests": lambda one: None if one.cross is None else one.cross.failed,
-    "skipped": lambda one: len(one.changes.skipped_tests),
-    "deleted": lambda one: len(one.changes.deleted_tests),
+    "skipped": lambda one: _counted(one, one.changes.skipped_tests),
+    "deleted": lambda one: _counted(one, one.changes.tests_gone),
     "warnings": lambda one: one.warnings,
-    "diff": lambda one: one.lines,
-    "files": lambda one: len(one.changes.files),
+    "diff": lambda one: _counted(one, one.lines),
+    "files": lambda one: _counted(one, len(one.changes.files)),
     "time": lambda one: one.took_s,
     "tokens": lambda one: one.candidate.tokens or None,
     "cost": lambda one: one.candidate.cost_usd,
@@ -186,7 +192,7 @@ def find_obstacle(evidence: Evidence, one: CandidateEvidence) -> str:
         return f"it is {candidate.state}{why}"
     if candidate.is_removed:
         return "its capsule was removed"
-    if not one.changes.files:
+    if candidate.tree == evidence.base_tree:
         return "it changes nothing"
     return _failed_checks(evidence, one) or _failed_base_tests(evidence, one)
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.race import comparison, cross_tests, judging, ranking
 from atoll.engine.race.candidate_diffs import BoundedPatch, load_patch
+from atoll.engine.race.field import Field
 from atoll.engine.race.grafting import Grafting, parse_part
 from atoll.engine.race.ranking import Choice
-from atoll.engine.state.session import Session
 from atoll.host import files
 from atoll.model.check import CheckResult
 from atoll.model.errors import SpecError, StateError
 from atoll.model.evidence import BASE, CandidateEvidence, Evidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
-from atoll.model.state import CapsuleRecord, ProjectRecord, RecoveryPoint
+from atoll.model.state import RecoveryPoint
 
 
 class Picked(NamedTuple):
@@ -51,24 +51,14 @@ class Discarded(NamedTuple):
     point: RecoveryPoint | None
 
 
-class RemoveCapsules(Protocol):
-    """Removes capsules as `rm` does, and returns their recovery points."""
-
-    def __call__(
-        self, capsules: Sequence[CapsuleRecord], *, force: bool
-    ) -> list[RecoveryPoint | None]: ...
-
-
 class RaceResults:
     """A handle on the results of one race."""
 
-    def __init__(
-        self, session: Session, project: ProjectRecord, race: Race, remove: RemoveCapsules
-    ) -> None:
-        self._session = session
-        self._project = project
-        self._remove = remove
-        self.race = race
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._session = field.session
+        self._project = field.project
+        self.race = field.race
 
     def candidates(self) -> list[Candidate]:
         return self._session.store.candidates(self.race.id)
@@ -186,17 +176,14 @@ class RaceResults:
             )
         found = []
         for one in self.candidates():
-            capsule = self._find_capsule(one)
+            capsule = self._field.find_capsule(one)
             if one.name == self.race.winner or one.is_removed:
                 continue
             if capsule is not None:
-                [point] = self._remove([capsule], force=True)
+                [point] = self._field.acts.remove([capsule], force=True)
                 found.append(Discarded(one.name, point))
             self._session.store.set_candidate(one._replace(is_removed=True))
         return found
-
-    def _find_capsule(self, one: Candidate) -> CapsuleRecord | None:
-        return self._session.store.find_capsule(self._project.id, one.name)
 
     def graft(
         self,
@@ -213,7 +200,7 @@ class RaceResults:
         parts = [parse_part(word) for word in words]
         if not parts:
             raise SpecError("a graft has at least one part", hint="NAME:src/parser")
-        grafting = Grafting(self._session, self._project, self.race)
+        grafting = Grafting(self._field)
         chosen = grafting.plan_name(parts, name)
         commit, tree = grafting.compose(parts)
         if chosen not in {one.name for one in self.candidates()}:
@@ -231,7 +218,9 @@ class RaceResults:
         self, candidate: Candidate, checker: Checker, on_progress: cross_tests.OnProgress | None
     ) -> Candidate:
         spec = self.race.spec
-        target = CheckTarget(candidate.commit, candidate.tree, self.race.base_commit, spec.level)
+        target = CheckTarget(
+            candidate.commit, candidate.tree, self.race.base_commit, spec.level, spec.network
+        )
         if spec.checks:
             checker.check(target, spec.checks)
         done = candidate._replace(state=CandidateState.DONE)
