@@ -74,7 +74,8 @@ tr.winner th { box-shadow: inset 4px 0 0 var(--good); }
 .matrix thead th { text-transform: none; letter-spacing: 0; font-size: .85rem; text-align: center; }
 .matrix thead th:first-child { text-align: left; }
 .matrix td small, .matrix th small { display: block; font-weight: 400; font-size: .8em; }
-.matrix td small { opacity: .85; max-width: 14rem; overflow: hidden; text-overflow: ellipsis; }
+.matrix td small { opacity: .85; max-width: 14rem; margin: 0 auto; overflow: hidden;
+  text-overflow: ellipsis; }
 .matrix tr.uncounted td, .matrix tr.uncounted th { opacity: .6; }
 ul.notes { margin: 1rem 0 0; padding: .8rem 1rem .8rem 2rem; background: var(--warn-back);
   color: var(--warn); border-radius: 10px; } ul.notes li { overflow-wrap: anywhere; }
@@ -92,7 +93,7 @@ summary { cursor: pointer; padding: .4rem .8rem; overflow-wrap: anywhere; }
   Consolas, monospace; overflow: hidden; border-radius: 0 0 8px 8px; }
 .r { display: grid; grid-template-columns: 3.4em 1fr 3.4em 1fr; }
 .r > i { font-style: normal; color: var(--dim); text-align: right; padding: 0 .6em 0 .3em;
-  user-select: none; } .r > i + * { border-right: 1px solid var(--line); }
+  user-select: none; } .r > i + span:not(:last-child) { border-right: 1px solid var(--line); }
 .r > span { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0 .5em; min-width: 0; }
 .r > .d { background: var(--del); } .r > .a { background: var(--add); }
 .r > .e { background: var(--none-back); }
@@ -101,7 +102,8 @@ mark { color: inherit; border-radius: 2px; }
 .h, .n { padding: .15em .8em; background: var(--box); color: var(--dim); overflow-wrap: anywhere; }
 @media (max-width: 700px) { body { font-size: 14px; } h1 { font-size: 1.35rem; }
   th, td { padding: .4rem .55rem; } .r { grid-template-columns: 3.4em 1fr; }
-  .r > i + * { border-right: 0; } .r > .e, .r > .same, .r > i.e { display: none; }
+  .r > i + span:not(:last-child) { border-right: 0; }
+  .r > .e, .r > .same, .r > i.e { display: none; }
   section.candidate > div { padding: .2rem .5rem .6rem; } }
 @media print { details { break-inside: avoid; } body { max-width: none; } }
 """
@@ -135,7 +137,7 @@ def render_page(data: ComparisonShape, diffs: Mapping[str, CandidateDiffShape]) 
         _evidence(data),
         _matrix(data),
         "<h2>Changes</h2>",
-        *(_candidate(data, one, diffs.get(one["name"])) for one in data["candidates"]),
+        *(_candidate(data, one, diffs.get(one["name"])) for one in _distinct(data)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -150,9 +152,9 @@ def render_page(data: ComparisonShape, diffs: Mapping[str, CandidateDiffShape]) 
 
 def _evidence(data: ComparisonShape) -> str:
     columns, rows = text.candidate_table(data)
-    head = "".join(
-        f'<th{_numeric(name)} scope="col">{_safe(name)}</th>' for name in columns if name != "#"
-    )
+    # The matrix has names here: no numbers are needed.
+    columns, rows = columns[1:], [row[1:] for row in rows]
+    head = "".join(f'<th{_numeric(name)} scope="col">{_safe(name)}</th>' for name in columns)
     every: list[CandidateEvidenceShape | None] = [None, *data["candidates"]]
     body = []
     for one, row in zip(every, rows, strict=True):
@@ -223,6 +225,12 @@ def _matrix_cell(cell: MatrixCellShape) -> str:
     look = _LOOKS.get(status, "none")
     tip = f' title="{_safe(cell["reason"])}"' if cell["reason"] else ""
     return f'<td class="{look}"{tip}>{_safe(_WORDS.get(status, status))}{detail}</td>'
+
+
+def _distinct(data: ComparisonShape) -> list[CandidateEvidenceShape]:
+    """The candidates, of equal trees only the first."""
+    firsts = {one["tree"] or one["name"]: one for one in reversed(data["candidates"])}
+    return [one for one in data["candidates"] if firsts[one["tree"] or one["name"]] is one]
 
 
 def _candidate(

@@ -109,13 +109,13 @@ def figure_names(data: ComparisonShape) -> list[str]:
 
 
 def best_figure(data: ComparisonShape, name: str) -> float | None:
-    """The best value of a candidate whose checks pass; None if no direction is known, or if all are
-    equal.
+    """The best value of a candidate that a rule may pick; None if it is not known which value is
+    better, or if all are equal.
     """
     found = [
         one["figures"][name]
         for one in data["candidates"]
-        if name in one["figures"] and all(check["status"] == "passed" for check in one["checks"])
+        if name in one["figures"] and one["obstacle"] is None
     ]
     values = {figure["value"] for figure in found}
     ways = {figure["better"] for figure in found}

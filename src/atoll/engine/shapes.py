@@ -776,6 +776,7 @@ def candidate_evidence(
         "cost_usd": one.cost_usd,
         "judged": record.judged,
         "undecided": record.is_undecided,
+        "obstacle": record.obstacle or None,
         "removed": one.is_removed,
     }
 

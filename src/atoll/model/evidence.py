@@ -186,6 +186,8 @@ class CandidateEvidence(NamedTuple):
     """Other candidates with the same tree."""
     judged: int | None = None
     is_undecided: bool = False
+    obstacle: str = ""
+    """Why no rule may pick it; empty if one may."""
 
     @property
     def name(self) -> str:

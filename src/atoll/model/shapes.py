@@ -727,6 +727,7 @@ class CandidateEvidenceShape(TypedDict):
     cost_usd: float | None
     judged: int | None
     undecided: bool
+    obstacle: str | None
     removed: bool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atoll.engine.race import trees
+from atoll.engine.race import ranking, trees
 from atoll.engine.race.change_facts import load_facts
 from atoll.engine.race.cross_tests import find_results, load_matrix
 from atoll.engine.race.judging import load_judgement
@@ -71,7 +71,10 @@ def gather(
         matrix,
         judgement,
     )
-    return evidence._replace(notes=tuple(_notes(evidence)))
+    judged = tuple(
+        one._replace(obstacle=ranking.find_obstacle(evidence, one)) for one in evidence.candidates
+    )
+    return evidence._replace(candidates=judged, notes=tuple(_notes(evidence)))
 
 
 def _load_facts(session: Session, repository: str, base_tree: str, one: Candidate) -> ChangeFacts:
@@ -108,8 +111,11 @@ def _notes(evidence: Evidence) -> list[str]:
     matrix = evidence.matrix
     if matrix.does_base_pass is False:
         notes.append("the base fails its own tests, so they do not rule out a candidate")
+    firsts = {one.candidate.tree or one.name: one for one in reversed(evidence.candidates)}
     for one in evidence.candidates:
-        notes += _notes_on(evidence, one)
+        # Of equal trees, the first stands for all.
+        if firsts[one.candidate.tree or one.name] is one:
+            notes += _notes_on(evidence, one)
     for row in matrix.rows:
         observed = [cell for cell in row.cells if cell.is_observed]
         if observed and not row.counts:

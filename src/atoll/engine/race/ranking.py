@@ -167,7 +167,7 @@ def pick_by_rule(evidence: Evidence, rule: str = "") -> Choice:
     eligible: list[CandidateEvidence] = []
     trees: dict[str, str] = {}
     for one in evidence.candidates:
-        reason = find_obstacle(evidence, one)
+        reason = one.obstacle
         if not reason and one.candidate.tree in trees:
             reason = f"it has the same tree as `{trees[one.candidate.tree]}`"
         if reason:

@@ -149,7 +149,7 @@ class RaceResults:
                 hint=f"atoll race show {self.race.name}",
             )
         one = evidence.find(name)
-        obstacle = "" if one is None else ranking.find_obstacle(evidence, one)
+        obstacle = "" if one is None else one.obstacle
         self._store_winner(name)
         choice = Choice("", name, "named by hand", ranking=(name,))
         return Picked(choice, evidence._replace(race=self.race), by_hand=True, obstacle=obstacle)
