@@ -219,6 +219,10 @@ def _failed_base_tests(evidence: Evidence, one: CandidateEvidence) -> str:
             return "the base's tests were not run on it"
         case CellStatus.IMPOSSIBLE:
             return f"the base's tests cannot be run on it: {cell.reason}"
+        case CellStatus.FLAKY:
+            return "the base's tests are flaky on it"
+        case CellStatus.ERROR:
+            return f"the base's tests could not be run on it: {cell.reason}"
     tests = one.changes.changed_tests
     named = ", ".join(f"`{printable(path)}`" for path in tests[:3])
     more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
