@@ -699,6 +699,15 @@ class CandidateShape(TypedDict):
     passed: bool
 
 
+class RacePromotionShape(TypedDict):
+    """What came of `--promote`."""
+
+    stage: str
+    winner: str | None
+    good: bool
+    message: str
+
+
 class RaceShape(TypedDict):
     """A race as it was observed."""
 
@@ -715,3 +724,4 @@ class RaceShape(TypedDict):
     check_names: list[str]
     base_checks: list[CheckResultShape]
     candidates: list[CandidateShape]
+    promotion: RacePromotionShape | None
