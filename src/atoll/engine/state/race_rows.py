@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from atoll.engine.state.database import DamagedError, Database
 from atoll.model.agent import AgentBudget
 from atoll.model.check import CheckSource, CheckSpec
+from atoll.model.errors import StateError
 from atoll.model.race import (
     Candidate,
     CandidateSpec,
@@ -99,14 +101,19 @@ class RaceRows(Database):
         return [_candidate(dict(row)) for row in rows]
 
     def add_candidate(self, candidate: Candidate) -> Candidate:
-        """Stores one more candidate of a race, at the next position, which is returned with it."""
-        with self._write() as db:
-            [last] = db.execute(
-                "SELECT coalesce(max(position), 0) FROM candidates WHERE race_id = ?",
-                (candidate.race_id,),
-            ).fetchone()
-            added = candidate._replace(position=last + 1)
-            db.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added))
+        """Stores one more candidate of a race, at the next position, which is returned with it.
+        Raises StateError if there is one with this name.
+        """
+        try:
+            with self._write() as db:
+                [last] = db.execute(
+                    "SELECT coalesce(max(position), 0) FROM candidates WHERE race_id = ?",
+                    (candidate.race_id,),
+                ).fetchone()
+                added = candidate._replace(position=last + 1)
+                db.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added))
+        except sqlite3.IntegrityError as error:
+            raise StateError(f"the race already has a candidate `{candidate.name}`") from error
         return added
 
     def set_candidate(self, candidate: Candidate, *, durable: bool = True) -> None:
