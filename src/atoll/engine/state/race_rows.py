@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -104,16 +103,17 @@ class RaceRows(Database):
         """Stores one more candidate of a race, at the next position, which is returned with it.
         Raises StateError if there is one with this name.
         """
-        try:
-            with self._write() as db:
-                [last] = db.execute(
-                    "SELECT coalesce(max(position), 0) FROM candidates WHERE race_id = ?",
-                    (candidate.race_id,),
-                ).fetchone()
-                added = candidate._replace(position=last + 1)
-                db.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added))
-        except sqlite3.IntegrityError as error:
-            raise StateError(f"the race already has a candidate `{candidate.name}`") from error
+        with self._write() as db:
+            [last] = db.execute(
+                "SELECT coalesce(max(position), 0) FROM candidates WHERE race_id = ?",
+                (candidate.race_id,),
+            ).fetchone()
+            added = candidate._replace(position=last + 1)
+            is_added = db.execute(
+                "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added)
+            ).rowcount
+        if not is_added:
+            raise StateError(f"the race already has a candidate `{candidate.name}`")
         return added
 
     def set_candidate(self, candidate: Candidate, *, durable: bool = True) -> None:
