@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal, TextIO
 
 from atoll.cli import status
+from atoll.cli.live_lines import LiveLines
 from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
@@ -46,6 +47,7 @@ class Output:
         self.json = as_json
         self.quiet = quiet
         self._progress: _Progress | None = None
+        self._live: LiveLines | None = None
 
     def answer(self, kind: str, data: object, text: str) -> None:
         """Prints the result of a command: a JSON object, or text (nothing when it is empty)."""
@@ -109,10 +111,16 @@ class Output:
     def note(self, text: str) -> None:
         """Prints a note to stderr, unless `--quiet` is given."""
         if not self.quiet:
-            _narrate(text)
+            self._say(text)
 
     def warn(self, text: str) -> None:
-        _narrate(paint("warning: ", "yellow", sys.stderr) + text)
+        self._say(paint("warning: ", "yellow", sys.stderr) + text)
+
+    def _say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.interrupt(text)
+        else:
+            _narrate(text)
 
     def command(self, line: str) -> None:
         """Prints a command that Atoll runs on the host, for `--verbose`."""
@@ -145,8 +153,22 @@ class Output:
         try:
             yield
         finally:
+            if self._progress is not None:
+                self._progress.close()
+                self._progress = None
+
+    @contextmanager
+    def live(self) -> Iterator[LiveLines]:
+        """Lines that change in place, instead of the current phase."""
+        if self._progress is not None:
             self._progress.close()
             self._progress = None
+        self._live = LiveLines(is_silent=self.quiet or self.json)
+        try:
+            yield self._live
+        finally:
+            live, self._live = self._live, None
+            live.close()
 
 
 def render_size(size_bytes: float) -> str:

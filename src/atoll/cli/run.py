@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -17,7 +17,10 @@ from atoll.engine import shapes
 from atoll.engine.capsules import TEXT_LIMIT_BYTES, Capsule, Captured, RunSpec
 from atoll.model import units
 from atoll.model.errors import SpecError
-from atoll.model.state import Outcome, Reason, require_outcome
+from atoll.model.state import Outcome, Reason, Run, require_outcome
+
+if TYPE_CHECKING:
+    from atoll.engine.network.egress_log import EgressAttempt
 
 cwd_option = click.option(
     "--cwd", metavar="DIR",
@@ -77,7 +80,7 @@ def command(
     capsule = frame.capsule(name)
     cwd = choose_cwd(frame, capsule, cwd)
     asked = RunSpec(
-        argv=argv, cwd=cwd, timeout_s=_parse_timeout(timeout), write=write, network=network,
+        argv=argv, cwd=cwd, timeout_s=parse_timeout(timeout), write=write, network=network,
         private_env=capsule.parse_variables(env, env_file),
     )  # fmt: skip
     if detach:
@@ -100,7 +103,7 @@ def choose_cwd(frame: Frame, capsule: Capsule, wanted: str | None) -> str:
     return here
 
 
-def _parse_timeout(text: str | None) -> float | None:
+def parse_timeout(text: str | None) -> float | None:
     try:
         return None if text is None else units.parse_duration_s(text)
     except ValueError as error:
@@ -116,8 +119,34 @@ def _start_background(frame: Frame, capsule: Capsule, asked: RunSpec) -> int:
     return 0
 
 
+class ForegroundRun(NamedTuple):
+    """A run that has ended, with what it wrote if that was collected."""
+
+    run: Run
+    captured: Captured
+    refused: list[EgressAttempt]
+
+
 def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: bool = False) -> int:
     """Runs with this terminal or these pipes until the end; returns the command's exit code."""
+    done = follow_foreground(frame, capsule, asked, capsule.conclude, owner=owner)
+    if frame.output.json:
+        frame.output.answer("run", shapes.ended_run(*done), "")
+        return 0
+    return require_outcome(done.run).shell_code
+
+
+def follow_foreground(
+    frame: Frame,
+    capsule: Capsule,
+    asked: RunSpec,
+    conclude: Callable[[Run], Run],
+    *,
+    owner: bool = False,
+) -> ForegroundRun:
+    """Runs with this terminal or these pipes until the end; with `--json` the output is collected.
+    `conclude` waits for the end and records it.
+    """
     tty = is_terminal() and not frame.output.json
     rows, cols = size()
     before = capsule.mark_refusals()
@@ -127,19 +156,17 @@ def run_foreground(frame: Frame, capsule: Capsule, asked: RunSpec, *, owner: boo
     if channel is not None:
         with channel:
             relay(channel, captured.add if frame.output.json else frame.output.raw, tty=tty)
-    ended = capsule.conclude(run)
+    ended = conclude(run)
     outcome = require_outcome(ended)
     report(envelope("run", shapes.run(ended)))
     refused = capsule.refusals(before)
-    if frame.output.json:
-        frame.output.answer("run", shapes.ended_run(ended, captured, refused), "")
-        return 0
-    _show_end(frame, run.label, outcome)
-    if text := capsule.describe_refusals(refused):
-        frame.output.note(text)
-    if asked.write and not outcome.good:
-        frame.output.note(f"{run.label}: writes were allowed only to {', '.join(asked.write)}")
-    return outcome.shell_code
+    if not frame.output.json:
+        _show_end(frame, run.label, outcome)
+        if text := capsule.describe_refusals(refused):
+            frame.output.note(text)
+        if asked.write and not outcome.good:
+            frame.output.note(f"{run.label}: writes were allowed only to {', '.join(asked.write)}")
+    return ForegroundRun(ended, captured, refused)
 
 
 def _show_end(frame: Frame, label: str, outcome: Outcome) -> None:

@@ -108,8 +108,9 @@ def _padded(cell: str, width: int) -> str:
 
 def style_of(cell: str) -> str:
     word = cell.split(" ", maxsplit=1)[0]
-    if word in ("ready", "running", "yes", "ok", "exited(0)"):
+    if word in ("ready", "running", "yes", "ok", "passed", "good", "exited(0)"):
         return "green"
-    if word in ("no", "lost", "failed", "missing") or word.startswith("exited("):
+    if word in ("no", "lost", "failed", "missing", "error", "bad") or word.startswith("exited("):
         return "red"
-    return "yellow" if word in ("creating", "removing", "starting", "timeout", "stopped") else ""
+    passing = ("creating", "removing", "starting", "timeout", "stopped", "flaky", "undecidable")
+    return "yellow" if word in passing else ""

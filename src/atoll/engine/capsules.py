@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from atoll.engine.agent.agents import Agent
     from atoll.engine.browser.browsers import Browser
     from atoll.engine.capsule.disk_use import DiskUse
+    from atoll.engine.check.bisection import BisectReport, Tried
+    from atoll.engine.check.capsule_checks import CheckReport
+    from atoll.engine.check.checks import CheckProgress
+    from atoll.engine.check.trials import Trial
 
 __all__ = ["TEXT_LIMIT_BYTES", "Capsule", "Captured", "RunSpec"]
 
@@ -358,6 +362,52 @@ class Capsule:
         from atoll.engine.agent.agents import Agent  # noqa: PLC0415 - for few verbs
 
         return Agent(self.session, self.record, self.start)
+
+    def check(
+        self,
+        names: Sequence[str] = (),
+        *,
+        again: bool = False,
+        here: bool = False,
+        jobs: int | None = None,
+        on_progress: Callable[[CheckProgress], None] | None = None,
+    ) -> CheckReport:
+        """Runs the project's checks, or those with these names, on what the capsule has committed,
+        each in a fresh capsule; a stored result for the same tree is returned unless `again`. With
+        `here` in the capsule itself, one by one, without storing anything.
+        """
+        from atoll.engine.check import capsule_checks  # noqa: PLC0415 - for few verbs
+
+        checks = capsule_checks.choose(self.session, self.record, names)
+        report_to = on_progress or capsule_checks.silent
+        if here:
+            return checks.look(self.start, on_progress=report_to)
+        with self.alone():
+            target, has_more = capsule_checks.find_target(self.session, self.record)
+        report = checks.check(target, again=again, most=jobs, on_progress=report_to)
+        return report._replace(has_uncommitted=has_more)
+
+    def begin_trial(self, argv: Sequence[str], checks: Sequence[str] = ()) -> Trial:
+        """Takes the snapshot to which a command is rolled back unless the checks pass."""
+        from atoll.engine.check import trials  # noqa: PLC0415 - for one verb
+
+        return trials.begin(self, checks, argv)
+
+    def bisect(
+        self,
+        check: str | None = None,
+        *,
+        good: str | None = None,
+        bad: str | None = None,
+        jobs: int | None = None,
+        on_tried: Callable[[Tried], None] | None = None,
+    ) -> BisectReport:
+        """Finds the snapshot after which a check began to fail, by trying it in forks. The numbers
+        of snapshots in `good` and `bad` limit the search.
+        """
+        from atoll.engine.check import bisection  # noqa: PLC0415 - for one verb
+
+        return bisection.bisect(self, check, good=good, bad=bad, most=jobs, on_tried=on_tried)
 
     def report(self) -> dict[str, dict[str, str]]:
         """Facts about its parts, by part; without parts that report none."""

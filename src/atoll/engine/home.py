@@ -81,7 +81,11 @@ class Home:
         """
         from atoll.engine.capsule import reaper  # noqa: PLC0415 - for one verb
 
-        return reaper.collect(self.session, dry_run=dry_run, gone=gone, bases=bases)
+        from atoll.engine.check import logs  # noqa: PLC0415 - likewise
+
+        found = reaper.collect(self.session, dry_run=dry_run, gone=gone, bases=bases)
+        swept = logs.sweep(self.session, dry_run=dry_run)
+        return found._replace(files=(*found.files, *swept))
 
     def orphans(self) -> list[CapsuleRecord]:
         """Capsules whose repository is gone."""

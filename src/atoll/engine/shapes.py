@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from atoll.engine.capsule.overview import Summary
     from atoll.engine.capsule.reaper import Collected
     from atoll.engine.capsules import Capsule
+    from atoll.engine.check.bisection import BisectReport
+    from atoll.engine.check.capsule_checks import CheckReport
+    from atoll.engine.check.trials import TrialReport
     from atoll.engine.demo import DemoAttempt
     from atoll.engine.history.layers import Checked, Layer, LayerSummary
     from atoll.engine.history.snapshots import TimelineEntry
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
     from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
+    from atoll.model.check import CheckResult
     from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
     from atoll.model.shapes import (
@@ -48,12 +52,15 @@ if TYPE_CHECKING:
         AgentShape,
         AvailableAgentShape,
         BaseShape,
+        BisectShape,
         BrowserSettingsShape,
         BrowserShape,
         CapsuleDetailsShape,
         CapsuleShape,
         CapturedShape,
         CheckedLayerShape,
+        CheckReportShape,
+        CheckResultShape,
         CollectedShape,
         CommitShape,
         CompletionShape,
@@ -96,6 +103,7 @@ if TYPE_CHECKING:
         StoppedDaemonShape,
         SummaryShape,
         TranscriptShape,
+        TrialShape,
         TrustShape,
         TurnShape,
         UntrustShape,
@@ -677,4 +685,92 @@ def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> 
         "run": None if record is None or record.run is None else record.run.label,
         "typed": record is not None and record.is_typed,
         "budget": agent_budget(budget),
+    }
+
+
+def check_result(record: CheckResult) -> CheckResultShape:
+    tests = record.tests
+    return {
+        "id": record.id or None,
+        "check": record.name,
+        "command": record.command,
+        "digest": record.digest,
+        "status": str(record.status),
+        "passed": record.passed,
+        "known": record.is_known,
+        "tree": record.tree or None,
+        "commit": record.commit or None,
+        "at": record.at,
+        "took_s": round(record.took_s, 3),
+        "exit_code": record.exit_code,
+        "attempts": record.attempts,
+        "figures": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "unit": one.unit,
+                "better": one.better or None,
+            }
+            for one in record.figures
+        ],
+        "tests": None
+        if tests is None
+        else {
+            "passed": tests.passed,
+            "failed": tests.failed,
+            "skipped": tests.skipped,
+            "names": list(tests.names),
+            "failures": list(tests.failures),
+        },
+        "warnings": record.warnings,
+        "message": record.message,
+        "output": record.output,
+        "log": record.log or None,
+    }
+
+
+def check_report(record: CheckReport) -> CheckReportShape:
+    return {
+        "capsule": record.capsule,
+        "commit": record.commit or None,
+        "tree": record.tree or None,
+        "here": record.is_here,
+        "passed": record.passed,
+        "detected": record.is_detected,
+        "uncommitted": record.has_uncommitted,
+        "checks": [check_result(one) for one in record.results],
+    }
+
+
+def trial(
+    name: str, record: TrialReport, output: Captured, refused: list[EgressAttempt]
+) -> TrialShape:
+    return {
+        "capsule": name,
+        "kept": record.kept,
+        "before": snapshot(record.before),
+        "attempt": None if record.attempt is None else snapshot(record.attempt),
+        "run": ended_run(record.run, output, refused),
+        "checks": None if record.checks is None else check_report(record.checks),
+    }
+
+
+def bisection(name: str, record: BisectReport) -> BisectShape:
+    return {
+        "capsule": name,
+        "check": record.check,
+        "state": str(record.state),
+        "points": record.points,
+        "tried": [
+            {
+                "snapshot": snapshot(one.point.snapshot),
+                "verdict": str(one.verdict),
+                "message": one.message,
+            }
+            for one in record.tried
+        ],
+        "good": None if record.good is None else snapshot(record.good),
+        "bad": None if record.bad is None else snapshot(record.bad),
+        "between": [snapshot(one) for one in record.between],
+        "runs": [run(one) for one in record.runs],
     }

@@ -51,8 +51,11 @@ def follow(session: Session, capsule: CapsuleRecord, run: Run, *, stdin: bytes =
     )
 
 
-def conclude(session: Session, capsule: CapsuleRecord, run: Run) -> Run:
-    """Waits for the end of a run, records it and exports the capsule's commits.
+def conclude(
+    session: Session, capsule: CapsuleRecord, run: Run, *, is_exported: bool = True
+) -> Run:
+    """Waits for the end of a run, records it and exports the capsule's commits, unless they are not
+    to be exported yet.
 
     Raises IsolationError when a wall could not be built: then nothing was run.
     """
@@ -64,5 +67,6 @@ def conclude(session: Session, capsule: CapsuleRecord, run: Run) -> Run:
             hint="atoll doctor",
         )
     session.reach("run.recorded", run.label)
-    exports.export_after_run(session, capsule)
+    if is_exported:
+        exports.export_after_run(session, capsule)
     return ended

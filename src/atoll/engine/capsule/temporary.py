@@ -28,6 +28,8 @@ class FreshSpec(NamedTuple):
     """What its changes are relative to; empty: `commit` itself."""
     level: str | None = None
     """None: the project's own."""
+    network: str | None = None
+    """None: as the project's."""
     visible: tuple[str, ...] = ()
     """More commits whose history git sees inside."""
 
@@ -75,10 +77,17 @@ class Workbench:
             if current is not None:
                 removal.finish(self._session, current)
 
+    def capsules(self) -> list[CapsuleRecord]:
+        """Those that it has made and that are still there."""
+        found = self._session.store.capsules(self._project.id)
+        return [capsule for capsule in found if capsule.temporary == self._token]
+
     def _plans(self, spec: FreshSpec) -> list[CapsulePlan]:
         given = {"project.base": spec.commit}
         if spec.level is not None:
             given["capsule.level"] = spec.level
+        if spec.network is not None:
+            given["capsule.network"] = spec.network
         config = load_config(Path(self._project.root), self._session.owner, given=given)
         name = f"{self._stem}-{os.urandom(4).hex()}"
         plans = planning.plan_capsules(self._session, self._project, [name], config)
@@ -92,6 +101,5 @@ class Workbench:
         ]
 
     def _remove_all(self) -> None:
-        for capsule in self._session.store.capsules(self._project.id):
-            if capsule.temporary == self._token:
-                self.remove(capsule)
+        for capsule in self.capsules():
+            self.remove(capsule)

@@ -45,6 +45,14 @@ class CheckRows(Database):
         )  # fmt: skip
         return [_result(dict(row)) for row in rows]
 
+    def check_logs(self, project_id: str) -> set[str]:
+        """The paths of the logs that results name."""
+        rows = self._rows(
+            "SELECT json_extract(payload, '$.log') AS log FROM check_results WHERE project_id = ?",
+            project_id,
+        )
+        return {row["log"] for row in rows if row["log"]}
+
 
 def _result(row: Mapping[str, Any]) -> CheckResult:
     columns = {key: value for key, value in row.items() if key != "payload"}

@@ -103,6 +103,10 @@ class Session:
         """Held by the command that made capsules for itself."""
         return locks.Lock(self.home / "locks" / f"temporary-{token}")
 
+    def check_lock(self, project_id: str, tree: str, digest: str) -> locks.Lock:
+        """Held while a check runs on a tree, so that nothing is checked twice at once."""
+        return locks.Lock(self.home / "locks" / f"check-{project_id}-{tree}-{digest}")
+
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id
 
