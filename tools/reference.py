@@ -235,7 +235,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Parsed by the verb itself before it is printed, so that none can be out of date."""
 
 YES = "yes"
-LATER = "read and checked; nothing uses it yet"
 LIMIT = "at `sandbox`; refused by the levels below (exit 6)"
 GRANTED = "yes: once it is granted with `atoll secret grant`"
 NOT_STARTED = "read and checked; services are not started yet"
@@ -271,10 +270,21 @@ TODAY: dict[str, str] = {
         for key in ("file", "broker", "allow", "deny", "repository")
     },
     "secrets.NAME.ttl": GRANTED,
-    **{f"checks.NAME.{key}": LATER for key in ("run", "timeout")},
+    **{f"checks.NAME.{key}": YES for key in ("run", "timeout", "retries", "figures", "junit")},
+    "checks.NAME.needs": "such a check is refused (exit 3): services cannot be started yet",
     **{
-        f"stages.NAME.{key}": LATER
-        for key in ("checks", "branch", "merge", "run", "approve", "undo")
+        f"stages.NAME.{key}": YES
+        for key in (
+            "checks",
+            "branch",
+            "merge",
+            "run",
+            "approve",
+            "undo",
+            "timeout",
+            "soak",
+            "health",
+        )
     },
 }
 

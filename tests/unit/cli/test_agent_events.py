@@ -9,7 +9,7 @@ from atoll.cli.agents import render_cost, render_count
 from atoll.cli.transcript_html import render_html
 from atoll.engine import shapes
 from atoll.engine.agent.agents import TurnView
-from atoll.engine.agent.verdicts import CheckResult, TurnVerdict
+from atoll.engine.agent.verdicts import TurnCheck, TurnVerdict
 from atoll.model.agent import AgentEvent, AgentEventKind, AgentState, AgentTurn
 
 HOSTILE = '\x1b[2J\x1b]0;title\x07\x9b31m<script>alert(1)</script>\u202e&"'
@@ -49,7 +49,7 @@ def test_kinds_are_told_apart():
 def test_page_escapes_everything():
     turn = AgentTurn(1, 1, 1, HOSTILE, 5.0)
     verdict = TurnVerdict(
-        AgentState.FAILED, HOSTILE, 6.0, checks=(CheckResult(HOSTILE, False, 1, 2),)
+        AgentState.FAILED, HOSTILE, 6.0, checks=(TurnCheck(HOSTILE, False, 1, 2),)
     )
     view = TurnView(turn, verdict, is_running=False)
     events = [AgentEvent(kind, HOSTILE, tool=HOSTILE) for kind in AgentEventKind]

@@ -348,7 +348,11 @@ def test_no_text_may_hide_what_it_says(escape: str) -> None:
             "must be a host name such as `api.example.org`",
         ),
         ("secrets.A = {from={file='../x'}}", "must be the path of a file, without `..`"),
-        ("stages.a.merge = 'squash'", "needs a `branch` to land on"),
+        (
+            "stages.a = {merge='patch', branch='main'}",
+            "`patch` changes the working tree and no branch",
+        ),
+        ("stages.a.soak = '5m'", "needs a `health` command that has to hold"),
         ("stages.a.undo = 'x'", "needs a `run` to undo"),
     ],
 )

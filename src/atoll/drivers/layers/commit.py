@@ -219,8 +219,6 @@ class CommitLayerBuilder(NamedTuple):
     mode: OverlayMode | None
     """None where overlays cannot be mounted: then no deltas are built."""
     on_progress: FreezeProgress | None = None
-    is_passing: bool = False
-    """Whether later commits are not built on this one."""
 
 
 class CommitLayer(NamedTuple):
@@ -257,7 +255,16 @@ def _note(pool: Pool, source: Source) -> Path:
 
 def _recipe(source: Source) -> str:
     """Everything besides the tree that determines the files, such as sparse patterns."""
-    return hashlib.blake2b(_sparse(source), digest_size=4).hexdigest()
+    return hashlib.blake2b(_sparse(source) + _variant(source), digest_size=4).hexdigest()
+
+
+def _variant(source: Source) -> bytes:
+    """Marks a tree in which filters of the owner did not run."""
+    return b"\0without filters" if source.is_passing and _filters(source) else b""
+
+
+def _filters(source: Source) -> list[str]:
+    return git.filter_names(cwd=source.repository)
 
 
 def _sparse(source: Source) -> bytes:
@@ -271,7 +278,8 @@ def freeze_commit(builder: CommitLayerBuilder, source: Source, git_layer: Layer)
     if found is not None:
         return found
     tree = git.git("rev-parse", f"{source.commit}^{{tree}}", cwd=source.repository).text.strip()
-    key = hashlib.blake2b(f"{tree}\0".encode() + _sparse(source), digest_size=8).hexdigest()
+    content = f"{tree}\0".encode() + _sparse(source) + _variant(source)
+    key = hashlib.blake2b(content, digest_size=8).hexdigest()
     name = LayerKind.COMMIT.layer(key)
     layer = pool.find(name) or _build(builder, source, git_layer, name)
     listing = git.git("ls-tree", "-r", "-z", "--long", source.commit, cwd=source.repository).text
@@ -283,7 +291,7 @@ def freeze_commit(builder: CommitLayerBuilder, source: Source, git_layer: Layer)
     files.make_private_directory(pool.root / "commits")
     note = "\0".join([" ".join(names), *missing])
     files.write_atomic(_note(pool, source), note.encode(errors="surrogateescape"))
-    if not builder.is_passing:
+    if not source.is_passing:
         latest = f"{layer.id} {source.commit} {_recipe(source)}"
         files.write_atomic(pool.root / "latest", latest.encode())
     return made
@@ -301,8 +309,9 @@ def _latest(builder: CommitLayerBuilder, source: Source) -> tuple[Layer, str] | 
         return None
     layer = builder.pool.find(name)
     # Nothing is built on a passing one, which may therefore be higher by one.
-    most = _MOST_LAYERS + builder.is_passing
-    if layer is None or recipe != _recipe(source) or len(layer.below) >= most:
+    most = _MOST_LAYERS + source.is_passing
+    own = _recipe(source._replace(is_passing=False))
+    if layer is None or recipe != own or len(layer.below) >= most:
         return None
     # The owner may have dropped the commit and run `git gc`.
     is_there = git.find_commit(commit, cwd=source.repository) is not None
@@ -321,14 +330,17 @@ def current_layers(pool: Pool) -> tuple[str, ...]:
 
 
 def _build(builder: CommitLayerBuilder, source: Source, git_layer: Layer, name: str) -> Layer:
+    safe: tuple[str, ...] = ()
+    if source.is_passing:
+        safe = git.without_filters(_filters(source))
     try:
-        options = lfs.build_options(source.repository)
+        options = (*safe, *lfs.build_options(source.repository))
         return _build_with(builder, source, git_layer, name, options)
     except DriverError as error:
         if not lfs.is_at_fault(error.message):
             raise
         # Without git-lfs its files stay pointers.
-        options = lfs.pointer_options(source.repository)
+        options = (*safe, *lfs.pointer_options(source.repository))
         return _build_with(builder, source, git_layer, name, options)
 
 

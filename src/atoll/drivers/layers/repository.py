@@ -70,6 +70,10 @@ class Source(NamedTuple):
     extra: tuple[str, ...] = ()
     """Further commits that the capsule can read, such as the recovery point that it starts
     with."""
+    is_passing: bool = False
+    """Whether `commit` comes from a capsule and is only looked at: later commits are not built on
+    it, and no filter of the owner's but git-lfs runs on what it changes.
+    """
 
 
 def find_git_layer(pool: Pool, source: Source) -> tuple[str, Layer | None]:

@@ -18,7 +18,7 @@ from atoll.engine.agent import budgets, event_log, preparation
 from atoll.engine.agent.preparation import DIRECTORY, InsidePlaces
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.agent.states import record_state
-from atoll.engine.agent.verdicts import CheckResult, TurnEnd, TurnVerdict, judge, parse_verdict
+from atoll.engine.agent.verdicts import TurnCheck, TurnEnd, TurnVerdict, judge, parse_verdict
 from atoll.engine.capsule import exports, foreground_runs, removal, work
 from atoll.engine.history import conversation
 from atoll.engine.run import freezer, runs
@@ -394,20 +394,20 @@ def _record_work(
 
 def _run_checks(
     session: Session, capsule: CapsuleRecord, commands: Sequence[str], start: Start
-) -> tuple[CheckResult, ...]:
+) -> tuple[TurnCheck, ...]:
     return tuple(_run_check(session, capsule, command, start) for command in commands)
 
 
-def _run_check(session: Session, capsule: CapsuleRecord, command: str, start: Start) -> CheckResult:
+def _run_check(session: Session, capsule: CapsuleRecord, command: str, start: Start) -> TurnCheck:
     """One that cannot be run has not passed."""
     spec = RunSpec(argv=("/bin/sh", "-c", command), stdin=False, timeout_s=_CHECK_S)
     try:
         run = start(spec)
         result = foreground_runs.follow(session, capsule, run)
     except AtollError as error:
-        return CheckResult(command, passed=False, exit_code=_NOT_RUN, run=0, output=error.message)
+        return TurnCheck(command, passed=False, exit_code=_NOT_RUN, run=0, output=error.message)
     said = (result.stdout + result.stderr)[-_SAID_CHARACTERS:].decode(errors="replace")
-    return CheckResult(
+    return TurnCheck(
         command=command,
         passed=result.outcome.good,
         exit_code=result.exit_code,

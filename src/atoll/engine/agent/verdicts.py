@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from atoll.model.agent import AgentState
 
 
-class CheckResult(NamedTuple):
-    """One check of the owner's, as it ran inside after the turn."""
+class TurnCheck(NamedTuple):
+    """A command of `spawn --check`, as it ran inside after the turn."""
 
     command: str
     passed: bool
@@ -38,7 +38,7 @@ class TurnVerdict(NamedTuple):
     outcome: str = ""
     """Why its process ended."""
     exit_code: int | None = None
-    checks: tuple[CheckResult, ...] = ()
+    checks: tuple[TurnCheck, ...] = ()
     held: str = ""
     """What held its model requests when it ended: `budget`, `quota` or nothing. Such a turn goes on
     as a new one, when nothing holds it any more.
@@ -54,7 +54,7 @@ def parse_verdict(text: str) -> TurnVerdict | None:
         return None
     try:
         raw: dict[str, Any] = json.loads(text)
-        checks = tuple(CheckResult(**check) for check in raw.pop("checks"))
+        checks = tuple(TurnCheck(**check) for check in raw.pop("checks"))
         fixed = {"state": AgentState(raw["state"]), "at": float(raw["at"]), "checks": checks}
         return TurnVerdict(**{**raw, **fixed})
     except (TypeError, KeyError, AttributeError) as error:
@@ -84,7 +84,7 @@ class TurnEnd(NamedTuple):
     tree: str
     tree_trouble: str
     """Why there is no tree."""
-    checks: tuple[CheckResult, ...]
+    checks: tuple[TurnCheck, ...]
     message: str = ""
     """What is known about the end of its run, such as why it was not started."""
 

@@ -113,9 +113,10 @@ def ensure_base(  # noqa: PLR0913 - a base and how it is made
         refs=refs or session.ref_cache.refs(project),
         commit=commit,
         extra=extra,
+        is_passing=is_passing,
     )
     git_layer = find_git_layer(pool, source)[1] or freeze_git_layer(pool, source)
-    builder = _builder(session, pool, on_progress)._replace(is_passing=is_passing)
+    builder = _builder(session, pool, on_progress)
     commit_layers = find_committed(pool, source) or freeze_commit(builder, source, git_layer)
     carried = _ensure_carried(session, source, selection, builder, project, thorough=thorough)
     base = Base(commit=commit_layers, git=git_layer, carried=carried)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.engine.agent.verdicts import CheckResult, TurnEnd, TurnVerdict, judge, parse_verdict
+from atoll.engine.agent.verdicts import TurnCheck, TurnEnd, TurnVerdict, judge, parse_verdict
 from atoll.model.agent import AgentState
 
 GOOD = TurnEnd(
     outcome="exited", exit_code=0, needs_end=True, end="good", end_text="", last_error="",
     trouble="", used_login=True, is_screen=False, tree="4b825dc", tree_trouble="", checks=(),
 )  # fmt: skip
-PASSED = CheckResult("make test", passed=True, exit_code=0, run=2)
-BROKEN = CheckResult("make lint", passed=False, exit_code=2, run=3)
+PASSED = TurnCheck("make test", passed=True, exit_code=0, run=2)
+BROKEN = TurnCheck("make lint", passed=False, exit_code=2, run=3)
 FAILED = AgentState.FAILED
 
 
