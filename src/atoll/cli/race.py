@@ -259,7 +259,13 @@ def _follow(
 def _show_end(frame: Frame, status: RaceStatus) -> int:
     race_table.show(frame, status)
     name = status.race.name
-    if any(one.candidate.tree for one in status.candidates):
+    promotion = status.promotion
+    if promotion is not None:
+        what = f"`{promotion.winner}`" if promotion.winner else "nothing"
+        how = "promoted to" if promotion.is_good else "not promoted to"
+        why = f": {promotion.message}" if promotion.message else ""
+        frame.output.note(f"{what} was {how} `{promotion.stage}`{why}")
+    elif any(one.candidate.tree for one in status.candidates):
         frame.output.note(f"hint: atoll compare {name}, then: atoll pick {name}")
     return 0 if status.is_good else 1
 

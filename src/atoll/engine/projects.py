@@ -530,6 +530,10 @@ class _CapsuleActs:
         handles = [Capsule(session=self._session, record=record) for record in capsules]
         return [point for _, point in remove_all(handles, force=force)]
 
+    def promote(self, capsule: state.CapsuleRecord, *, to: str) -> tuple[bool, str]:
+        del self
+        raise StateError(f"`{capsule.name}` cannot be promoted to `{to}` yet")
+
 
 def open_project(
     path: str | os.PathLike[str] = ".",

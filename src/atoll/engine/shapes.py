@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from atoll.engine.race.candidate_diffs import BoundedPatch
     from atoll.engine.race.report import CandidateStatus, RaceStatus
     from atoll.engine.race.results import Grafted, Picked
+    from atoll.engine.race.unattended import UnattendedEnd
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
     from atoll.engine.verify.wall_test import WallFinding, WallReport
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
         PausedShape,
         PickedShape,
         ProcessShape,
+        RacePromotionShape,
         RaceShape,
         RecoveryPointShape,
         RemovalShape,
@@ -967,6 +969,16 @@ def race(record: RaceStatus) -> RaceShape:
         "check_names": [check.name for check in spec.checks],
         "base_checks": [check_result(result) for result in record.base],
         "candidates": [candidate(found, record) for found in record.candidates],
+        "promotion": None if record.promotion is None else race_promotion(record.promotion),
+    }
+
+
+def race_promotion(record: UnattendedEnd) -> RacePromotionShape:
+    return {
+        "stage": record.stage,
+        "winner": record.winner,
+        "good": record.is_good,
+        "message": record.message,
     }
 
 

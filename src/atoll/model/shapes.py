@@ -850,6 +850,15 @@ class CandidateShape(TypedDict):
     passed: bool
 
 
+class RacePromotionShape(TypedDict):
+    """What came of `--promote`."""
+
+    stage: str
+    winner: str | None
+    good: bool
+    message: str
+
+
 class RaceShape(TypedDict):
     """A race as it was observed."""
 
@@ -866,3 +875,4 @@ class RaceShape(TypedDict):
     check_names: list[str]
     base_checks: list[CheckResultShape]
     candidates: list[CandidateShape]
+    promotion: RacePromotionShape | None

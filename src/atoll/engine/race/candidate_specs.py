@@ -23,7 +23,6 @@ from atoll.model.state import ProjectRecord
 MOST = 100
 _COUNTED = re.compile(r"(.*[^:]):([0-9]{1,4})", re.DOTALL)
 _PROMPT = "{prompt}"
-_OWN = "ATOLL_"
 RACE_NAME_LENGTH = 28
 """Leaves room for what a candidate adds to it."""
 
@@ -223,8 +222,6 @@ def _parse_vary(word: str) -> tuple[str, list[str]]:
         raise SpecError(f"`--vary {name}` has {len(values)} values: a race has at most {MOST}")
     for value in values:
         run_environment.require_variables({name: value})
-    if name.startswith(_OWN):
-        raise SpecError(f"`--vary {shown}`: Atoll sets the variables that begin with `{_OWN}`")
     if len(set(values)) != len(values):
         raise SpecError(f"`--vary {shown}` has a value twice", hint="-n 2 repeats every candidate")
     return name, values

@@ -301,7 +301,8 @@ class Coordinator:
         if candidate.position in self._ended_at and candidate.reason:
             ended = ended._replace(reason=candidate.reason)
         elif candidate.attempts > 1:
-            reason = "; ".join(filter(None, (ended.reason, "its first run disappeared")))
+            before = "its first run disappeared" if candidate.spec.agent else candidate.reason
+            reason = "; ".join(filter(None, (ended.reason, before)))
             ended = ended._replace(reason=reason)
         try:
             ends.record(field, candidate, capsule, ended)

@@ -95,6 +95,10 @@ def _find_end_of_agent(field: Field, capsule: CapsuleRecord, run: Run) -> Ended 
     if verdict.state is AgentState.LOST or verdict.outcome == Reason.LOST:
         return Ended("its run disappeared", None, verdict.at, is_lost=True)
     ended = runs.settle(field.session, run)
+    if verdict.held == turns.HELD_BY_BUDGET:
+        excess = budgets.find_excess(field.session, capsule.id, messages=1)
+        reason = describe_state(AgentState.OVER_BUDGET, excess or verdict.reason)
+        return Ended(reason, verdict.exit_code, ended.ended_at or verdict.at)
     return Ended(verdict.reason, verdict.exit_code, ended.ended_at or verdict.at)
 
 

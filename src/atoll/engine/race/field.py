@@ -30,6 +30,12 @@ class CapsuleActs(Protocol):
     ) -> list[RecoveryPoint | None]:
         """Removes them as `rm` does: without `force` all of them, or none."""
 
+    def promote(self, capsule: CapsuleRecord, *, to: str) -> tuple[bool, str]:
+        """Promotes its work to a stage without asking anything: whether it is there, and why not.
+
+        May be called again after an interrupt.
+        """
+
 
 class Field(NamedTuple):
     """One race as it is carried on or looked at."""

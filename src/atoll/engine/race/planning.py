@@ -28,6 +28,7 @@ from atoll.host import git
 from atoll.model.agent import AgentTask
 from atoll.model.check import CheckSource, CheckSpec
 from atoll.model.errors import SpecError, StateError
+from atoll.model.evidence import CRITERIA
 from atoll.model.names import BRANCH_PREFIX, parse_name, printable, slug
 from atoll.model.plan import CapsulePlan
 from atoll.model.race import CandidateSpec, Race, RaceRequest, RaceSpec
@@ -55,6 +56,12 @@ def plan_race(session: Session, project: ProjectRecord, request: RaceRequest) ->
     checks = find_race_checks(session, project, request)
     if request.most is not None and request.most < 1:
         raise SpecError("`--max` must be at least 1")
+    _require_rule(request.rule, checks)
+    if request.promote_to and not checks:
+        raise SpecError(
+            "`--promote` needs checks: nothing is promoted that was not verified",
+            hint="--check 'make test', or declare checks in atoll.toml",
+        )
     given = _given(request)
     config = settings.load_config(Path(project.root), session.owner, given=given)
     plans = planning.plan_capsules(session, project, names, config)
@@ -180,6 +187,21 @@ def shlex_words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
+
+
+def _require_rule(rule: str, checks: Sequence[CheckSpec]) -> None:
+    """Raises SpecError for a rule that no evidence can satisfy, before it takes hours to say so."""
+    if not rule:
+        return
+    has_figures = any(check.has_figures for check in checks)
+    for word in (word.strip() for word in rule.split(",")):
+        name, _, better = word.partition(":")
+        known = name.strip() in {"checks", *CRITERIA}
+        if not (known or has_figures) or better.strip() not in ("", "lower", "higher"):
+            raise SpecError(
+                f"the rule has an unknown criterion `{printable(word[:60])}`",
+                hint=f'--rule "checks, crosstests, diff:lower"; one of: {", ".join(CRITERIA)}',
+            )
 
 
 def _given(request: RaceRequest) -> dict[str, str]:

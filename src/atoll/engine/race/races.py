@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckStopped
-from atoll.engine.race import cross_tests, planning, report
+from atoll.engine.race import cross_tests, planning, report, unattended
 from atoll.engine.race.candidate_specs import parse_prompts
 from atoll.engine.race.coordinator import Coordinator
 from atoll.engine.race.field import CapsuleActs, Field
@@ -140,7 +140,18 @@ class RaceHandle:
                     self._carry_on(on_progress)
             else:
                 self._watch(on_progress)
+        with self._waiting():
+            unattended.conclude(self._field)
         return self.status()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Under the lock, once it is free."""
+        lock = self._lock()
+        lock.acquire(wait=True)
+        with lock:
+            self._read()
+            yield
 
     def _carry_on(self, on_progress: OnProgress | None) -> None:
         if self._read().state is not RaceState.RUNNING:

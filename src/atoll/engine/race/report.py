@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from atoll.engine.race import ends
+from atoll.engine.race import ends, unattended
 from atoll.engine.race.field import Field
+from atoll.engine.race.unattended import UnattendedEnd
 from atoll.host import locks
 from atoll.model.check import CheckResult, CheckSpec
 from atoll.model.race import Candidate, CandidateState, Race
@@ -44,10 +45,16 @@ class RaceStatus(NamedTuple):
     """The results on the tree of the base."""
     is_carried_on: bool
     """Whether a process carries it on."""
+    promotion: UnattendedEnd | None = None
+    """What came of `--promote`; None before that, and without it."""
 
     @property
     def is_good(self) -> bool:
-        """Whether a candidate passes every check; without checks, whether one left a tree."""
+        """Whether a candidate passes every check; without checks, whether one left a tree. With
+        `--promote`, whether the winner is where it was to go.
+        """
+        if self.race.spec.promote_to:
+            return self.promotion is not None and self.promotion.is_good
         return any(one.passes(self.race.spec.checks) for one in self.candidates)
 
 
@@ -74,6 +81,7 @@ def look(field: Field) -> RaceStatus:
         candidates=tuple(candidates),
         base=_results_of_base(field),
         is_carried_on=locks.is_locked(session.race_lock(race.id).path),
+        promotion=unattended.find_end(field) if race.spec.promote_to else None,
     )
 
 

@@ -18,7 +18,7 @@ from atoll.engine.run.runs import RunSpec
 from atoll.engine.state.session import Session
 from atoll.host import locks
 from atoll.host.process import wait_until
-from atoll.model.errors import AtollError, StateError
+from atoll.model.errors import AtollError
 from atoll.model.race import Candidate, CandidateState
 from atoll.model.state import CapsuleRecord, Run, RunState
 
@@ -43,7 +43,7 @@ def begin(field: Field, candidate: Candidate) -> Candidate:
     field.reach("starting", candidate)
     run = _find_run_of_attempt(field, candidate)
     if run is None:
-        capsule = _fresh_capsule(field, candidate)
+        capsule, candidate = _fresh_capsule(field, candidate)
         field.reach("made", candidate)
         run = _start(field, candidate, capsule)
         field.reach("launched", candidate)
@@ -108,19 +108,22 @@ def _has_begun(session: Session, run: Run) -> bool:
     return runs.is_alive(session, run) or runs.has_begun(run)
 
 
-def _fresh_capsule(field: Field, candidate: Candidate) -> CapsuleRecord:
+def _fresh_capsule(field: Field, candidate: Candidate) -> tuple[CapsuleRecord, Candidate]:
     """A new capsule for this attempt. What an earlier one has left becomes a recovery point; an
     agent that can continue its conversation keeps its capsule.
     """
     former = field.find_capsule(candidate)
     if former is not None and candidate.spec.agent and _can_continue(field, candidate, former):
-        return former
+        return former, candidate
     if former is not None:
         field.acts.stop(former)
         [point] = field.acts.remove([former], force=True)
         if point is not None:
-            note = f"what the attempt before left is in the recovery point {point.id}"
-            field.session.warn(f"`{candidate.name}`: {note}")
+            note = f"what it left is in the recovery point {point.id}"
+            candidate = candidate._replace(
+                reason="; ".join(filter(None, (candidate.reason, note)))
+            )
+            field.save(candidate)
     plan = planning.plan_candidate(
         field.session, field.project, field.race, candidate.name, candidate.spec
     )
@@ -132,7 +135,7 @@ def _fresh_capsule(field: Field, candidate: Candidate) -> CapsuleRecord:
     )
     _await_free(field, candidate.name)
     [made] = creation.make_capsules(field.session, field.project, [plan])
-    return made
+    return made, candidate
 
 
 def _await_free(field: Field, name: str) -> None:
@@ -187,15 +190,8 @@ def _start_agent(field: Field, candidate: Candidate, capsule: CapsuleRecord) -> 
 def _start_afresh(field: Field, candidate: Candidate, former: CapsuleRecord) -> Run:
     field.acts.stop(former)
     field.acts.remove([former], force=True)
-    capsule = _fresh_capsule(field, candidate)
+    capsule, candidate = _fresh_capsule(field, candidate)
     return _start_agent(field, candidate, capsule)
-
-
-def require_capsule(field: Field, candidate: Candidate) -> CapsuleRecord:
-    found = field.find_capsule(candidate)
-    if found is None:
-        raise StateError(f"its capsule `{candidate.name}` was removed")
-    return found
 
 
 def is_over(session: Session, run: Run) -> bool:
