@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from atoll.engine.history import bases, layers
     from atoll.engine.project import excluded
     from atoll.engine.project.settings import Config
+    from atoll.engine.promotion.promotions import Promotions
     from atoll.engine.race.races import Races
     from atoll.engine.secret.project_secrets import Secrets
     from atoll.model.agent import AgentSpec
@@ -267,6 +268,13 @@ class Project:
         from atoll.engine.race.races import Races  # noqa: PLC0415 - for few verbs
 
         return Races(self.session, self.record, _CapsuleActs(self.session))
+
+    @property
+    def promotions(self) -> Promotions:
+        """Brings work of capsules to the owner's branches and beyond, and takes it back."""
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        return Promotions(self.session, self.record)
 
     def summaries(self) -> list[Summary]:
         """What `ls` shows of each capsule, in the order in which they were made."""
