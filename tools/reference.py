@@ -143,10 +143,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll bench workspace --size S --quick",
         "atoll bench workspace --size all --repeat 50 --json",
     ),
+    "bisect": ("atoll bisect fix-auth --check test", "atoll bisect fix-auth --good 2 --bad 7"),
     "browser": (
         "atoll browser status fix-auth",
         "atoll browser settings fix-auth --for playwright-mcp",
         "atoll browser reset fix-auth",
+    ),
+    "check": (
+        "atoll check fix-auth",
+        "atoll check fix-auth test lint --again",
+        "atoll check fix-auth --here",
+        "atoll check fix-auth --junit report.xml",
     ),
     "checkout": ("atoll checkout fix-auth", "atoll checkout --none"),
     "code": ("atoll code fix-auth", "atoll code fix-auth src --with pycharm"),
@@ -236,6 +243,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tell": ('atoll tell fix-auth "also update the docs"', "atoll tell fix-auth --budget +5"),
     "transcript": ("atoll transcript fix-auth", "atoll transcript fix-auth --html"),
     "trust": ("atoll trust",),
+    "try": (
+        "atoll try fix-auth -- npx codemod rename-api",
+        "atoll try fix-auth --check test -- make format",
+    ),
     "untrust": ("atoll untrust",),
     "verify": (
         "atoll verify fix-auth",

@@ -24,6 +24,10 @@ STEPS: dict[str, tuple[str, ...]] = {
     "snapshot": ("sealed", "recorded"),
     "rollback": ("sealed", "prepared", "recorded"),
     "fork": ("leased", "prepared", "renamed", "ready"),
+    "race": (
+        "stored", "starting", "made", "launched", "running", "ended", "kept", "recorded", "checked",
+        "finished",
+    ),
     "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
 }
 """The steps of each verb, for progress reports and for fault injection."""
@@ -106,6 +110,10 @@ class Session:
     def check_lock(self, project_id: str, tree: str, digest: str) -> locks.Lock:
         """Held while a check runs on a tree, so that nothing is checked twice at once."""
         return locks.Lock(self.home / "locks" / f"check-{project_id}-{tree}-{digest}")
+
+    def race_lock(self, race_id: int) -> locks.Lock:
+        """Held by the process that carries a race on."""
+        return locks.Lock(self.home / "locks" / f"race-{race_id}")
 
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id
