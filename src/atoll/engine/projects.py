@@ -27,6 +27,7 @@ from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import BRANCH_PREFIX, parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
+from atoll.model.promotion import LOCAL
 from atoll.model.state import RECOVERED, CapsuleState, Event, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ class Project:
         """Its races: several attempts at one task."""
         from atoll.engine.race.races import Races  # noqa: PLC0415 - for few verbs
 
-        return Races(self.session, self.record, _CapsuleActs(self.session))
+        return Races(self.session, self.record, _CapsuleActs(self.session, self.record))
 
     @property
     def promotions(self) -> Promotions:
@@ -523,8 +524,9 @@ class Project:
 class _CapsuleActs:
     """What a race does to capsules."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, project: state.ProjectRecord) -> None:
         self._session = session
+        self._project = project
 
     def starter(self, capsule: state.CapsuleRecord) -> Start:
         return Capsule(session=self._session, record=capsule).start
@@ -539,8 +541,14 @@ class _CapsuleActs:
         return [point for _, point in remove_all(handles, force=force)]
 
     def promote(self, capsule: state.CapsuleRecord, *, to: str) -> tuple[bool, str]:
-        del self
-        raise StateError(f"`{capsule.name}` cannot be promoted to `{to}` yet")
+        # Without a name it is the first stage that lands, whatever it is called.
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        chosen = None if to == LOCAL else to
+        report = Promotions(self._session, self._project).promote(capsule, chosen)
+        spec = report.promotion.spec
+        hint = f"; {spec.hint}" if spec.hint else ""
+        return spec.exit_code == 0, f"{spec.reason}{hint}" if spec.reason else ""
 
 
 def open_project(
