@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import Literal, TextIO, TypeVar
 
 from atoll.cli import status
 from atoll.cli.live_lines import LiveLines
 from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
+
+L = TypeVar("L", bound=LiveLines)
 
 JSON_VERSION = 1
 _PHASES = {
@@ -171,15 +173,21 @@ class Output:
     @contextmanager
     def live(self) -> Iterator[LiveLines]:
         """Lines that change in place, instead of the current phase."""
+        with self.showing(LiveLines(is_silent=self.quiet or self.json)) as shown:
+            yield shown
+
+    @contextmanager
+    def showing(self, shown: L) -> Iterator[L]:
+        """As `live`, with lines of another kind."""
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        self._live = LiveLines(is_silent=self.quiet or self.json)
+        self._live = shown
         try:
-            yield self._live
+            yield shown
         finally:
-            live, self._live = self._live, None
-            live.close()
+            self._live = None
+            shown.close()
 
 
 def render_size(size_bytes: float) -> str:

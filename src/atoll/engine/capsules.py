@@ -559,8 +559,11 @@ def remove_all(
             locked.enter_context(capsule.alone())
             if not force:
                 capsule.require_expendable(keep_branch=keep_branch)
-        for capsule in capsules:
-            yield capsule, _remove(capsule, force=force, keep_branch=keep_branch)
+        for index, capsule in enumerate(capsules):
+            # Its commits may have been on the branch of one that is gone by now, too.
+            may_be_last = index > 0 and bool(capsule.record.exported)
+            point = _remove(capsule, force=force or may_be_last, keep_branch=keep_branch)
+            yield capsule, point
     if capsules:
         upkeep.start(capsules[0].session)
 

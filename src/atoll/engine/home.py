@@ -80,7 +80,6 @@ class Home:
         `gone` includes capsules whose repository is gone, `bases` every base that is not in use.
         """
         from atoll.engine.capsule import reaper  # noqa: PLC0415 - for one verb
-
         from atoll.engine.check import logs  # noqa: PLC0415 - likewise
 
         found = reaper.collect(self.session, dry_run=dry_run, gone=gone, bases=bases)
