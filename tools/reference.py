@@ -134,6 +134,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll allow fix-auth host:5432",
         "atoll allow fix-auth host:5432 --revoke",
     ),
+    "approve": ("atoll approve fix-auth production",),
     "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
     "bench": (
         "atoll bench workspace",
@@ -167,6 +168,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("atoll export fix-auth", "atoll export fix-auth --all"),
     "fork": ("atoll fork fix-auth second-try", "atoll fork fix-auth second-try --at 3"),
     "gc": ("atoll gc --dry-run", "atoll gc", "atoll gc --gone"),
+    "history": ("atoll history", "atoll history fix-auth --json"),
     "init": ("atoll init --dry-run", "atoll init"),
     "levels": ("atoll levels",),
     "logs": ("atoll logs fix-auth", "atoll logs fix-auth 2 -f"),
@@ -183,6 +185,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "open": ("atoll open fix-auth web", "atoll open fix-auth 3000 --headless"),
     "path": ("atoll path fix-auth",),
     "ports": ("atoll ports", "atoll ports fix-auth --json"),
+    "promote": (
+        "atoll promote fix-auth",
+        "atoll promote fix-auth --to staging --accept risky",
+        "atoll promote fix-auth --status",
+    ),
     "ps": ("atoll ps fix-auth",),
     "recover": (
         "atoll recover",
@@ -247,6 +254,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll try fix-auth -- npx codemod rename-api",
         "atoll try fix-auth --check test -- make format",
     ),
+    "undo": ("atoll undo", "atoll undo fix-auth"),
     "untrust": ("atoll untrust",),
     "verify": (
         "atoll verify fix-auth",

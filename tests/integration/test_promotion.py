@@ -231,7 +231,7 @@ def test_what_cannot_be_promoted_is_refused(desk):
     with pytest.raises(StateError, match="committed nothing"):
         desk.promote(capsule)
     capsule.run(["sh", "-c", "echo loose > loose.txt"])
-    with pytest.raises(StateError, match="uncommitted work: `loose.txt`") as caught:
+    with pytest.raises(StateError, match=r"uncommitted work: `loose\.txt`") as caught:
         desk.promote(capsule)
     assert "atoll commit x" in caught.value.hint
     capsule.commit("loose")

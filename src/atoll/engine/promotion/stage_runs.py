@@ -73,7 +73,7 @@ def run_stage(  # noqa: PLR0913 - a stage, and what it is about
         _watch_health(session, project, journal, stage, own, say=say)
 
 
-def _run(
+def _run(  # noqa: PLR0913 - as `run_stage`
     session: Session,
     project: ProjectRecord,
     journal: Journal,
