@@ -82,8 +82,7 @@ class Desk:
         return found
 
     def require_clean(self, point: str) -> None:
-        # The next command removes what is temporary.
-        self.atoll("ls")
+        self.atoll("gc")
         left = [path.name for path in (self.root / ".git").rglob("*.lock")]
         left += [path.name for path in (self.root / ".git").rglob("atoll-*index*")]
         home = self.root.parent / "atoll-home"
