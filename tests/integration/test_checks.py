@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import atoll
+from atoll.engine.capsules import RunSpec
 from atoll.engine.check import logs
 from atoll.engine.check.checks import Checker, CheckStopped, CheckTarget, select_checks
 from atoll.engine.check.targets import target_of
@@ -82,14 +83,17 @@ def test_the_exact_tree_is_checked_and_only_once(project: Project, repo, git, at
     report = x.check(["clean"], on_progress=lambda step: steps.append(step.phase))
     [first] = report.results
     assert steps == ["queued", "running", "ended"]
-    assert report.has_uncommitted and report.passed
+    assert report.has_uncommitted
+    assert report.passed
     assert first.figures == (Figure("words", 1.0),)
     assert first.tree == git("rev-parse", "atoll/x^{tree}", cwd=repo).strip()
     assert stat.S_IMODE(os.stat(first.log).st_mode) == 0o600
     [known] = x.check(["clean"]).results
-    assert known.is_known and known.id == first.id
+    assert known.is_known
+    assert known.id == first.id
     [again] = x.check(["clean"], again=True).results
-    assert not again.is_known and again.id > first.id
+    assert not again.is_known
+    assert again.id > first.id
     # The same tree at another commit.
     x.run(["git", "commit", "-q", "--amend", "-m", "two"])
     assert x.check(["clean"]).results[0].is_known
@@ -115,11 +119,10 @@ def test_whatever_a_check_does_is_a_result(project: Project, repo, git, tmp_path
     (repo / "old.xml").write_text(REPORT)
     git("add", "-A", cwd=repo)
     git("commit", "-qm", "reports", cwd=repo)
-    quick = {"timeout_s": 2.0}
     found = checked(
         project,
         target(git, repo),
-        CheckSpec("hang", "trap '' TERM INT HUP; while :; do sleep 1; done", **quick),
+        CheckSpec("hang", "trap '' TERM INT HUP; while :; do sleep 1; done", timeout_s=2.0),
         CheckSpec("left", "setsid sleep 1000 & (sleep 1000 &) ; exit 0"),
         CheckSpec("flood", "head -c 30000000 /dev/urandom; echo; echo 'end 1'", has_figures=True),
         CheckSpec("killed", "kill -9 $$"),
@@ -169,7 +172,8 @@ def test_flaky_checks_and_errors(project: Project, repo, git) -> None:
     flood = CheckSpec("flood", "yes")
     assert checked(project, where, flood)["flood"].status is CheckStatus.ERROR
     again = checked(project, where, flood)["flood"]
-    assert not again.is_known and "limit `output`" in again.message
+    assert not again.is_known
+    assert "limit `output`" in again.message
 
 
 def test_the_set_up_runs_once_and_one_that_fails_is_an_error(project: Project, repo, git) -> None:
@@ -183,7 +187,8 @@ def test_the_set_up_runs_once_and_one_that_fails_is_an_error(project: Project, r
     specs = [CheckSpec(name, f"cat stamp; echo {name} >> stamp") for name in "abc"]
     found = checked(project, where, *specs)
     stamps = {one.output.split()[0] for one in found.values()}
-    assert len(stamps) == 1 and all(one.passed for one in found.values())
+    assert len(stamps) == 1
+    assert all(one.passed for one in found.values())
     assert all(len(one.output.split()) == 1 for one in found.values())
     (repo / "atoll.toml").write_text(text.replace("cat /proc", "echo not today; false; cat /proc"))
     git("commit", "-q", "--allow-empty", "-m", "same tree", cwd=repo)
@@ -240,7 +245,7 @@ def test_a_check_has_no_wider_network_than_what_it_checks(project: Project, repo
     spec = CheckSpec("any", "true")
     for capsule in (x, y):
         checker.check(target_of(project.session, capsule.record), [spec])
-    y.start(atoll.engine.capsules.RunSpec(argv=("true",), network="none", background=True))
+    y.start(RunSpec(argv=("true",), network="none", background=True))
     checker.check(target_of(project.session, y.record), [spec], again=True)
     assert made == [("sandbox", "none"), ("sandbox", "allow"), ("sandbox", "none")]
 
@@ -250,19 +255,22 @@ def test_checks_are_detected_at_any_level(atoll, make_repo, git) -> None:
     for level in ("none", "worktree"):
         atoll("new", level, "--level", level, cwd=repo)
         done = atoll("check", level, cwd=repo)
-        assert "detected" in done.stderr and "test   passed" in done.stdout
+        assert "detected" in done.stderr
+        assert "test   passed" in done.stdout
     (repo / "a").write_text("2\n")
     done = atoll("check", "none", "--again", cwd=repo)
     assert "uncommitted changes" in done.stderr
     assert atoll("check", "none", "--here", cwd=repo, check=False).returncode == 1
     done = atoll("try", "worktree", "--", "true", cwd=repo, check=False)
-    assert done.returncode == 4 and "has no snapshots" in done.stderr
+    assert done.returncode == 4
+    assert "has no snapshots" in done.stderr
     assert git("branch", "--list", "atoll/check*", cwd=repo) == ""
     assert "check-" not in git("worktree", "list", cwd=repo)
     bare = make_repo({"a": "1\n"}, name="bare")
     atoll("new", "x", cwd=bare)
     done = atoll("check", "x", cwd=bare, check=False)
-    assert done.returncode == 4 and "declares no checks" in done.stderr
+    assert done.returncode == 4
+    assert "declares no checks" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

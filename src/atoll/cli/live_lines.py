@@ -21,7 +21,7 @@ class LiveLines:
     def __init__(self, *, is_silent: bool) -> None:
         self._texts: dict[str, tuple[str, float | None]] = {}
         """By label: the text, and since when it is under way."""
-        self._drawn = 0
+        self._drawn: list[str] = []
         self._lock = threading.RLock()
         self._done = threading.Event()
         self._is_silent = is_silent
@@ -73,9 +73,10 @@ class LiveLines:
         ]
         # What does not fit on the screen could not be drawn over again.
         lines = lines[-max(1, size.lines - 2) :]
-        self._erase()
-        self._write("".join(f"{line}\n" for line in lines))
-        self._drawn = len(lines)
+        if lines != self._drawn:
+            self._erase()
+            self._write("".join(f"{line}\n" for line in lines))
+            self._drawn = lines
 
     @staticmethod
     def _render(text: str, since: float | None) -> str:
@@ -84,8 +85,8 @@ class LiveLines:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._write(f"\x1b[{self._drawn}F\x1b[J")
-            self._drawn = 0
+            self._write(f"\x1b[{len(self._drawn)}F\x1b[J")
+            self._drawn = []
 
     @staticmethod
     def _write(text: str) -> None:

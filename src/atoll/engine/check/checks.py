@@ -235,7 +235,9 @@ class _Call:
             with self._checker.turn(self._give_up):
                 self._checker.report(self._target, CheckProgress(spec.name, "running"))
                 result = self._observe(spec)
+            self._session.reach("check.observed", spec.name)
             stored = self._session.store.add_check_result(result)
+            self._session.reach("check.stored", spec.name)
         self._checker.report(self._target, CheckProgress(spec.name, "ended", stored))
         return stored
 
