@@ -113,7 +113,7 @@ def test_the_exact_tree_is_checked_and_only_once(project: Project, repo, git, at
     assert logs.sweep(project.session, dry_run=False) == [str(stray)]
 
 
-def test_whatever_a_check_does_is_a_result(project: Project, repo, git, tmp_path) -> None:
+def test_whatever_a_check_does_is_a_result(project: Project, repo, git, tmp_path, wait_for) -> None:
     outside = tmp_path / "outside.xml"
     outside.write_text(REPORT)
     (repo / "old.xml").write_text(REPORT)
@@ -151,7 +151,9 @@ def test_whatever_a_check_does_is_a_result(project: Project, repo, git, tmp_path
     for name in ("laughs", "link", "sparse", "fifo", "stale", "missing"):
         assert found[name].tests is None
         assert "no test counts" in found[name].message, name
-    assert not processes_of(project.session.home)
+    # Those of the views end in the background.
+    home = project.session.home
+    wait_for(lambda: not processes_of(home), timeout_s=20, what="the end of all processes")
 
 
 def test_flaky_checks_and_errors(project: Project, repo, git) -> None:
