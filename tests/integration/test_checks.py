@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -275,13 +276,16 @@ def test_checks_are_detected_at_any_level(atoll, make_repo, git) -> None:
     assert "declares no checks" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGKILL]])
 def test_nothing_is_left_of_an_interrupted_check(
-    number, repo, atoll, start_cli, wait_for, atoll_home, monkeypatch
+    numbers, repo, atoll, start_cli, wait_for, atoll_home, monkeypatch
 ) -> None:
     monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
     (repo / "atoll.toml").write_text(
-        "".join(f"[checks.{name}]\nrun = 'sleep 1000 # {name}'\n" for name in ("a", "b"))
+        "".join(
+            f"[checks.{name}]\nrun = \"trap '' TERM INT HUP; sleep 1000; echo {name}\"\n"
+            for name in ("a", "b")
+        )
     )
     atoll("trust", cwd=repo)
     atoll("new", "x", cwd=repo)
@@ -291,8 +295,10 @@ def test_nothing_is_left_of_an_interrupted_check(
         timeout_s=30,
         what="both checks",
     )
-    cli.send_signal(number)
-    assert cli.wait(timeout=60) in (130, -signal.SIGKILL)
+    for number in numbers:
+        cli.send_signal(number)
+        time.sleep(0.1)
+    assert cli.wait(timeout=30) in (130, -signal.SIGINT, -signal.SIGKILL)
     shown = json.loads(atoll("ls", "--json", cwd=repo).stdout)["data"]
     assert [one["name"] for one in shown] == ["x"]
     assert [path.name for path in atoll_home.glob("projects/*/*")] == ["x"]

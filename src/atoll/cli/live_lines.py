@@ -66,17 +66,22 @@ class LiveLines:
 
     def _draw(self) -> None:
         size = shutil.get_terminal_size()
-        width = max(map(len, self._texts), default=0)
-        lines = [
-            cut(f"{printable(label):<{width}}  {self._render(text, since)}", size.columns - 1)
-            for label, (text, since) in self._texts.items()
-        ]
+        lines = self.render_lines(size.columns - 1, size.lines)
         # What does not fit on the screen could not be drawn over again.
         lines = lines[-max(1, size.lines - 2) :]
         if lines != self._drawn:
             self._erase()
             self._write("".join(f"{line}\n" for line in lines))
             self._drawn = lines
+
+    def render_lines(self, columns: int, lines: int) -> list[str]:
+        """What is drawn on a terminal with so many columns and lines."""
+        del lines
+        width = max(map(len, self._texts), default=0)
+        return [
+            cut(f"{printable(label):<{width}}  {self._render(text, since)}", columns)
+            for label, (text, since) in self._texts.items()
+        ]
 
     @staticmethod
     def _render(text: str, since: float | None) -> str:

@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import Literal, TextIO, TypeVar
 
 from atoll.cli import status
 from atoll.cli.live_lines import LiveLines
 from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
+
+L = TypeVar("L", bound=LiveLines)
 
 JSON_VERSION = 1
 _PHASES = {
@@ -127,6 +129,17 @@ class Output:
         else:
             _narrate(text)
 
+    def problem(self, reason: str, hint: str) -> None:
+        """Prints why a command did not do all that it was asked for, as an error is printed."""
+        _narrate(paint("error: ", "red", sys.stderr) + _safe(reason))
+        if hint:
+            _narrate(paint("hint: ", "cyan", sys.stderr) + _safe(hint))
+
+    def ask_about(self, text: str, detail: str) -> None:
+        """Prints what a question is about, which was cleaned before."""
+        sys.stderr.write("\r\x1b[K" if sys.stderr.isatty() else "")
+        _narrate(f"{detail}\n{text}" if detail else text)
+
     def command(self, line: str) -> None:
         """Prints a command that Atoll runs on the host, for `--verbose`."""
         _narrate(paint(f"+ {printable(line)}", "dim", sys.stderr))
@@ -165,15 +178,21 @@ class Output:
     @contextmanager
     def live(self) -> Iterator[LiveLines]:
         """Lines that change in place, instead of the current phase."""
+        with self.showing(LiveLines(is_silent=self.quiet or self.json)) as shown:
+            yield shown
+
+    @contextmanager
+    def showing(self, shown: L) -> Iterator[L]:
+        """As `live`, with lines of another kind."""
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        self._live = LiveLines(is_silent=self.quiet or self.json)
+        self._live = shown
         try:
-            yield self._live
+            yield shown
         finally:
-            live, self._live = self._live, None
-            live.close()
+            self._live = None
+            shown.close()
 
 
 def render_size(size_bytes: float) -> str:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def age(since: float) -> str:
-    return _span(time.time() - since)
+    return span(time.time() - since)
 
 
 def until(end: float) -> str:
-    return "in " + _span(end - time.time())
+    return "in " + span(end - time.time())
 
 
-def _span(took_s: float) -> str:
+def span(took_s: float) -> str:
     seconds = max(0, int(took_s))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:

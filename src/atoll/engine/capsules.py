@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from atoll.engine.check.capsule_checks import CheckReport
     from atoll.engine.check.checks import CheckProgress
     from atoll.engine.check.trials import Trial
+    from atoll.engine.promotion.promotions import PromotionReport
 
 __all__ = ["TEXT_LIMIT_BYTES", "Capsule", "Captured", "RunSpec"]
 
@@ -443,6 +444,19 @@ class Capsule:
 
         return work.commit(self.session, self.record, message, verify=verify)
 
+    def promote(
+        self, to: str | None = None, *, accept: Sequence[str] = (), message: str | None = None
+    ) -> PromotionReport:
+        """Brings what it has committed to a stage, and asks no question. `Project.promotions` can
+        do more.
+        """
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        projects = self.session.store.projects()
+        project = next(one for one in projects if one.id == self.record.project_id)
+        handle = Promotions(self.session, project)
+        return handle.promote(self.record, to, accept=accept, message=message)
+
     def remove(self, *, force: bool = False, keep_branch: bool = False) -> RecoveryPoint | None:
         """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that
         work as a recovery point first, which is returned.
@@ -548,8 +562,11 @@ def remove_all(
             locked.enter_context(capsule.alone())
             if not force:
                 capsule.require_expendable(keep_branch=keep_branch)
-        for capsule in capsules:
-            yield capsule, _remove(capsule, force=force, keep_branch=keep_branch)
+        for index, capsule in enumerate(capsules):
+            # Its commits may have been on the branch of one that is gone by now, too.
+            may_be_last = index > 0 and bool(capsule.record.exported)
+            point = _remove(capsule, force=force or may_be_last, keep_branch=keep_branch)
+            yield capsule, point
     if capsules:
         upkeep.start(capsules[0].session)
 

@@ -27,16 +27,20 @@ from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import BRANCH_PREFIX, parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
+from atoll.model.promotion import LOCAL
 from atoll.model.state import RECOVERED, CapsuleState, Event, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
     from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.agent.selection import AvailableAgent
+    from atoll.engine.agent.turns import Start
     from atoll.engine.capsule.disk_use import DiskUse
     from atoll.engine.capsule.overview import Summary
     from atoll.engine.history import bases, layers
     from atoll.engine.project import excluded
     from atoll.engine.project.settings import Config
+    from atoll.engine.promotion.promotions import Promotions
+    from atoll.engine.race.races import Races
     from atoll.engine.secret.project_secrets import Secrets
     from atoll.model.agent import AgentSpec
     from atoll.model.shapes import PortReport
@@ -258,6 +262,20 @@ class Project:
         from atoll.engine.secret.project_secrets import Secrets  # noqa: PLC0415 - for few verbs
 
         return Secrets(self.session, self.record, lambda name: self.capsule(name).record)
+
+    @property
+    def races(self) -> Races:
+        """Its races: several attempts at one task."""
+        from atoll.engine.race.races import Races  # noqa: PLC0415 - for few verbs
+
+        return Races(self.session, self.record, _CapsuleActs(self.session, self.record))
+
+    @property
+    def promotions(self) -> Promotions:
+        """Brings work of capsules to the owner's branches and beyond, and takes it back."""
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        return Promotions(self.session, self.record)
 
     def summaries(self) -> list[Summary]:
         """What `ls` shows of each capsule, in the order in which they were made."""
@@ -501,6 +519,36 @@ class Project:
 
     def is_trusted(self, config: Config) -> bool:
         return config.file is not None and trust.is_trusted(self.session, config.file)
+
+
+class _CapsuleActs:
+    """What a race does to capsules."""
+
+    def __init__(self, session: Session, project: state.ProjectRecord) -> None:
+        self._session = session
+        self._project = project
+
+    def starter(self, capsule: state.CapsuleRecord) -> Start:
+        return Capsule(session=self._session, record=capsule).start
+
+    def stop(self, capsule: state.CapsuleRecord) -> None:
+        Capsule(session=self._session, record=capsule).stop()
+
+    def remove(
+        self, capsules: Sequence[state.CapsuleRecord], *, force: bool
+    ) -> list[RecoveryPoint | None]:
+        handles = [Capsule(session=self._session, record=record) for record in capsules]
+        return [point for _, point in remove_all(handles, force=force)]
+
+    def promote(self, capsule: state.CapsuleRecord, *, to: str) -> tuple[bool, str]:
+        # Without a name it is the first stage that lands, whatever it is called.
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        chosen = None if to == LOCAL else to
+        report = Promotions(self._session, self._project).promote(capsule, chosen)
+        spec = report.promotion.spec
+        hint = f"; {spec.hint}" if spec.hint else ""
+        return spec.exit_code == 0, f"{spec.reason}{hint}" if spec.reason else ""
 
 
 def open_project(

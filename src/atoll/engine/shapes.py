@@ -17,6 +17,8 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.engine.agent.agents import SentMessage, TurnView
     from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.agent.selection import AvailableAgent
@@ -38,23 +40,34 @@ if TYPE_CHECKING:
     from atoll.engine.project.excluded import Excluded
     from atoll.engine.project.levels import Level
     from atoll.engine.project.settings import ProjectFileText
+    from atoll.engine.promotion.promotions import PromotionReport
+    from atoll.engine.race.candidate_diffs import BoundedPatch
+    from atoll.engine.race.report import CandidateStatus, RaceStatus
+    from atoll.engine.race.results import Grafted, Picked
+    from atoll.engine.race.unattended import UnattendedEnd
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
     from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
-    from atoll.model.check import CheckResult
+    from atoll.model.check import CheckResult, CheckSpec, Figure
+    from atoll.model.evidence import CandidateEvidence, Cell, Evidence, Judgement
+    from atoll.model.promotion import Approval, PromotionStep
     from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
     from atoll.model.shapes import (
         AgentBudgetShape,
         AgentEventShape,
         AgentShape,
+        ApprovalShape,
         AvailableAgentShape,
         BaseShape,
         BisectShape,
         BrowserSettingsShape,
         BrowserShape,
+        CandidateDiffShape,
+        CandidateEvidenceShape,
+        CandidateShape,
         CapsuleDetailsShape,
         CapsuleShape,
         CapturedShape,
@@ -63,6 +76,7 @@ if TYPE_CHECKING:
         CheckResultShape,
         CollectedShape,
         CommitShape,
+        ComparisonShape,
         CompletionShape,
         ConnectionShape,
         DaemonLogShape,
@@ -72,20 +86,30 @@ if TYPE_CHECKING:
         EndedRunShape,
         ExcludedShape,
         ExportShape,
+        FigureShape,
         FindingShape,
+        GraftShape,
         InitShape,
+        JudgementShape,
         LayerShape,
         LevelShape,
         LogEntryShape,
+        MatrixCellShape,
         ModelUsageShape,
         MomentShape,
         NewCapsuleShape,
+        ObservedCheckShape,
         OpenedShape,
         OutcomeShape,
         PatchShape,
         PathShape,
         PausedShape,
+        PickedShape,
         ProcessShape,
+        PromotionShape,
+        PromotionStepShape,
+        RacePromotionShape,
+        RaceShape,
         RecoveryPointShape,
         RemovalShape,
         RemovedShape,
@@ -688,6 +712,172 @@ def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> 
     }
 
 
+def figure(record: Figure) -> FigureShape:
+    return {
+        "name": record.name,
+        "value": record.value,
+        "unit": record.unit,
+        "better": record.better or None,
+    }
+
+
+def observed_checks(
+    specs: Sequence[CheckSpec], results: Sequence[CheckResult | None]
+) -> list[ObservedCheckShape]:
+    return [
+        {
+            "name": spec.name,
+            "status": None if found is None else str(found.status),
+            "message": "" if found is None else found.message,
+            "took_s": None if found is None else found.took_s,
+            "tests_passed": None if found is None or found.tests is None else found.tests.passed,
+            "tests_failed": None if found is None or found.tests is None else found.tests.failed,
+            "tests_skipped": None if found is None or found.tests is None else found.tests.skipped,
+        }
+        for spec, found in zip(specs, results, strict=True)
+    ]
+
+
+def candidate_evidence(
+    record: CandidateEvidence, specs: Sequence[CheckSpec]
+) -> CandidateEvidenceShape:
+    one, changes, cross = record.candidate, record.changes, record.cross
+    return {
+        "name": one.name,
+        "position": one.position,
+        "state": str(one.state),
+        "reason": one.reason,
+        "agent": one.spec.agent,
+        "model": one.spec.model,
+        "graft": list(one.spec.graft),
+        "commit": one.commit or None,
+        "tree": one.tree or None,
+        "same_tree": list(record.twins),
+        "checks": observed_checks(specs, record.checks),
+        "figures": {name: figure(found) for name, found in record.figures.items()},
+        "base_tests": str(record.base_tests.status),
+        "crosstests": None if cross is None else {"passed": cross.passed, "ran": cross.ran},
+        "files": [
+            {
+                "path": file.path,
+                "status": file.status,
+                "added": file.added,
+                "deleted": file.deleted,
+                "binary": file.is_binary,
+            }
+            for file in changes.files
+        ],
+        "lines_added": changes.added,
+        "lines_deleted": changes.deleted,
+        "changed_tests": list(changes.changed_tests),
+        "deleted_tests": changes.tests_gone,
+        "deleted_test_files": list(changes.deleted_test_files),
+        "skipped_tests": changes.skipped_tests,
+        "assertions_removed": changes.assertions_removed,
+        "dependencies": list(changes.dependencies),
+        "locks": list(changes.locks),
+        "risky": list(changes.risky),
+        "new_warnings": record.warnings,
+        "took_s": record.took_s,
+        "tokens": one.tokens,
+        "cost_usd": one.cost_usd,
+        "judged": record.judged,
+        "undecided": record.is_undecided,
+        "obstacle": record.obstacle or None,
+        "removed": one.is_removed,
+    }
+
+
+def comparison(record: Evidence) -> ComparisonShape:
+    race, matrix = record.race, record.matrix
+    specs = race.spec.checks
+    return {
+        "race": race.name,
+        "task": race.spec.task,
+        "state": str(race.state),
+        "created_at": race.created_at,
+        "winner": race.winner,
+        "rule": race.spec.rule,
+        "base": {
+            "commit": race.base_commit,
+            "tree": record.base_tree,
+            "checks": observed_checks(specs, record.base_checks),
+            "figures": {name: figure(found) for name, found in record.base_figures.items()},
+            "passes": matrix.does_base_pass,
+        },
+        "candidates": [candidate_evidence(one, specs) for one in record.candidates],
+        "matrix": {
+            "columns": [
+                {"tree": column.tree, "names": list(column.names)} for column in matrix.columns
+            ],
+            "rows": [
+                {
+                    "names": list(row.names),
+                    "files": list(row.files),
+                    "counts": row.counts,
+                    "cells": [matrix_cell(cell) for cell in row.cells],
+                }
+                for row in matrix.rows
+            ],
+        },
+        "judgement": None if record.judgement is None else judgement(record.judgement),
+        "notes": list(record.notes),
+    }
+
+
+def matrix_cell(record: Cell) -> MatrixCellShape:
+    return {
+        "status": str(record.status),
+        "tree": record.tree or None,
+        "tests_passed": record.passed,
+        "tests_failed": record.failed,
+        "reason": record.reason,
+    }
+
+
+def judgement(record: Judgement) -> JudgementShape:
+    return {
+        "command": record.command,
+        "at": record.at,
+        "ranks": dict(record.ranks),
+        "undecided": list(record.undecided),
+    }
+
+
+def candidate_diff(record: BoundedPatch) -> CandidateDiffShape:
+    return {"diff": record.text.decode(errors="replace"), "complete": record.is_complete}
+
+
+def picked(record: Picked, discarded: Sequence[str]) -> PickedShape:
+    choice, found = record.choice, record.evidence.judgement
+    return {
+        "race": record.evidence.race.name,
+        "winner": choice.winner,
+        "reason": choice.reason,
+        "by_hand": record.by_hand,
+        "obstacle": record.obstacle or None,
+        "rule": choice.rule,
+        "runner_up": choice.runner_up,
+        "ranking": list(choice.ranking),
+        "rejected": [{"name": name, "reason": why} for name, why in choice.rejected.items()],
+        "judgement": None if found is None else judgement(found),
+        "discarded": list(discarded),
+    }
+
+
+def graft(record: Grafted) -> GraftShape:
+    one = record.candidate
+    return {
+        "race": record.race.name,
+        "name": one.name,
+        "parts": list(one.spec.graft),
+        "branch": record.branch,
+        "commit": one.commit,
+        "tree": one.tree,
+        "checks": observed_checks(record.race.spec.checks, record.checks),
+    }
+
+
 def check_result(record: CheckResult) -> CheckResultShape:
     tests = record.tests
     return {
@@ -704,15 +894,7 @@ def check_result(record: CheckResult) -> CheckResultShape:
         "took_s": round(record.took_s, 3),
         "exit_code": record.exit_code,
         "attempts": record.attempts,
-        "figures": [
-            {
-                "name": one.name,
-                "value": one.value,
-                "unit": one.unit,
-                "better": one.better or None,
-            }
-            for one in record.figures
-        ],
+        "figures": [figure(one) for one in record.figures],
         "tests": None
         if tests is None
         else {
@@ -773,4 +955,134 @@ def bisection(name: str, record: BisectReport) -> BisectShape:
         "bad": None if record.bad is None else snapshot(record.bad),
         "between": [snapshot(one) for one in record.between],
         "runs": [run(one) for one in record.runs],
+    }
+
+
+def race(record: RaceStatus) -> RaceShape:
+    one, spec = record.race, record.race.spec
+    return {
+        "name": one.name,
+        "task": spec.task,
+        "state": str(one.state),
+        "carried_on": record.is_carried_on,
+        "good": record.is_good,
+        "winner": one.winner,
+        "base_ref": spec.base_ref,
+        "base_commit": one.base_commit,
+        "created_at": one.created_at,
+        "ended_at": one.ended_at,
+        "check_names": [check.name for check in spec.checks],
+        "base_checks": [check_result(result) for result in record.base],
+        "candidates": [candidate(found, record) for found in record.candidates],
+        "promotion": None if record.promotion is None else race_promotion(record.promotion),
+    }
+
+
+def race_promotion(record: UnattendedEnd) -> RacePromotionShape:
+    return {
+        "stage": record.stage,
+        "winner": record.winner,
+        "good": record.is_good,
+        "message": record.message,
+    }
+
+
+def candidate(record: CandidateStatus, of: RaceStatus) -> CandidateShape:
+    one = record.candidate
+    return {
+        "name": one.name,
+        "position": one.position,
+        "state": str(one.state),
+        "reason": one.reason,
+        "agent": one.spec.agent or None,
+        "command": list(one.spec.argv),
+        "prompt": one.spec.prompt,
+        "model": one.spec.model,
+        "variables": one.spec.env,
+        "graft": list(one.spec.graft),
+        "attempts": one.attempts,
+        "run": f"{one.name}.{one.run}" if one.run else None,
+        "exit_code": one.exit_code,
+        "started_at": one.started_at,
+        "ended_at": one.ended_at,
+        "took_s": record.took_s,
+        "commit": one.commit or None,
+        "tree": one.tree or None,
+        "changed_files": one.files,
+        "added_lines": one.added,
+        "removed_lines": one.removed,
+        "tokens": one.tokens,
+        "cost_usd": one.cost_usd,
+        "capsule": record.has_capsule,
+        "checks": [check_result(result) for result in record.checks],
+        "passed": record.passes(of.race.spec.checks),
+    }
+
+
+def approval(record: Approval) -> ApprovalShape:
+    return {
+        "capsule": record.capsule,
+        "stage": record.stage,
+        "tree": record.tree,
+        "by": record.by,
+        "at": record.at,
+    }
+
+
+def promotion_step(record: PromotionStep) -> PromotionStepShape:
+    facts = record.facts
+    return {
+        "stage": record.stage,
+        "act": str(record.act),
+        "state": str(record.state),
+        "at": record.at,
+        "commit": facts.commit or None,
+        "tree": facts.tree or None,
+        "branch": facts.ref.removeprefix("refs/heads/") or None,
+        "old": facts.old or None,
+        "new": facts.new or None,
+        "way": facts.way or None,
+        "place": facts.place or None,
+        "command": facts.command or None,
+        "exit_code": facts.exit_code,
+        "checks": [*facts.checks],
+        "accepted": [*facts.kinds],
+        "by": facts.by or None,
+        "message": facts.message or None,
+        "output": facts.output or None,
+        "log": facts.log or None,
+    }
+
+
+def promotion(record: PromotionReport) -> PromotionShape:
+    spec = record.promotion.spec
+    return {
+        "id": record.promotion.id,
+        "capsule": record.promotion.capsule,
+        "state": str(record.promotion.state),
+        "to": spec.to,
+        "stages": [*record.stages],
+        "passed": [*record.passed_stages],
+        "commit": spec.commit,
+        "tree": spec.tree,
+        "base": spec.base_commit,
+        "agent": spec.agent or None,
+        "created_at": record.promotion.created_at,
+        "ended_at": record.promotion.ended_at,
+        "reason": spec.reason or None,
+        "hint": spec.hint or None,
+        "exit_code": spec.exit_code,
+        "steps": [promotion_step(step) for step in record.steps],
+        "checks": [
+            {
+                "id": one.id,
+                "name": one.name,
+                "status": str(one.status),
+                "tree": one.tree,
+                "at": one.at,
+            }
+            for one in record.results
+        ],
+        "approvals": [approval(one) for one in record.approvals],
+        "left": [*record.left],
     }

@@ -41,6 +41,8 @@ class CandidateSpec(NamedTuple):
     model: str = ""
     graft: tuple[str, ...] = ()
     """Of which parts of other candidates it consists, as `NAME:PATH`; nothing runs in it."""
+    script: str = ""
+    """The content of a scripted agent when the race began: the file may have changed since."""
 
 
 class RaceSpec(NamedTuple):
@@ -65,6 +67,8 @@ class RaceSpec(NamedTuple):
     """A shell command of the owner's that ranks the candidates."""
     promote_to: str = ""
     """The stage to which the winner is promoted; empty: none."""
+    base_ref: str = ""
+    """What the base commit was named, such as `main`."""
 
 
 class Candidate(NamedTuple):
@@ -87,10 +91,19 @@ class Candidate(NamedTuple):
     commit: str = ""
     """The tip of its branch when it ended, in the owner's repository; empty before that."""
     tree: str = ""
+    files: int = 0
+    """Files that differ from the base."""
+    added: int = 0
+    removed: int = 0
+    """Lines, of text files."""
     tokens: int = 0
     cost_usd: float | None = None
     is_removed: bool = False
     """Whether its capsule was removed after the race."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in (CandidateState.DONE, CandidateState.FAILED)
 
 
 class Race(NamedTuple):
@@ -105,3 +118,42 @@ class Race(NamedTuple):
     created_at: float
     ended_at: float | None
     spec: RaceSpec
+    is_stopping: bool = False
+    """Whether the owner has ended it: nothing more is started or checked."""
+
+
+class RaceRequest(NamedTuple):
+    """What `race` is asked for, as it was typed."""
+
+    prompt: str | bytes = ""
+    prompts: tuple[str, ...] = ()
+    """Several, each for a candidate of its own."""
+    agents: tuple[str, ...] = ()
+    """As `spawn` takes them, with `:N` for several of a kind."""
+    argv: tuple[str, ...] = ()
+    """A command; with the agent `command` its command line. `{prompt}` in a word is replaced."""
+    vary: tuple[str, ...] = ()
+    """`NAME=a,b,c`; with several, each combination is a candidate."""
+    number: int = 1
+    """Of candidates of each kind."""
+    name: str | None = None
+    base: str | None = None
+    level: str | None = None
+    network: str | None = None
+    limits: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    """Names of checks, or shell commands; without any, the project's own."""
+    has_checks: bool = True
+    most: int | None = None
+    budget: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    model: str = ""
+    rule: str = ""
+    judge: str = ""
+    has_cross_tests: bool = True
+    promote_to: str = ""
+
+
+def race_ref(race_id: int, what: int | str) -> str:
+    """The ref that keeps the commit of a candidate, by its position, or the `base`."""
+    return f"refs/atoll/races/{race_id}/{what}"

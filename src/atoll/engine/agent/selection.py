@@ -228,8 +228,11 @@ def _script(path: str) -> ChosenAgent:
         raise SpecError(f"there is no file `{shown}`")
     if b"\0" in content:
         raise SpecError(f"`{shown}` is not a text file")
-    if not content.startswith(b"#!"):
-        content = b"#!/bin/sh\n" + content
+    return scripted(content if content.startswith(b"#!") else b"#!/bin/sh\n" + content)
+
+
+def scripted(content: bytes) -> ChosenAgent:
+    """A scripted agent with this content, which names its interpreter."""
     return ChosenAgent(SCRIPT_NAME, _SCRIPT_SPEC, files=(HomeFile(SCRIPT, content),))
 
 

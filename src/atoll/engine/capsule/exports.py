@@ -40,17 +40,21 @@ def export_after_run(session: Session, capsule: CapsuleRecord) -> None:
     if capsule.branch is None or capsule.temporary:
         return
     try:
-        plan = workspace_plan(session, capsule)
-        if not plan.is_layered:
-            return
-        now = session.store.require_capsule(capsule.project_id, capsule.name)
-        tip = registry.layered_driver(plan.driver).tip(plan)
-        if tip is not None and _is_out(now, tip, plan):
-            return
-        export(session, now)
+        export_new(session, capsule)
     except AtollError as error:
         hint = f"; {error.hint}" if error.hint else ""
         session.warn(f"the commits of `{capsule.name}` were not exported: {error.message}{hint}")
+
+
+def export_new(session: Session, capsule: CapsuleRecord) -> None:
+    """Exports what is not out yet. Raises what `export` raises."""
+    plan = workspace_plan(session, capsule)
+    if not plan.is_layered:
+        return
+    now = session.store.require_capsule(capsule.project_id, capsule.name)
+    tip = registry.layered_driver(plan.driver).tip(plan)
+    if tip is None or not _is_out(now, tip, plan):
+        export(session, now)
 
 
 def _is_out(capsule: CapsuleRecord, tip: str, plan: WorkspacePlan) -> bool:

@@ -131,7 +131,7 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         ".windsurfrules", ".clinerules", ".clinerules/", ".cline/", ".roo/", ".roorules*",
         ".roomodes", ".continue/", ".continuerc*", "copilot-instructions.md", ".copilot/",
         ".github/instructions/", ".github/prompts/", ".github/agents/", ".github/chatmodes/",
-        ".github/copilot-*", ".amp/", ".opencode/", "opencode.json*", ".goose/", ".goosehints",
+        ".amp/", ".opencode/", "opencode.json*", ".goose/", ".goosehints",
         ".junie/", ".kiro/", ".augment/", ".augment-guidelines", ".qwen/", "qwen.md", ".crush/",
         "*crush.json", "crush.md", ".factory/", ".trae/", ".kilocode/", ".openhands/",
         ".openhands_instructions", ".pi/", ".rules", ".worktreeinclude", ".conductor/",

@@ -60,7 +60,7 @@ def find_risky(
     if not changes.files:
         return []
     if hooks_path is None:
-        hooks_path = git.setting("core.hooksPath", cwd=changes.repository)
+        hooks_path = _hooks_path(changes.repository)
     programs = _parse_programs(also)
     hooks = _below(changes.repository, hooks_path)
     found = []
@@ -102,6 +102,15 @@ def _words(command: str) -> list[str]:
         found += [word] if len(parts) < 2 else [word, *parts]
         found += [word.partition("=")[2]] if "=" in word else []
     return [word for word in found if word and "\0" not in word]
+
+
+def _hooks_path(repository: str) -> str:
+    """`core.hooksPath` of the owner; empty for the default."""
+    words = ("config", "-z", "--show-scope", "--get-all", "core.hooksPath")
+    fields = git.git(*words, cwd=repository, allowed=(0, 1)).text.split("\0")
+    # Atoll itself runs every git without hooks: that is of the scope `command`.
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    return next((value for scope, value in reversed(list(pairs)) if scope != "command"), "")
 
 
 def _below(repository: str, hooks_path: str) -> str:

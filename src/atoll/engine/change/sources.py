@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from atoll.engine.change import dependency_files
 from atoll.engine.change.parsing import Pairs, parse_json, parse_toml
 
 SOURCE_BYTES = 32 << 20
@@ -25,7 +26,8 @@ _DESCRIBING = frozenset({
     "maintainers", "support", "description", "license", "licenses", "keywords", "readme", "urls",
     "documentation", "classifiers", "$schema", "notification-url",
 })  # fmt: skip
-_FUNDING = frozenset({"funding", "notification-url"})
+_ON_GITHUB = re.compile(r"[\w-]+/[\w.-]+(?:#.*)?")
+"""How `package.json` may name a repository."""
 _NOT_HOSTS = frozenset({b"npm", b"workspace", b"patch", b"virtual", b"link", b"file", b"portal"})
 """Words that some lock files put between `@` and `:`."""
 
@@ -79,17 +81,19 @@ def _structured_text(name: str, content: bytes) -> bytes | None:
         found = parse_toml(content)
     if found is None:
         return None
-    return "\n".join(_values(found)).encode("utf-8", "replace")
+    return "\n".join(_values(found, is_lock=dependency_files.is_lock(name))).encode(
+        "utf-8", "replace"
+    )
 
 
-def _values(top: object) -> Iterator[str]:
+def _values(top: object, *, is_lock: bool) -> Iterator[str]:
     ahead: list[tuple[tuple[str, ...], object]] = [((), top)]
     while ahead:
         path, value = ahead.pop()
         if isinstance(value, dict):
             value = Pairs(value.items())
         if isinstance(value, Pairs):
-            skipped = _descriptions(path, value)
+            skipped = _descriptions(path, value, is_lock=is_lock)
             ahead += [((*path, key)[-4:], below) for key, below in value if key not in skipped]
             # Dependencies may be named by the key alone, as in a lock file.
             yield from (key for key, _ in value)
@@ -97,17 +101,19 @@ def _values(top: object) -> Iterator[str]:
             ahead += [(path, below) for below in value]
         elif isinstance(value, str):
             yield f'{path[-1] if path else ""} = "{value}"'
+            if path and path[0].endswith("ependencies") and _ON_GITHUB.fullmatch(value):
+                yield f"github:{value}"
 
 
-def _descriptions(path: tuple[str, ...], pairs: Pairs) -> frozenset[str]:
+def _descriptions(path: tuple[str, ...], pairs: Pairs, *, is_lock: bool) -> frozenset[str]:
     """The keys of a table whose values only describe a package."""
     if path in {(), ("project",), ("tool", "poetry"), ("package",)}:
         return _DESCRIBING
-    own = {key: value for key, value in pairs if key in {"version", "funding", "name"}}
-    # Nothing else has a version that is text and a `funding` that is not.
-    if isinstance(own.get("version"), str) and isinstance(own.get("funding"), Pairs | list):
-        return _FUNDING if "name" not in own else _DESCRIBING
-    return _FUNDING - {"funding"} if isinstance(own.get("name"), str) else frozenset()
+    own = {key for key, value in pairs if key in {"version", "name"} and isinstance(value, str)}
+    if not is_lock or "version" not in own:
+        # Any key can be the name of a dependency here.
+        return frozenset()
+    return _DESCRIBING if "name" in own else frozenset({"funding"})
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:

@@ -147,7 +147,7 @@ def _compared(
 
 
 def _names(one: SuiteCounts, other: SuiteCounts) -> tuple[str, ...]:
-    missing = Counter(one.names) - Counter(other.names)
+    missing = one.names - other.names
     return tuple(sorted(missing.elements())[:_MOST_NAMES])
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _LINE_BYTES = 2000
@@ -120,7 +119,7 @@ _LANGUAGES = {
 class SuiteCounts(NamedTuple):
     """What a source file of tests contains."""
 
-    names: Mapping[str, int] = MappingProxyType({})
+    names: Counter[str]
     """Of the tests; a name may be there several times."""
     skips: int = 0
     """Markers that skip a test, expect it to fail, or run only some."""
@@ -131,7 +130,7 @@ def count_tests(path: str, content: bytes) -> SuiteCounts:
     """What a file contains; nothing for a language that is not known."""
     language = _LANGUAGES.get(path.rpartition(".")[2].lower())
     if language is None or b"\0" in content:
-        return SuiteCounts()
+        return SuiteCounts(Counter())
     names: Counter[str] = Counter()
     skips = assertions = 0
     is_marked = language.marker is None

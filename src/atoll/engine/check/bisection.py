@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -19,14 +19,11 @@ from atoll.engine.check.capsule_checks import project_of
 from atoll.engine.check.capsule_handle import CapsuleHandle
 from atoll.engine.check.selection import select_checks
 from atoll.engine.history.workspace import require_layers
-from atoll.engine.run import runs
 from atoll.engine.state.session import Session
 from atoll.model.check import CheckSpec, CheckStatus
 from atoll.model.errors import AtollError, Interrupted, SpecError, StateError
 from atoll.model.names import printable
 from atoll.model.state import CapsuleRecord, ProjectRecord, Run, Snapshot, SnapshotKind
-
-_STEP_S = 0.2
 
 
 class PointVerdict(StrEnum):
@@ -208,9 +205,7 @@ class Bisection:
             except BaseException:
                 is_ended = True
                 pool.shutdown(wait=False, cancel_futures=True)
-                while wait(list(futures.values()), timeout=_STEP_S).not_done:
-                    for capsule in bench.capsules():
-                        runs.stop_all(self._session, capsule)
+                attempts.end_all(self._session, bench, futures.values())
                 raise
 
     def _decide(self, bench: Workbench, point: Point, is_ended: Callable[[], bool]) -> Tried:

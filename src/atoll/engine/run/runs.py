@@ -338,6 +338,11 @@ def settle(session: Session, run: Run) -> Run:
     return session.store.find_run(run.id) or ended
 
 
+def has_begun(run: Run) -> bool:
+    """Whether its keeper ever said that it runs."""
+    return _status(run) is not None
+
+
 def _status(run: Run) -> RunStatus | None:
     try:
         return load_status(run.directory)

@@ -292,6 +292,7 @@ CREATE TABLE races (
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
     name TEXT NOT NULL, state TEXT NOT NULL, base_commit TEXT NOT NULL, winner TEXT,
     created_at REAL NOT NULL, ended_at REAL, payload TEXT NOT NULL,
+    is_stopping INTEGER NOT NULL DEFAULT 0,
     UNIQUE (project_id, name)
 ) STRICT;
 CREATE TABLE candidates (
@@ -322,10 +323,18 @@ CREATE TABLE approvals (
 ) STRICT;
 """
 
+_EVIDENCE = """
+CREATE TABLE race_evidence (
+    race_id INTEGER NOT NULL REFERENCES races (id) ON DELETE CASCADE,
+    kind TEXT NOT NULL, payload TEXT NOT NULL,
+    PRIMARY KEY (race_id, kind)
+) STRICT;
+"""
+
 STEPS = (
     _FIRST, _SNAPSHOTS, _NETWORK, _CHECKOUTS, _BROWSER, _HELD, _CHECKOUT_PORTS, _PROJECT_GRANTS,
     _PARTS, _SNAPSHOT_KIND, _EVENTS, _ROLLBACK_TARGET, _SECRETS, _AGENTS,
-    _TEMPORARY, _CHECKS, _RACES, _PROMOTIONS,
+    _TEMPORARY, _CHECKS, _RACES, _PROMOTIONS, _EVIDENCE,
 )  # fmt: skip
 """Script n migrates version n to version n+1; version 0 is an empty file."""
 

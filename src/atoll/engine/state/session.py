@@ -25,8 +25,16 @@ STEPS: dict[str, tuple[str, ...]] = {
     "rollback": ("sealed", "prepared", "recorded"),
     "fork": ("leased", "prepared", "renamed", "ready"),
     "check": ("observed", "stored"),
+    "race": (
+        "stored", "starting", "made", "launched", "running", "ended", "kept", "recorded", "checked",
+        "finished",
+    ),
     "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
-}
+    "promote": ("stored", "verified", "brought", "accepted", "journalled", "noted", "prepared",
+                "files", "indexed", "landed", "recorded", "running", "ran", "healthy", "passed"),
+    "undo": ("running", "ran", "journalled", "noted", "prepared", "files", "indexed", "landed",
+             "recorded", "undone"),
+}  # fmt: skip
 """The steps of each verb, for progress reports and for fault injection."""
 
 Listener = Callable[[str, str], None]
@@ -107,6 +115,14 @@ class Session:
     def check_lock(self, project_id: str, tree: str, digest: str) -> locks.Lock:
         """Held while a check runs on a tree, so that nothing is checked twice at once."""
         return locks.Lock(self.home / "locks" / f"check-{project_id}-{tree}-{digest}")
+
+    def race_lock(self, race_id: int) -> locks.Lock:
+        """Held by the process that carries a race on."""
+        return locks.Lock(self.home / "locks" / f"race-{race_id}")
+
+    def promotion_lock(self, project_id: str) -> locks.Lock:
+        """Held by the command that promotes work of a project, or takes a promotion back."""
+        return locks.Lock(self.home / "locks" / f"promotion-{project_id}")
 
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id

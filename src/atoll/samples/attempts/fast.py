@@ -12,20 +12,20 @@ from pathlib import Path
 def replace(path, old, new):
     text = Path(path).read_text(encoding="utf-8")
     if text.count(old) != 1:
-        sys.exit(f"careful: expected one place in {path} with {old!r}")
+        sys.exit(f"fast: expected one place in {path} with {old!r}")
     Path(path).write_text(text.replace(old, new), encoding="utf-8")
-    print(f"careful: edited {path}", flush=True)
+    print(f"fast: edited {path}", flush=True)
 
 
 replace("shop/discounts.py", "quantity > BULK_QUANTITY", "quantity >= BULK_QUANTITY")
 replace("shop/money.py", "int(cents * percent / 100)", "(cents * percent + 50) // 100")
 replace(
     "tests/testdiscounts.py",
-    "    def test_bulk_starts_at_ten_pieces(self):\n",
-    "    def test_nine_pieces_are_not_bulk(self):\n"
-    "        self.assertEqual(discount(2250, 9), 0)\n"
+    "    def test_bulk_orders_pay_less(self):\n",
+    "    def test_bulk_starts_at_ten_pieces(self):\n"
+    "        self.assertEqual([discount(250 * n, n) for n in (9, 10)], [0, 375])\n"
     "\n"
-    "    def test_bulk_starts_at_ten_pieces(self):\n",
+    "    def test_bulk_orders_pay_less(self):\n",
 )
 replace(
     "tests/testmoney.py",
@@ -35,5 +35,6 @@ replace(
     "\n"
     "    def test_rendered_with_two_digits(self):\n",
 )
-print("careful: running the tests", flush=True)
-sys.exit(subprocess.run([sys.executable, "-m", "unittest", "-q"], check=False).returncode)
+print("fast: running the tests", flush=True)
+tests = [sys.executable, "-m", "unittest", "discover", "-q", "-s", "tests"]
+sys.exit(subprocess.run(tests, check=False).returncode)

@@ -1,0 +1,349 @@
+"""The evidence of a race: real commits, real checks in fresh capsules, and what comes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import atoll
+from atoll.engine.check.checks import Checker, CheckTarget
+from atoll.engine.race import cross_tests
+from atoll.engine.race.ranking import pick_by_rule
+from atoll.engine.race.results import RaceResults
+from atoll.model.check import CheckSpec
+from atoll.model.errors import DriverError, SpecError, StateError
+from atoll.model.evidence import BASE, CellStatus
+from atoll.model.race import CandidateSpec, CandidateState, RaceSpec, RaceState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from atoll.engine.projects import Project
+
+Files = dict[str, str | bytes | None]
+"""By path; None deletes it, and bytes are the target of a link."""
+
+CHECK = 'set -e; for t in tests/*.sh; do test ! -e "$t" || sh -eu "$t"; done'
+BENCH = "wc -c <total.sh | sed 's/^/size /; s/$/ B lower/'"
+BASE_FILES: Files = {
+    "total.sh": "echo $(($1 + $2))\n",
+    "tests/test_total.sh": 'test "$(sh total.sh 1 2)" = 3\ntest "$(sh total.sh 2 2)" = 4\n',
+    "docs/a.md": "a\n",
+}
+GOOD: Files = {
+    "total.sh": "echo $(( $1 + $2 )) # good\n",
+    "tests/test_negative.sh": 'test "$(sh total.sh -1 -2)" = -3\n',
+}
+SHORT: Files = {"total.sh": "echo $(($2+$1))\n"}
+NO_NEGATIVE: Files = {
+    "total.sh": "case $1 in -*) echo no;; *) echo $(($1 + $2));; esac\n",
+    "tests/test_zero.sh": 'test "$(sh total.sh 0 0)" = 0\n',
+}
+WEAK: Files = {"total.sh": "echo 3\n", "tests/test_total.sh": 'test "$(sh total.sh 1 2)" = 3\n'}
+BROKEN: Files = {"total.sh": "echo 5\n"}
+
+
+class World:
+    """A project, and races on it whose candidates are commits of the owner's repository."""
+
+    def __init__(self, project: Project, git: Callable[..., str]) -> None:
+        self.project = project
+        self.repo = project.root
+        self.git = git
+        self.write(BASE_FILES)
+        git("add", "-A", cwd=self.repo)
+        git("commit", "-qm", "base", cwd=self.repo)
+        self.base = git("rev-parse", "HEAD", cwd=self.repo).strip()
+
+    def write(self, files: Files) -> None:
+        for name, content in files.items():
+            path = self.repo / name
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            if content is None:
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                path.symlink_to(content.decode())
+            else:
+                path.write_text(content)
+
+    def commit(self, files: Files) -> tuple[str, str]:
+        """A commit on the base, and its tree."""
+        self.git("checkout", "-q", "--detach", self.base, cwd=self.repo)
+        self.write(files)
+        self.git("add", "-A", cwd=self.repo)
+        self.git("commit", "-q", "--allow-empty", "-m", "work", cwd=self.repo)
+        found = self.git("rev-parse", "HEAD", "HEAD^{tree}", cwd=self.repo).split()
+        self.git("checkout", "-qf", "main", cwd=self.repo)
+        return found[0], found[1]
+
+    def race(self, attempts: Mapping[str, Files], **options: object) -> RaceResults:
+        """A race that has ended, with its evidence."""
+        checks = (CheckSpec("test", CHECK), CheckSpec("bench", BENCH, has_figures=True))
+        spec = RaceSpec("add", tuple(CandidateSpec() for _ in attempts), checks, **options)  # type: ignore[arg-type]
+        store, record = self.project.session.store, self.project.record
+        race = store.add_race(record.id, "sums", self.base, spec, list(attempts))
+        checker = Checker(self.project.session, record)
+        for one in store.candidates(race.id):
+            commit, tree = self.commit(attempts[one.name])
+            checker.check(CheckTarget(commit, tree, self.base), checks)
+            store.set_candidate(
+                one._replace(
+                    state=CandidateState.DONE, commit=commit, tree=tree,
+                    started_at=1.0, ended_at=3.0,
+                )
+            )  # fmt: skip
+        race = store.set_race_state(race, RaceState.FINISHED)
+        self.cross(race)
+        return self.project.races.require("sums").results
+
+    def cross(self, race: object) -> list[tuple[int, int]]:
+        """Runs the cross-tests; returns the progress that was reported."""
+        session, record = self.project.session, self.project.record
+        seen: list[tuple[int, int]] = []
+        candidates = session.store.candidates(race.id)  # type: ignore[attr-defined]
+        cross_tests.run_cross_tests(
+            session, record, race, candidates, Checker(session, record),  # type: ignore[arg-type]
+            lambda done, total: seen.append((done, total)),
+        )  # fmt: skip
+        return seen
+
+
+@pytest.fixture
+def world(repo: Path, atoll_home: Path, git: Callable[..., str]) -> World:
+    del atoll_home
+    opened = atoll.open_project(repo)
+    yield World(opened, git)
+    for capsule in opened.capsules():
+        capsule.remove(force=True)
+    opened.session.store.close()
+
+
+def statuses(results: RaceResults) -> dict[str, dict[str, str]]:
+    """The matrix: by the authors of a suite and the candidates of a tree."""
+    matrix = results.compare().matrix
+    return {
+        "+".join(row.names): {
+            "+".join(column.names): str(cell.status)
+            for column, cell in zip(matrix.columns, row.cells, strict=True)
+        }
+        for row in matrix.rows
+    }
+
+
+def test_matrix_shows_weak_tests_and_a_rule_picks_by_evidence(world: World) -> None:
+    attempts = {
+        "good": GOOD, "short": SHORT, "twin": SHORT, "partial": NO_NEGATIVE, "weak": WEAK,
+        "broken": BROKEN,
+    }  # fmt: skip
+    refs = world.git("for-each-ref", "refs/heads", cwd=world.repo)
+    results = world.race(attempts)
+    assert statuses(results) == {
+        BASE: {
+            "good": "passed", "short+twin": "passed", "partial": "passed", "weak": "failed",
+            "broken": "failed",
+        },
+        "good": {
+            "good": "own", "short+twin": "passed", "partial": "failed", "weak": "failed",
+            "broken": "failed",
+        },
+        "partial": {
+            "good": "passed", "short+twin": "passed", "partial": "own", "weak": "failed",
+            "broken": "failed",
+        },
+        "weak": {
+            "good": "passed", "short+twin": "passed", "partial": "passed", "weak": "own",
+            "broken": "failed",
+        },
+    }  # fmt: skip
+    evidence = results.compare()
+    assert "`weak` fails the tests of the base that it changed: `tests/test_total.sh`" in (
+        evidence.notes
+    )
+    assert "`short`, `twin` ended with the same tree" in evidence.notes
+    size = len(str(BASE_FILES["total.sh"]))
+    assert evidence.base_figures["size"].value == size
+    assert [one.cross for one in evidence.candidates if one.name in ("good", "partial")] == [
+        (3, 3), (2, 3),
+    ]  # fmt: skip
+
+    choice = results.pick(rule="checks, crosstests, bench").choice
+    assert (choice.winner, choice.runner_up) == ("short", "good")
+    assert choice.reason.startswith("`bench`: ")
+    assert choice.rejected["twin"] == "it has the same tree as `short`"
+    assert choice.rejected["broken"] == "the check `test`: failed"
+    assert choice.rejected["weak"].startswith("it fails the base's tests, of which it changed")
+    assert results.race.winner == "short"
+    assert results.pick("weak").obstacle.startswith("it fails the base's tests")
+    with pytest.raises(SpecError, match="unknown criterion `bnch`") as refused:
+        results.pick(rule="bnch:lower")
+    assert "`size`" in str(refused.value.hint)
+
+    # Nothing is checked twice, no branch has moved, and no index is left.
+    count = len(world.project.session.store._rows("SELECT id FROM check_results"))
+    seen = world.cross(results.race)
+    assert seen[-1][0] == seen[-1][1]
+    assert len(world.project.session.store._rows("SELECT id FROM check_results")) == count
+    assert world.git("for-each-ref", "refs/heads", cwd=world.repo) == refs
+    assert not list((world.project.session.home / "trees").iterdir())
+    assert not world.git("status", "--porcelain", cwd=world.repo)
+
+
+def test_hostile_trees_cannot_be_combined_and_are_not_picked(world: World) -> None:
+    gone: Files = {"tests/test_total.sh": None}
+    results = world.race({
+        "link": {**gone, "tests": b"docs", "total.sh": "echo 3\n"},
+        "file": {**gone, "tests": "no directory\n"},
+        "deep": {"tests/test_total.sh": None, "tests/test_total.sh/x": "echo\n"},
+        "deleted": dict.fromkeys(BASE_FILES),
+        "idle": {},
+    })  # fmt: skip
+    base = statuses(results)[BASE]
+    assert base == {
+        "link": "impossible", "file": "impossible", "deep": "passed", "deleted": "failed",
+        "idle": "passed",
+    }  # fmt: skip
+    choice = results.pick().choice
+    assert choice.winner == "deep"
+    assert "cannot exist" in choice.rejected["link"]
+    assert choice.rejected["idle"] == "it changes nothing"
+    assert any(
+        note.startswith("the tests of the base cannot be run") for note in (results.compare().notes)
+    )
+
+
+def test_judge_is_one_voice_in_both_orders(world: World, tmp_path: Path) -> None:
+    results = world.race({"good": GOOD, "short": SHORT, "partial": NO_NEGATIVE})
+    heard = tmp_path / "heard"
+    first = (
+        f"tee -a {heard} | python3 -c 'import json, sys; "
+        'print(json.dumps([c["name"] for c in json.load(sys.stdin)["candidates"]]))\''
+    )
+    picked = results.pick(judge=first)
+    # It prefers what comes first, in either order: that says nothing.
+    judgement = picked.evidence.judgement
+    assert judgement is not None
+    assert set(judgement.ranks.values()) == {1}
+    assert len(judgement.undecided) == 3
+    assert any("contradicts itself" in note for note in picked.evidence.notes)
+    asked = [json.loads(line) for line in heard.read_text().splitlines()]
+    assert [[c["name"] for c in question["candidates"]] for question in asked] == [
+        ["A", "B", "C"], ["D", "E", "F"],
+    ]  # fmt: skip
+    assert asked[0]["candidates"][0]["diff"] == asked[1]["candidates"][2]["diff"]
+    assert "good" not in json.dumps(asked).replace("# good", "")
+    results.pick(judge=first)
+    assert len(heard.read_text().splitlines()) == 2
+    longest = first.replace("[c[", "[c[").replace(
+        'json.load(sys.stdin)["candidates"]',
+        'sorted(json.load(sys.stdin)["candidates"], key=lambda c: -len(c["diff"]))',
+    )
+    picked = results.pick(judge=longest, rule="checks, judge, diff")
+    assert picked.choice.winner == "partial"
+    assert picked.choice.reason == "`judge`: rank 1 against rank 2 of `good`"
+    with pytest.raises(SpecError, match="never decides alone"):
+        results.pick(judge=first, rule="judge")
+    for wrong in ("exit 3", "echo A B", "echo '[1, 2]'", "yes"):
+        with pytest.raises(DriverError, match="judge"):
+            results.pick(judge=wrong)
+
+
+def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str]) -> None:
+    results = world.race({"good": GOOD, "short": SHORT, "partial": NO_NEGATIVE})
+    grafted = results.graft(["short:total.sh", "good:tests", "partial:tests/"]).candidate
+    assert grafted.name == "sums-graft-1"
+    assert grafted.state is CandidateState.DONE
+    assert git("rev-parse", f"atoll/{grafted.name}", cwd=world.repo).strip() == grafted.commit
+    assert git("show", f"{grafted.commit}:total.sh", cwd=world.repo) == SHORT["total.sh"]
+    names = git("ls-tree", "--name-only", grafted.commit, "tests/", cwd=world.repo).split()
+    assert [os.path.basename(name) for name in names] == [
+        "test_negative.sh", "test_total.sh", "test_zero.sh",
+    ]  # fmt: skip
+    assert git("rev-parse", f"{grafted.commit}^", cwd=world.repo).strip() == world.base
+    capsule = world.project.capsule(grafted.name)
+    assert capsule.record.base_commit == world.base
+    evidence = results.compare()
+    found = evidence.find(grafted.name)
+    assert found is not None
+    assert found.base_tests.status is CellStatus.PASSED
+    assert all(result is not None and result.passed for result in found.checks)
+    assert pick_by_rule(evidence).ranking
+
+    for words, message in (
+        (["good:total.sh", "short"], "the parts differ about `total.sh`"),
+        (["good:docs"], "`good` changes nothing at `docs`, only `tests/test_negative.sh`"),
+        (["nobody:docs"], "no candidate `nobody`"),
+    ):
+        with pytest.raises(StateError, match=message):
+            results.graft(words)
+    for word in ("good:../x", "good:/etc", "good:", "good:a//b", "good:.git/hooks", "Good!:a"):
+        with pytest.raises(SpecError):
+            results.graft([word])
+    assert [one.name for one in results.candidates()][3:] == [grafted.name]
+
+
+ATTEMPTS = {
+    "fast": "echo 'echo $(($2+$1))' > total.sh",
+    "slow": "echo 'sleep 0; echo $(( $1 + $2 ))' > total.sh; "
+    "echo 'test \"$(sh total.sh -1 1)\" = 0' > tests/test_zero.sh",
+    "weak": "echo 'echo 3' > total.sh; echo 'sh total.sh 1 2' > tests/test_total.sh",
+}
+
+
+def test_from_the_race_to_the_winner_on_the_command_line(
+    world: World, atoll: Callable[..., Any], git: Callable[..., str], tmp_path: Path
+) -> None:
+    repo = world.repo
+    kind = " ".join(f"{name}) {script};;" for name, script in ATTEMPTS.items())
+    atoll(
+        "race", "--name", "sums", "--vary", "KIND=fast,slow,weak", "--check", CHECK, "--",
+        "sh", "-c", f"case $KIND in {kind} esac", cwd=repo,
+    )  # fmt: skip
+    shown = atoll("compare", "sums", cwd=repo).stdout
+    assert "`sums-weak` fails the tests of the base that it changed: `tests/test_total.sh`" in shown
+    data = json.loads(atoll("compare", "sums", "--json", cwd=repo).stdout)["data"]
+    assert [(one["name"], one["base_tests"]) for one in data["candidates"]] == [
+        ("sums-fast", "passed"), ("sums-slow", "passed"), ("sums-weak", "failed"),
+    ]  # fmt: skip
+    assert (
+        data["candidates"][2]["tree"]
+        == git("rev-parse", "atoll/sums-weak^{tree}", cwd=repo).strip()
+    )
+    patch = atoll("compare", "sums", "--diff", "sums-fast", "sums-slow", cwd=repo).stdout
+    assert patch == git("diff", "--full-index", "atoll/sums-fast", "atoll/sums-slow", cwd=repo)
+    stat = atoll("compare", "sums", "--diff", BASE, "sums-fast", "--stat", cwd=repo).stdout
+    assert "total.sh | 2 +-" in stat
+    page = tmp_path / "page.html"
+    atoll("compare", "sums", "--html", str(page), cwd=repo)
+    assert "cannot be combined" not in page.read_text()
+    assert "sums-weak" in page.read_text()
+
+    refused = atoll("pick", "sums", "--rule", "checks, spede", cwd=repo, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    picked = atoll("pick", "sums", "--discard-losers", cwd=repo)
+    assert picked.stdout == "sums-fast\n"
+    assert "not `sums-weak`: it fails the base's tests" in picked.stderr
+    assert [capsule.name for capsule in world.project.capsules()] == ["sums-fast"]
+    assert git("for-each-ref", "--format=%(refname)", "refs/heads/atoll", cwd=repo).split() == [
+        "refs/heads/atoll/sums-fast"
+    ]
+    points = {point.capsule for point in world.project.recovery_points()}
+    assert {"sums-weak", "sums-slow"} <= points
+    # What was observed stays, and can still be grafted.
+    made = atoll("graft", "sums", "sums-slow", "--name", "both", cwd=repo)
+    assert made.stdout == "both\n"
+    again = json.loads(atoll("compare", "sums", "--json", cwd=repo).stdout)["data"]
+    assert [one["removed"] for one in again["candidates"]] == [False, True, True, False]
+    assert again["winner"] == "sums-fast"
+    none = atoll("pick", "sums", "--rule", "diff", "--json", cwd=repo)
+    assert json.loads(none.stdout)["data"]["ranking"][0] == "sums-fast"
+    atoll("race", "rm", "sums", "--force", cwd=repo)
+    assert not git("for-each-ref", "refs/atoll/races", cwd=repo)
