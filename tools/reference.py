@@ -158,6 +158,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "checkout": ("atoll checkout fix-auth", "atoll checkout --none"),
     "code": ("atoll code fix-auth", "atoll code fix-auth src --with pycharm"),
     "commit": ('atoll commit fix-auth -m "auth: refuse empty tokens"',),
+    "compare": (
+        "atoll compare faster",
+        "atoll compare faster --html faster.html",
+        "atoll compare faster --diff faster-1 faster-2",
+    ),
     "completion": ("atoll completion bash", "atoll completion fish"),
     "daemon": ("atoll daemon", "atoll daemon stop", "atoll daemon logs"),
     "demo": ("atoll demo", "atoll demo --keep demo-place"),
@@ -167,6 +172,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("atoll export fix-auth", "atoll export fix-auth --all"),
     "fork": ("atoll fork fix-auth second-try", "atoll fork fix-auth second-try --at 3"),
     "gc": ("atoll gc --dry-run", "atoll gc", "atoll gc --gone"),
+    "graft": (
+        "atoll graft faster faster-1:src/parser faster-2:tests",
+        "atoll graft faster faster-1 faster-2:docs --name both",
+    ),
     "init": ("atoll init --dry-run", "atoll init"),
     "levels": ("atoll levels",),
     "logs": ("atoll logs fix-auth", "atoll logs fix-auth 2 -f"),
@@ -182,6 +191,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "open": ("atoll open fix-auth web", "atoll open fix-auth 3000 --headless"),
     "path": ("atoll path fix-auth",),
+    "pick": (
+        "atoll pick faster",
+        "atoll pick faster faster-2",
+        'atoll pick faster --rule "checks, crosstests, bench:lower, diff:lower"',
+        "atoll pick faster --judge ./judge.sh --discard-losers",
+    ),
     "ports": ("atoll ports", "atoll ports fix-auth --json"),
     "ps": ("atoll ps fix-auth",),
     "recover": (
