@@ -66,9 +66,7 @@ def by_name(status: RaceStatus) -> dict[str, CandidateStatus]:
 
 
 def states(status: RaceStatus) -> dict[str, tuple[CandidateState, str]]:
-    return {
-        one.name: (one.candidate.state, one.candidate.reason) for one in status.candidates
-    }
+    return {one.name: (one.candidate.state, one.candidate.reason) for one in status.candidates}
 
 
 def content(git: Callable[..., str], repo: Path, commit: str, path: str) -> str:
@@ -238,9 +236,7 @@ def test_removed_capsules_break_nothing(project: Project) -> None:
     assert project.races.all() == []
 
 
-def test_over_budget_and_timeout_end_an_agent(
-    project: Project, script: Callable[..., str]
-) -> None:
+def test_over_budget_and_timeout_end_an_agent(project: Project, script: Callable[..., str]) -> None:
     agent = script("echo x > f; sleep 600", "slow.sh")
     over = race(project, prompt="a", agents=(agent,), budget=("time=1s",), has_checks=False)
     late = race(project, prompt="b", agents=(agent,), timeout_s=1.0, has_checks=False)
@@ -253,9 +249,7 @@ def test_over_budget_and_timeout_end_an_agent(
     assert "time limit" in two.candidate.reason
 
 
-def test_two_at_once_and_stop(
-    project: Project, repo: Path, git: Callable[..., str]
-) -> None:
+def test_two_at_once_and_stop(project: Project, repo: Path, git: Callable[..., str]) -> None:
     quick = race(project, "echo > $ATOLL_CAPSULE", number=3, name="quick", checks=("exec true",))
     slow = race(project, "echo $ATOLL_CAPSULE > f; sleep 600", number=3, most=2, name="slow")
     threads = [threading.Thread(target=handle.carry_on) for handle in (quick, slow)]
