@@ -19,6 +19,7 @@ import click
 
 from atoll.cli.app import VERBS, root
 from atoll.drivers import registry
+from atoll.engine.change.risk_rules import documented
 from atoll.engine.project.settings import ENVIRONMENT, load_config
 from atoll.model.adapter import AdapterSpec, Login
 from atoll.model.enclosure import SETTABLE_LIMITS, LimitKind
@@ -49,6 +50,19 @@ SETTINGS_OF_USER = """\
 
 Only in the user's own file: how agents are started, what they may use, what models cost, and how
 you hear of them. `NAME` in `prices` is a model, or the beginning of its name."""
+RISKY_FILES_INTRODUCTION = """\
+The kinds of changed files that can run code on your machine, or widen what it trusts. They are
+listed with their difference, and need a yes, before a promotion brings them to your checkout.
+`--accept KIND` accepts one kind, `--accept risky` all of them.
+
+A pattern is a name, a directory (with `/` at its end: everything below it) or the end of a path.
+`*` stands for any text in a name. Patterns count in every directory, and regardless of case, of
+dots and spaces at the end of a name and of invisible characters. A deleted file counts as well.
+A file can be of several kinds, and then needs a yes for each.
+
+The list is made from the files alone: nothing is executed or checked out. It cannot know what your
+own programs read. Ordinary source files, tests and documentation are not on it, although tests and
+builds run them: review what you run."""
 AGENTS_INTRODUCTION = """\
 The agents that Atoll knows. `atoll agents --available` shows which of them are installed and logged
 in on this machine. An agent's program is found on your PATH and runs inside the capsule; your login
@@ -129,10 +143,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll bench workspace --size S --quick",
         "atoll bench workspace --size all --repeat 50 --json",
     ),
+    "bisect": ("atoll bisect fix-auth --check test", "atoll bisect fix-auth --good 2 --bad 7"),
     "browser": (
         "atoll browser status fix-auth",
         "atoll browser settings fix-auth --for playwright-mcp",
         "atoll browser reset fix-auth",
+    ),
+    "check": (
+        "atoll check fix-auth",
+        "atoll check fix-auth test lint --again",
+        "atoll check fix-auth --here",
+        "atoll check fix-auth --junit report.xml",
     ),
     "checkout": ("atoll checkout fix-auth", "atoll checkout --none"),
     "code": ("atoll code fix-auth", "atoll code fix-auth src --with pycharm"),
@@ -222,6 +243,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tell": ('atoll tell fix-auth "also update the docs"', "atoll tell fix-auth --budget +5"),
     "transcript": ("atoll transcript fix-auth", "atoll transcript fix-auth --html"),
     "trust": ("atoll trust",),
+    "try": (
+        "atoll try fix-auth -- npx codemod rename-api",
+        "atoll try fix-auth --check test -- make format",
+    ),
     "untrust": ("atoll untrust",),
     "verify": (
         "atoll verify fix-auth",
@@ -557,6 +582,17 @@ def render_presets() -> str:
     )
 
 
+def render_risky_files() -> str:
+    blocks = []
+    for kind, why, patterns, by_content in documented():
+        blocks.append(f"## `{kind}`\n\n{why[0].upper()}{why[1:]}.")
+        if by_content:
+            blocks.append(f"{by_content[0].upper()}{by_content[1:]}.")
+        if patterns:
+            blocks.append(", ".join(f"`{pattern}`" for pattern in patterns))
+    return render_page("Risky files", RISKY_FILES_INTRODUCTION, *blocks)
+
+
 def render_settings() -> str:
     variables = {key: name for name, key in ENVIRONMENT.items()}
     options = {
@@ -691,6 +727,7 @@ def pages() -> dict[str, str]:
         "settings.md": render_settings(),
         "presets.md": render_presets(),
         "agents.md": render_agents(),
+        "risky-files.md": render_risky_files(),
     }
 
 

@@ -32,11 +32,14 @@ def command(frame: Frame, name: str, snapshot: str | None, *, stat: bool) -> Non
         frame.output.answer("diff", shapes.patch(patch), "")
     elif stdout_is_terminal():
         # Control characters must not reach a terminal; in a pipe the patch stays exact.
-        frame.output.answer(
-            "diff", None, "\n".join(map(_painted, clean(text).rstrip("\n").split("\n")))
-        )
+        frame.output.answer("diff", None, painted_patch(text))
     else:
         frame.output.raw("out", text)
+
+
+def painted_patch(text: bytes) -> str:
+    """A patch for a terminal: without control characters, in colours."""
+    return "\n".join(map(_painted, clean(text).rstrip("\n").split("\n")))
 
 
 def _warn(frame: Frame, capsule: Capsule, patch: Patch) -> None:

@@ -10,6 +10,11 @@ _GAP = 2
 _COMFORTABLE_WIDTH = 16
 _LEAST_WIDTH = 7
 _WIDE = frozenset("WF")
+_GREEN = frozenset({"ready", "running", "yes", "ok", "passed", "good", "exited(0)"})
+_RED = frozenset({"no", "lost", "failed", "missing", "error", "bad", "impossible"})
+_YELLOW = frozenset({
+    "creating", "removing", "starting", "timeout", "stopped", "flaky", "undecidable", "unknown",
+})  # fmt: skip
 _NO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 
 
@@ -108,9 +113,8 @@ def _padded(cell: str, width: int) -> str:
 
 def style_of(cell: str) -> str:
     word = cell.split(" ", maxsplit=1)[0]
-    if word in ("ready", "running", "yes", "ok", "passed", "good", "exited(0)"):
+    if word in _GREEN:
         return "green"
-    if word in ("no", "lost", "failed", "missing", "error", "bad") or word.startswith("exited("):
+    if word in _RED or word.startswith("exited("):
         return "red"
-    passing = ("creating", "removing", "starting", "timeout", "stopped", "flaky", "undecidable")
-    return "yellow" if word in passing else ""
+    return "yellow" if word in _YELLOW else ""

@@ -17,6 +17,8 @@ from atoll.model.state import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.engine.agent.agents import SentMessage, TurnView
     from atoll.engine.agent.observation import AgentStatus
     from atoll.engine.agent.selection import AvailableAgent
@@ -38,14 +40,17 @@ if TYPE_CHECKING:
     from atoll.engine.project.excluded import Excluded
     from atoll.engine.project.levels import Level
     from atoll.engine.project.settings import ProjectFileText
+    from atoll.engine.race.candidate_diffs import BoundedPatch
     from atoll.engine.race.report import CandidateStatus, RaceStatus
+    from atoll.engine.race.results import Grafted, Picked
     from atoll.engine.race.unattended import UnattendedEnd
     from atoll.engine.run.captured_output import Captured
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
     from atoll.engine.verify.wall_test import WallFinding, WallReport
     from atoll.keeper.log import LogEntry
     from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
-    from atoll.model.check import CheckResult
+    from atoll.model.check import CheckResult, CheckSpec, Figure
+    from atoll.model.evidence import CandidateEvidence, Cell, Evidence, Judgement
     from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
     from atoll.model.shapes import (
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
         BisectShape,
         BrowserSettingsShape,
         BrowserShape,
+        CandidateDiffShape,
+        CandidateEvidenceShape,
         CandidateShape,
         CapsuleDetailsShape,
         CapsuleShape,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
         CheckResultShape,
         CollectedShape,
         CommitShape,
+        ComparisonShape,
         CompletionShape,
         ConnectionShape,
         DaemonLogShape,
@@ -75,19 +83,25 @@ if TYPE_CHECKING:
         EndedRunShape,
         ExcludedShape,
         ExportShape,
+        FigureShape,
         FindingShape,
+        GraftShape,
         InitShape,
+        JudgementShape,
         LayerShape,
         LevelShape,
         LogEntryShape,
+        MatrixCellShape,
         ModelUsageShape,
         MomentShape,
         NewCapsuleShape,
+        ObservedCheckShape,
         OpenedShape,
         OutcomeShape,
         PatchShape,
         PathShape,
         PausedShape,
+        PickedShape,
         ProcessShape,
         RacePromotionShape,
         RaceShape,
@@ -693,6 +707,172 @@ def sent_message(name: str, record: SentMessage | None, budget: AgentBudget) -> 
     }
 
 
+def figure(record: Figure) -> FigureShape:
+    return {
+        "name": record.name,
+        "value": record.value,
+        "unit": record.unit,
+        "better": record.better or None,
+    }
+
+
+def observed_checks(
+    specs: Sequence[CheckSpec], results: Sequence[CheckResult | None]
+) -> list[ObservedCheckShape]:
+    return [
+        {
+            "name": spec.name,
+            "status": None if found is None else str(found.status),
+            "message": "" if found is None else found.message,
+            "took_s": None if found is None else found.took_s,
+            "tests_passed": None if found is None or found.tests is None else found.tests.passed,
+            "tests_failed": None if found is None or found.tests is None else found.tests.failed,
+            "tests_skipped": None if found is None or found.tests is None else found.tests.skipped,
+        }
+        for spec, found in zip(specs, results, strict=True)
+    ]
+
+
+def candidate_evidence(
+    record: CandidateEvidence, specs: Sequence[CheckSpec]
+) -> CandidateEvidenceShape:
+    one, changes, cross = record.candidate, record.changes, record.cross
+    return {
+        "name": one.name,
+        "position": one.position,
+        "state": str(one.state),
+        "reason": one.reason,
+        "agent": one.spec.agent,
+        "model": one.spec.model,
+        "graft": list(one.spec.graft),
+        "commit": one.commit or None,
+        "tree": one.tree or None,
+        "same_tree": list(record.twins),
+        "checks": observed_checks(specs, record.checks),
+        "figures": {name: figure(found) for name, found in record.figures.items()},
+        "base_tests": str(record.base_tests.status),
+        "crosstests": None if cross is None else {"passed": cross.passed, "ran": cross.ran},
+        "files": [
+            {
+                "path": file.path,
+                "status": file.status,
+                "added": file.added,
+                "deleted": file.deleted,
+                "binary": file.is_binary,
+            }
+            for file in changes.files
+        ],
+        "lines_added": changes.added,
+        "lines_deleted": changes.deleted,
+        "changed_tests": list(changes.changed_tests),
+        "deleted_tests": changes.tests_gone,
+        "deleted_test_files": list(changes.deleted_test_files),
+        "skipped_tests": changes.skipped_tests,
+        "assertions_removed": changes.assertions_removed,
+        "dependencies": list(changes.dependencies),
+        "locks": list(changes.locks),
+        "risky": list(changes.risky),
+        "new_warnings": record.warnings,
+        "took_s": record.took_s,
+        "tokens": one.tokens,
+        "cost_usd": one.cost_usd,
+        "judged": record.judged,
+        "undecided": record.is_undecided,
+        "obstacle": record.obstacle or None,
+        "removed": one.is_removed,
+    }
+
+
+def comparison(record: Evidence) -> ComparisonShape:
+    race, matrix = record.race, record.matrix
+    specs = race.spec.checks
+    return {
+        "race": race.name,
+        "task": race.spec.task,
+        "state": str(race.state),
+        "created_at": race.created_at,
+        "winner": race.winner,
+        "rule": race.spec.rule,
+        "base": {
+            "commit": race.base_commit,
+            "tree": record.base_tree,
+            "checks": observed_checks(specs, record.base_checks),
+            "figures": {name: figure(found) for name, found in record.base_figures.items()},
+            "passes": matrix.does_base_pass,
+        },
+        "candidates": [candidate_evidence(one, specs) for one in record.candidates],
+        "matrix": {
+            "columns": [
+                {"tree": column.tree, "names": list(column.names)} for column in matrix.columns
+            ],
+            "rows": [
+                {
+                    "names": list(row.names),
+                    "files": list(row.files),
+                    "counts": row.counts,
+                    "cells": [matrix_cell(cell) for cell in row.cells],
+                }
+                for row in matrix.rows
+            ],
+        },
+        "judgement": None if record.judgement is None else judgement(record.judgement),
+        "notes": list(record.notes),
+    }
+
+
+def matrix_cell(record: Cell) -> MatrixCellShape:
+    return {
+        "status": str(record.status),
+        "tree": record.tree or None,
+        "tests_passed": record.passed,
+        "tests_failed": record.failed,
+        "reason": record.reason,
+    }
+
+
+def judgement(record: Judgement) -> JudgementShape:
+    return {
+        "command": record.command,
+        "at": record.at,
+        "ranks": dict(record.ranks),
+        "undecided": list(record.undecided),
+    }
+
+
+def candidate_diff(record: BoundedPatch) -> CandidateDiffShape:
+    return {"diff": record.text.decode(errors="replace"), "complete": record.is_complete}
+
+
+def picked(record: Picked, discarded: Sequence[str]) -> PickedShape:
+    choice, found = record.choice, record.evidence.judgement
+    return {
+        "race": record.evidence.race.name,
+        "winner": choice.winner,
+        "reason": choice.reason,
+        "by_hand": record.by_hand,
+        "obstacle": record.obstacle or None,
+        "rule": choice.rule,
+        "runner_up": choice.runner_up,
+        "ranking": list(choice.ranking),
+        "rejected": [{"name": name, "reason": why} for name, why in choice.rejected.items()],
+        "judgement": None if found is None else judgement(found),
+        "discarded": list(discarded),
+    }
+
+
+def graft(record: Grafted) -> GraftShape:
+    one = record.candidate
+    return {
+        "race": record.race.name,
+        "name": one.name,
+        "parts": list(one.spec.graft),
+        "branch": record.branch,
+        "commit": one.commit,
+        "tree": one.tree,
+        "checks": observed_checks(record.race.spec.checks, record.checks),
+    }
+
+
 def check_result(record: CheckResult) -> CheckResultShape:
     tests = record.tests
     return {
@@ -709,15 +889,7 @@ def check_result(record: CheckResult) -> CheckResultShape:
         "took_s": round(record.took_s, 3),
         "exit_code": record.exit_code,
         "attempts": record.attempts,
-        "figures": [
-            {
-                "name": one.name,
-                "value": one.value,
-                "unit": one.unit,
-                "better": one.better or None,
-            }
-            for one in record.figures
-        ],
+        "figures": [figure(one) for one in record.figures],
         "tests": None
         if tests is None
         else {

@@ -21,7 +21,7 @@ from atoll.model.enclosure import Enclosure
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import printable
 
-_SAFE = (
+SAFE = (
     "-c",
     "core.hooksPath=/dev/null",
     "-c",
@@ -64,7 +64,7 @@ def git(  # noqa: PLR0913 - callers name what they need
 
     def answered() -> bool:
         answer = run(
-            ("git", *_SAFE, *args),
+            ("git", *SAFE, *args),
             cwd=cwd,
             within=within,
             env=env,
@@ -178,14 +178,14 @@ def move_ref(ref: str, commit: str, *, old: str | None, cwd: str) -> None:
             ref_files.create_ref(cwd, ref, commit)
             return
     _update_ref(ref, commit, old or "0" * len(commit), cwd=cwd)
-    _sync_ref(ref, cwd=cwd)
+    sync_ref(ref, cwd=cwd)
 
 
 def set_ref(ref: str, commit: str, *, cwd: str) -> None:
     """As `move_ref`, independent of the old value."""
     remove_stale_lock(Path(cwd, f"{ref}.lock"))
     _update_ref(ref, commit, cwd=cwd)
-    _sync_ref(ref, cwd=cwd)
+    sync_ref(ref, cwd=cwd)
 
 
 def delete_ref(ref: str, *, cwd: str, old: str | None = None) -> None:
@@ -224,7 +224,7 @@ def remove_stale_lock(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync_ref(ref: str, *, cwd: str) -> None:
+def sync_ref(ref: str, *, cwd: str) -> None:
     """Syncs the directory of a ref: git syncs its content only."""
     place = Path(cwd, ref).parent
     if place.is_dir():

@@ -115,7 +115,7 @@ class ChangedFile(NamedTuple):
 
     path: str
     status: str
-    """`added`, `modified`, `deleted` or `type`."""
+    """`added`, `modified`, `deleted` or `type-changed`."""
     added: int
     deleted: int
     """Lines; 0 for binary files."""
@@ -128,16 +128,26 @@ class ChangeFacts(NamedTuple):
     files: tuple[ChangedFile, ...] = ()
     changed_tests: tuple[str, ...] = ()
     """Files of tests of the base that it changed or deleted."""
-    deleted_tests: tuple[str, ...] = ()
-    """Tests, or whole files of tests, that are gone."""
-    skipped_tests: tuple[str, ...] = ()
-    """Tests that it marks as skipped, and the base does not."""
+    deleted_tests: int = 0
+    """Tests that are gone, as far as their names are found."""
+    deleted_test_files: tuple[str, ...] = ()
+    skipped_tests: int = 0
+    """More marks that skip a test than in the base."""
+    assertions_removed: int = 0
+    """Fewer assertions than in the base, in tests that are still there."""
     dependencies: tuple[str, ...] = ()
     """Files that declare dependencies."""
     locks: tuple[str, ...] = ()
     """Lock files of package managers."""
     risky: tuple[str, ...] = ()
     """Files that can run code on the owner's machine."""
+    is_complete: bool = True
+    """False if there are too many changed files to be listed; then nothing here is known."""
+
+    @property
+    def tests_gone(self) -> int:
+        """Deleted tests; at least one for each deleted file of tests."""
+        return max(self.deleted_tests, len(self.deleted_test_files))
 
     @property
     def added(self) -> int:
@@ -176,6 +186,8 @@ class CandidateEvidence(NamedTuple):
     """Other candidates with the same tree."""
     judged: int | None = None
     is_undecided: bool = False
+    obstacle: str = ""
+    """Why no rule may pick it; empty if one may."""
 
     @property
     def name(self) -> str:

@@ -670,6 +670,157 @@ class BisectShape(TypedDict):
     runs: list[RunShape]
 
 
+class ObservedCheckShape(TypedDict):
+    """A check of a race on one tree; `status` is null if it was not run there."""
+
+    name: str
+    status: str | None
+    message: str
+    took_s: float | None
+    tests_passed: int | None
+    tests_failed: int | None
+    tests_skipped: int | None
+
+
+class ChangedFileShape(TypedDict):
+    path: str
+    status: str
+    added: int
+    deleted: int
+    binary: bool
+
+
+class CrossScoreShape(TypedDict):
+    passed: int
+    ran: int
+
+
+class CandidateEvidenceShape(TypedDict):
+    name: str
+    position: int
+    state: str
+    reason: str
+    agent: str
+    model: str
+    graft: list[str]
+    commit: str | None
+    tree: str | None
+    same_tree: list[str]
+    checks: list[ObservedCheckShape]
+    figures: dict[str, FigureShape]
+    base_tests: str
+    crosstests: CrossScoreShape | None
+    files: list[ChangedFileShape]
+    lines_added: int
+    lines_deleted: int
+    changed_tests: list[str]
+    deleted_tests: int
+    deleted_test_files: list[str]
+    skipped_tests: int
+    assertions_removed: int
+    dependencies: list[str]
+    locks: list[str]
+    risky: list[str]
+    new_warnings: int | None
+    took_s: float | None
+    tokens: int
+    cost_usd: float | None
+    judged: int | None
+    undecided: bool
+    obstacle: str | None
+    removed: bool
+
+
+class ComparedBaseShape(TypedDict):
+    commit: str
+    tree: str
+    checks: list[ObservedCheckShape]
+    figures: dict[str, FigureShape]
+    passes: bool | None
+
+
+class MatrixColumnShape(TypedDict):
+    tree: str
+    names: list[str]
+
+
+class MatrixCellShape(TypedDict):
+    status: str
+    tree: str | None
+    tests_passed: int
+    tests_failed: int
+    reason: str
+
+
+class MatrixRowShape(TypedDict):
+    names: list[str]
+    files: list[str]
+    counts: bool
+    cells: list[MatrixCellShape]
+
+
+class MatrixShape(TypedDict):
+    columns: list[MatrixColumnShape]
+    rows: list[MatrixRowShape]
+
+
+class JudgementShape(TypedDict):
+    command: str
+    at: float
+    ranks: dict[str, int]
+    undecided: list[str]
+
+
+class ComparisonShape(TypedDict):
+    """What was observed of the candidates of a race."""
+
+    race: str
+    task: str
+    state: str
+    created_at: float
+    winner: str | None
+    rule: str
+    base: ComparedBaseShape
+    candidates: list[CandidateEvidenceShape]
+    matrix: MatrixShape
+    judgement: JudgementShape | None
+    notes: list[str]
+
+
+class CandidateDiffShape(TypedDict):
+    diff: str
+    complete: bool
+
+
+class RejectedShape(TypedDict):
+    name: str
+    reason: str
+
+
+class PickedShape(TypedDict):
+    race: str
+    winner: str | None
+    reason: str
+    by_hand: bool
+    obstacle: str | None
+    rule: str
+    runner_up: str | None
+    ranking: list[str]
+    rejected: list[RejectedShape]
+    judgement: JudgementShape | None
+    discarded: list[str]
+
+
+class GraftShape(TypedDict):
+    race: str
+    name: str
+    parts: list[str]
+    branch: str
+    commit: str
+    tree: str
+    checks: list[ObservedCheckShape]
+
+
 class CandidateShape(TypedDict):
     name: str
     position: int

@@ -39,6 +39,7 @@ _ANY_CODE = range(-64, 256)
 _RECLAIMED_S = 30.0
 HOME_ENTRIES = {
     "backups",
+    "checks",
     "damaged",
     "reserve",
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered", "points"),

@@ -30,7 +30,7 @@ def load_patch(
     """The difference between two trees as `git diff` prints it; up to its limit, at the end of a
     line. Raises DriverError if git fails.
     """
-    form = ("--stat=120",) if stat else ("--patch", "--binary", f"--unified={context}")
+    form = ("--stat=120",) if stat else ("--patch", f"--unified={context}")
     argv = (
         "git", "-c", "core.quotePath=true", "-c", "core.hooksPath=/dev/null",
         "-c", "core.bigFileThreshold=16m", "-c", f"core.attributesFile={os.devnull}",

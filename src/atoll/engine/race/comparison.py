@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atoll.engine.race import trees
+from atoll.engine.race import ranking, trees
 from atoll.engine.race.change_facts import load_facts
 from atoll.engine.race.cross_tests import find_results, load_matrix
 from atoll.engine.race.judging import load_judgement
@@ -25,6 +25,7 @@ from atoll.model.evidence import (
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race
 from atoll.model.state import ProjectRecord
+from atoll.model.units import counted
 
 _NAMED = 3
 
@@ -70,7 +71,10 @@ def gather(
         matrix,
         judgement,
     )
-    return evidence._replace(notes=tuple(_notes(evidence)))
+    judged = tuple(
+        one._replace(obstacle=ranking.find_obstacle(evidence, one)) for one in evidence.candidates
+    )
+    return evidence._replace(candidates=judged, notes=tuple(_notes(evidence)))
 
 
 def _load_facts(session: Session, repository: str, base_tree: str, one: Candidate) -> ChangeFacts:
@@ -79,7 +83,7 @@ def _load_facts(session: Session, repository: str, base_tree: str, one: Candidat
     except AtollError as error:
         # Its branch was deleted, and git has collected its commits.
         session.warn(f"the changes of `{one.name}` cannot be read: {error.message}")
-        return ChangeFacts()
+        return ChangeFacts(is_complete=False)
 
 
 def score(matrix: Matrix, tree: str) -> CrossScore | None:
@@ -107,8 +111,11 @@ def _notes(evidence: Evidence) -> list[str]:
     matrix = evidence.matrix
     if matrix.does_base_pass is False:
         notes.append("the base fails its own tests, so they do not rule out a candidate")
+    firsts = {one.candidate.tree or one.name: one for one in reversed(evidence.candidates)}
     for one in evidence.candidates:
-        notes += _notes_on(evidence, one)
+        # Of equal trees, the first stands for all.
+        if firsts[one.candidate.tree or one.name] is one:
+            notes += _notes_on(evidence, one)
     for row in matrix.rows:
         observed = [cell for cell in row.cells if cell.is_observed]
         if observed and not row.counts:
@@ -135,7 +142,7 @@ def _notes_on(evidence: Evidence, one: CandidateEvidence) -> list[str]:
     if one.candidate.state is CandidateState.FAILED:
         why = f": {one.candidate.reason}" if one.candidate.reason else ""
         return [f"`{name}` failed{why}"]
-    if one.candidate.tree and not changes.files and one.candidate.tree == evidence.base_tree:
+    if one.candidate.tree == evidence.base_tree:
         return [f"`{name}` changes nothing"]
     flaky = [r.name for r in one.checks if r is not None and r.status is CheckStatus.FLAKY]
     if flaky:
@@ -148,14 +155,27 @@ def _notes_on(evidence: Evidence, one: CandidateEvidence) -> list[str]:
             tests = changes.changed_tests
             which = f" that it changed: {_listed(tests)}" if tests else ""
             found.append(f"`{name}` fails the tests of the base{which}")
-    if changes.deleted_tests:
-        found.append(f"`{name}` deletes tests: {_listed(changes.deleted_tests)}")
-    if changes.skipped_tests:
-        found.append(f"`{name}` skips tests: {_listed(changes.skipped_tests)}")
+    found += _notes_on_tests(one)
     if changes.risky:
         found.append(
             f"`{name}` changes files that can run code on your machine: {_listed(changes.risky)}"
         )
+    if not changes.is_complete:
+        found.append(f"`{name}` changes too many files to be listed")
+    return found
+
+
+def _notes_on_tests(one: CandidateEvidence) -> list[str]:
+    changes, name, found = one.changes, one.name, []
+    if changes.tests_gone:
+        files = changes.deleted_test_files
+        where = f", among them all of {_listed(files)}" if files else ""
+        found.append(f"`{name}` deletes {counted(changes.tests_gone, 'test')}{where}")
+    if changes.skipped_tests:
+        found.append(f"`{name}` skips {counted(changes.skipped_tests, 'test')} more than the base")
+    if changes.assertions_removed:
+        number = counted(changes.assertions_removed, "assertion")
+        found.append(f"`{name}` removes {number} from tests of the base")
     return found
 
 

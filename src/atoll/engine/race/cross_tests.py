@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.race import trees
-from atoll.engine.race.change_facts import is_test_path
+from atoll.engine.race.change_facts import is_suite_path
 from atoll.engine.race.suites import Entry, Suite, base_suite, overlay, suite_of
 from atoll.engine.state.session import Session
 from atoll.host import git
@@ -100,7 +100,7 @@ def run_cross_tests(
     every = [one for one in candidates if one.tree and one.commit]
     base_tree = trees.tree_of(race.base_commit, repository=project.git_dir)
     targets = {base_tree: (CheckTarget(
-        race.base_commit, base_tree, race.base_commit, race.spec.level
+        race.base_commit, base_tree, race.base_commit, race.spec.level, race.spec.network
     ), list(race.spec.checks))}  # fmt: skip
     if race.spec.has_cross_tests:
         plan = _Composer(session, project, race).plan(every, base_tree)
@@ -108,7 +108,9 @@ def run_cross_tests(
         tests = test_checks(race.spec.checks)
         for pair in plan.pairs:
             if pair.tree and pair.tree not in targets:
-                target = CheckTarget(pair.commit, pair.tree, race.base_commit, race.spec.level)
+                target = CheckTarget(
+                    pair.commit, pair.tree, race.base_commit, race.spec.level, race.spec.network
+                )
                 targets[pair.tree] = (target, tests)
     _check_all(session, checker, list(targets.values()), on_progress or _silent)
 
@@ -161,11 +163,11 @@ class _Composer:
     def plan(self, candidates: Sequence[Candidate], base_tree: str) -> _Plan:
         codes = {one.tree: one.commit for one in reversed(candidates)}
         listings = {tree: self._listing(tree) for tree in codes}
-        base = base_suite(self._listing(base_tree), is_test_path)
+        base = base_suite(self._listing(base_tree), is_suite_path)
         suites = {BASE: base}
         authors: dict[str, list[str]] = {BASE: []}
         for one in candidates:
-            own = suite_of(base, listings[one.tree], is_test_path)
+            own = suite_of(base, listings[one.tree], is_suite_path)
             if own.changed:
                 suites.setdefault(own.key, own)
                 by = authors.setdefault(own.key, [])
@@ -195,7 +197,7 @@ class _Composer:
         known = self._known.get((key, code))
         if known is not None and self._exists(known):
             return known
-        found = overlay(listing, suite, is_test_path)
+        found = overlay(listing, suite, is_suite_path)
         if found.obstacle:
             return _Pair(key, code, reason=f"`{printable(found.obstacle)}` cannot exist in it")
         try:

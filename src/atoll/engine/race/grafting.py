@@ -13,13 +13,13 @@ from typing import NamedTuple
 from atoll.engine.capsule import creation, exports, planning
 from atoll.engine.project.settings import load_config, parse_limits
 from atoll.engine.race import trees
+from atoll.engine.race.field import Field
 from atoll.engine.race.suites import Entry, Listing, find_obstacle
-from atoll.engine.state.session import Session
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable
 from atoll.model.plan import CapsulePlan
-from atoll.model.race import Candidate, CandidateSpec, CandidateState, Race
-from atoll.model.state import CapsuleRecord, ProjectRecord
+from atoll.model.race import Candidate, CandidateSpec, CandidateState
+from atoll.model.state import CapsuleRecord
 
 _PATH_LENGTH = 4096
 _SHOWN = 5
@@ -119,11 +119,12 @@ def load_changes(repository: str, base: Listing, tree: str) -> Changes:
 class Grafting:
     """Makes a graft, step by step; each may be repeated after a crash."""
 
-    def __init__(self, session: Session, project: ProjectRecord, race: Race) -> None:
-        self._session = session
-        self._project = project
-        self._race = race
-        self._repository = project.git_dir
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._session = field.session
+        self._project = field.project
+        self._race = field.race
+        self._repository = field.project.git_dir
 
     def compose(self, parts: Sequence[Part]) -> tuple[str, str]:
         """The commit with the parts on the base, and its tree."""
@@ -177,7 +178,14 @@ class Grafting:
             )
         return self._session.store.add_candidate(
             Candidate(
-                self._race.id, 0, name, CandidateState.CHECKING, spec, commit=commit, tree=tree
+                self._race.id,
+                0,
+                name,
+                CandidateState.CHECKING,
+                spec,
+                attempts=1,
+                commit=commit,
+                tree=tree,
             )
         )
 
@@ -203,9 +211,7 @@ class Grafting:
     def make_capsule(self, candidate: Candidate) -> CapsuleRecord:
         """A capsule with the commit of the graft on its branch, which is exported."""
         store = self._session.store
-        found = next(
-            (c for c in store.capsules(self._project.id) if c.name == candidate.name), None
-        )
+        found = self._field.find_capsule(candidate)
         if found is None:
             [found] = creation.make_capsules(self._session, self._project, self._plans(candidate))
         lock = self._session.lock_of(found)
@@ -236,4 +242,13 @@ class Grafting:
         )
         plans = planning.plan_capsules(self._session, self._project, [candidate.name], config)
         base = self._race.base_commit
-        return [plan._replace(base_ref=base, base_commit=base) for plan in plans]
+        # Names it as the candidate's own.
+        own = self._field.variables(candidate)
+        return [
+            plan._replace(
+                base_ref=spec.base_ref or base,
+                base_commit=base,
+                isolation=plan.isolation._replace(variables={**plan.isolation.variables, **own}),
+            )
+            for plan in plans
+        ]

@@ -14,7 +14,6 @@ from itertools import count, islice
 from string import ascii_uppercase
 from typing import Any
 
-from atoll.engine.race import ranking
 from atoll.engine.race.candidate_diffs import load_patch
 from atoll.engine.state.session import Session
 from atoll.host.process import Program, stream
@@ -53,11 +52,7 @@ def ensure_judgement(
 
     Raises DriverError if the command fails, or does not answer with a ranking.
     """
-    found = {
-        one.candidate.tree: one
-        for one in reversed(evidence.candidates)
-        if not ranking.find_obstacle(evidence, one)
-    }
+    found = {one.candidate.tree: one for one in reversed(evidence.candidates) if not one.obstacle}
     if len(found) < 2:
         return None
     former = evidence.judgement
@@ -132,8 +127,8 @@ def _describe(evidence: Evidence, one: CandidateEvidence, repository: str) -> di
         "cross_tests": None if one.cross is None else {
             "passed": one.cross.passed, "ran": one.cross.ran,
         },
-        "deleted_tests": len(one.changes.deleted_tests),
-        "skipped_tests": len(one.changes.skipped_tests),
+        "deleted_tests": one.changes.tests_gone,
+        "skipped_tests": one.changes.skipped_tests,
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from atoll.engine.race.candidate_specs import parse_prompts
 from atoll.engine.race.coordinator import Coordinator
 from atoll.engine.race.field import CapsuleActs, Field
 from atoll.engine.race.report import RaceStatus
+from atoll.engine.race.results import RaceResults
 from atoll.engine.secret import vault_keys
 from atoll.engine.state.session import Session
 from atoll.host import git, locks
@@ -110,6 +111,12 @@ class RaceHandle:
             raise StateError(f"the race `{self.name}` was removed", hint="atoll race ls")
         self._field = self._field._replace(race=race)
         return race
+
+    @property
+    def results(self) -> RaceResults:
+        """What came of it: the comparison, the winner, and grafts."""
+        self._read()
+        return RaceResults(self._field)
 
     @property
     def is_carried_on(self) -> bool:
@@ -259,10 +266,8 @@ class RaceHandle:
         there = [capsule for capsule in capsules if capsule is not None]
         points = self._field.acts.remove(there, force=force)
         repository = self._field.project.git_dir
-        for what in ("base", *(str(one.position) for one in candidates)):
-            ref = race_ref(race.id, what)
-            if git.find_ref(ref, cwd=repository) is not None:
-                git.delete_ref(ref, cwd=repository)
+        for ref, _ in git.refs_below(race_ref(race.id, ""), cwd=repository):
+            git.delete_ref(ref, cwd=repository)
         store.forget_race(race)
         return [
             RemovedCandidate(capsule.name, point)

@@ -28,13 +28,19 @@ LOWER, HIGHER = "lower", "higher"
 
 _Observed = Callable[[CandidateEvidence], float | None]
 
+
+def _counted(one: CandidateEvidence, number: int) -> int | None:
+    """None where the changes were too many to be counted."""
+    return number if one.changes.is_complete else None
+
+
 _CRITERIA: Mapping[str, _Observed] = {
     "crosstests": lambda one: None if one.cross is None else one.cross.failed,
-    "skipped": lambda one: len(one.changes.skipped_tests),
-    "deleted": lambda one: len(one.changes.deleted_tests),
+    "skipped": lambda one: _counted(one, one.changes.skipped_tests),
+    "deleted": lambda one: _counted(one, one.changes.tests_gone),
     "warnings": lambda one: one.warnings,
-    "diff": lambda one: one.lines,
-    "files": lambda one: len(one.changes.files),
+    "diff": lambda one: _counted(one, one.lines),
+    "files": lambda one: _counted(one, len(one.changes.files)),
     "time": lambda one: one.took_s,
     "tokens": lambda one: one.candidate.tokens or None,
     "cost": lambda one: one.candidate.cost_usd,
@@ -161,7 +167,7 @@ def pick_by_rule(evidence: Evidence, rule: str = "") -> Choice:
     eligible: list[CandidateEvidence] = []
     trees: dict[str, str] = {}
     for one in evidence.candidates:
-        reason = find_obstacle(evidence, one)
+        reason = one.obstacle
         if not reason and one.candidate.tree in trees:
             reason = f"it has the same tree as `{trees[one.candidate.tree]}`"
         if reason:
@@ -186,7 +192,7 @@ def find_obstacle(evidence: Evidence, one: CandidateEvidence) -> str:
         return f"it is {candidate.state}{why}"
     if candidate.is_removed:
         return "its capsule was removed"
-    if not one.changes.files:
+    if candidate.tree == evidence.base_tree:
         return "it changes nothing"
     return _failed_checks(evidence, one) or _failed_base_tests(evidence, one)
 
@@ -202,17 +208,23 @@ def _failed_checks(evidence: Evidence, one: CandidateEvidence) -> str:
     return ""
 
 
+_BASE_TESTS = {
+    CellStatus.UNKNOWN: "the base's tests were not run on it",
+    CellStatus.IMPOSSIBLE: "the base's tests cannot be run on it",
+    CellStatus.ERROR: "the base's tests could not be run on it",
+    CellStatus.FLAKY: "the base's tests are flaky on it",
+}
+
+
 def _failed_base_tests(evidence: Evidence, one: CandidateEvidence) -> str:
     if not evidence.race.spec.has_cross_tests or evidence.matrix.does_base_pass is False:
         return ""
     cell = one.base_tests
-    match cell.status:
-        case CellStatus.PASSED:
-            return ""
-        case CellStatus.UNKNOWN:
-            return "the base's tests were not run on it"
-        case CellStatus.IMPOSSIBLE:
-            return f"the base's tests cannot be run on it: {cell.reason}"
+    if cell.status in _BASE_TESTS:
+        why = f": {cell.reason}" if cell.reason and cell.status is not CellStatus.UNKNOWN else ""
+        return _BASE_TESTS[cell.status] + why
+    if cell.is_good:
+        return ""
     tests = one.changes.changed_tests
     named = ", ".join(f"`{printable(path)}`" for path in tests[:3])
     more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.race import comparison, cross_tests, judging, ranking
 from atoll.engine.race.candidate_diffs import BoundedPatch, load_patch
+from atoll.engine.race.field import Field
 from atoll.engine.race.grafting import Grafting, parse_part
 from atoll.engine.race.ranking import Choice
-from atoll.engine.state.session import Session
+from atoll.host import files
+from atoll.model.check import CheckResult
 from atoll.model.errors import SpecError, StateError
 from atoll.model.evidence import BASE, CandidateEvidence, Evidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
-from atoll.model.state import ProjectRecord
+from atoll.model.state import RecoveryPoint
 
 
 class Picked(NamedTuple):
@@ -28,16 +31,45 @@ class Picked(NamedTuple):
     """Why no rule would have picked a winner that was named by hand."""
 
 
+class Grafted(NamedTuple):
+    """A new candidate, and what its checks say."""
+
+    race: Race
+    candidate: Candidate
+    branch: str
+    checks: tuple[CheckResult | None, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return all(result is not None and result.passed for result in self.checks)
+
+
+class Discarded(NamedTuple):
+    """A loser whose capsule was removed."""
+
+    name: str
+    point: RecoveryPoint | None
+
+
 class RaceResults:
     """A handle on the results of one race."""
 
-    def __init__(self, session: Session, project: ProjectRecord, race: Race) -> None:
-        self._session = session
-        self._project = project
-        self.race = race
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._session = field.session
+        self._project = field.project
+        self.race = field.race
 
     def candidates(self) -> list[Candidate]:
-        return self._session.store.candidates(self.race.id)
+        """As they are stored, and whether their capsules are still there."""
+        return [
+            one._replace(is_removed=one.is_removed or self._is_gone(one))
+            for one in self._session.store.candidates(self.race.id)
+        ]
+
+    def _is_gone(self, one: Candidate) -> bool:
+        had_capsule = one.run > 0 or bool(one.spec.graft)
+        return one.has_ended and had_capsule and self._field.find_capsule(one) is None
 
     def compare(self) -> Evidence:
         """What is known of the candidates; reads only."""
@@ -125,7 +157,7 @@ class RaceResults:
                 hint=f"atoll race show {self.race.name}",
             )
         one = evidence.find(name)
-        obstacle = "" if one is None else ranking.find_obstacle(evidence, one)
+        obstacle = "" if one is None else one.obstacle
         self._store_winner(name)
         choice = Choice("", name, "named by hand", ranking=(name,))
         return Picked(choice, evidence._replace(race=self.race), by_hand=True, obstacle=obstacle)
@@ -133,15 +165,33 @@ class RaceResults:
     def _store_winner(self, name: str) -> None:
         self.race = self._session.store.set_winner(self.race, name)
 
-    def losers(self) -> list[str]:
-        """The candidates that were not picked and whose capsules may still be there."""
+    def save_page(self, page: str, path: str) -> None:
+        """Writes a page that `compare` rendered. Raises StateError where it cannot be written."""
+        try:
+            files.write_atomic(Path(path).absolute(), page.encode(errors="replace"), mode=0o644)
+        except OSError as error:
+            raise StateError(
+                f"`{printable(path)}` cannot be written: {error.strerror}", hint="--html FILE"
+            ) from error
+
+    def discard_losers(self) -> list[Discarded]:
+        """Removes the capsules and branches of the candidates that were not picked. Their work is
+        kept in recovery points.
+        """
         if self.race.winner is None:
-            return []
-        return [
-            one.name
-            for one in self.candidates()
-            if one.name != self.race.winner and not one.is_removed
-        ]
+            raise StateError(
+                f"the race `{self.race.name}` has no winner", hint=f"atoll pick {self.race.name}"
+            )
+        found = []
+        for one in self.candidates():
+            capsule = self._field.find_capsule(one)
+            if one.name == self.race.winner or one.is_removed:
+                continue
+            if capsule is not None:
+                [point] = self._field.acts.remove([capsule], force=True)
+                found.append(Discarded(one.name, point))
+            self._session.store.set_candidate(one._replace(is_removed=True))
+        return found
 
     def graft(
         self,
@@ -150,7 +200,7 @@ class RaceResults:
         name: str | None = None,
         checker: Checker | None = None,
         on_progress: cross_tests.OnProgress | None = None,
-    ) -> Candidate:
+    ) -> Grafted:
         """Makes a candidate of parts of others, `NAME` or `NAME:PATH`, and checks it as the rest.
 
         A graft that was interrupted is continued when it is asked for again.
@@ -158,20 +208,27 @@ class RaceResults:
         parts = [parse_part(word) for word in words]
         if not parts:
             raise SpecError("a graft has at least one part", hint="NAME:src/parser")
-        grafting = Grafting(self._session, self._project, self.race)
+        grafting = Grafting(self._field)
         chosen = grafting.plan_name(parts, name)
         commit, tree = grafting.compose(parts)
         if chosen not in {one.name for one in self.candidates()}:
             grafting.require_free(chosen, commit)
         candidate = grafting.add(chosen, parts, commit, tree)
-        grafting.make_capsule(candidate)
-        return self._check(candidate, checker or Checker(self._session, self._project), on_progress)
+        capsule = grafting.make_capsule(candidate)
+        checker = checker or Checker(self._session, self._project)
+        done = self._check(candidate, checker, on_progress)
+        checks = cross_tests.find_results(
+            self._session, self._project, done.tree, self.race.spec.checks
+        )
+        return Grafted(self.race, done, str(capsule.branch), tuple(checks))
 
     def _check(
         self, candidate: Candidate, checker: Checker, on_progress: cross_tests.OnProgress | None
     ) -> Candidate:
         spec = self.race.spec
-        target = CheckTarget(candidate.commit, candidate.tree, self.race.base_commit, spec.level)
+        target = CheckTarget(
+            candidate.commit, candidate.tree, self.race.base_commit, spec.level, spec.network
+        )
         if spec.checks:
             checker.check(target, spec.checks)
         done = candidate._replace(state=CandidateState.DONE)

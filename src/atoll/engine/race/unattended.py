@@ -59,7 +59,7 @@ def _promote(field: Field, race: Race) -> UnattendedEnd:
     winner = race.winner
     if winner is None:
         try:
-            picked = RaceResults(field.session, field.project, race).pick()
+            picked = RaceResults(field).pick()
         except Interrupted:
             raise
         except AtollError as error:

@@ -32,6 +32,10 @@ class TreeEntry(NamedTuple):
 Sides = tuple[TreeEntry | None, TreeEntry | None]
 
 
+class TooManyFilesError(StateError):
+    """A commit or tree expands to more files than a walk may list."""
+
+
 class _Count:
     """The limit of a walk."""
 
@@ -41,7 +45,7 @@ class _Count:
     def add(self, path: bytes) -> None:
         self._left_bytes -= len(path) + self._each_bytes
         if self._left_bytes < 0:
-            raise StateError(f"commit `{self._name}` expands to too many files")
+            raise TooManyFilesError(f"commit `{self._name}` expands to too many files")
         if len(path) > _PATH_BYTES:
             raise StateError(f"commit `{self._name}` has an invalid path")
 

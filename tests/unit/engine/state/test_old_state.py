@@ -1,5 +1,5 @@
-"""State of schema version 8, before the table of parts, and of version 12, before secrets and
-agents, in files that these versions wrote.
+"""State of schema version 8, before the table of parts, of version 12, before secrets and agents,
+and of version 14, before checks, races and promotions, in files that these versions wrote.
 
 One capsule at level `clone` with a snapshot and browser profiles, one at level `worktree`.
 """
@@ -18,6 +18,7 @@ from atoll.engine.state.database import SCHEMA_VERSION
 from atoll.engine.state.leases import find_damage, snapshot_layers
 from atoll.engine.state.session import open_session
 from atoll.engine.state.store import Store
+from atoll.model.check import CheckResult, CheckStatus, Figure, JunitCounts
 from atoll.model.plan import IsolationPlan, Lease, WorkspacePlan
 from atoll.model.secret import Delivery, DeliveryKind, OriginKind, SecretOrigin
 from atoll.model.state import CapsuleState, SnapshotKind
@@ -107,6 +108,37 @@ def test_database_before_secrets_is_migrated(old_home, tmp_path):
     assert store.grants_of_secret(secret) == []
     store.close()
     with contextlib.closing(sqlite3.connect(old_home / "state.db")) as db:
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert list((old_home / "backups").glob("state-*.db")), "no backup before the migration"
+
+
+def test_database_before_checks_is_migrated(old_home, tmp_path):
+    with contextlib.closing(sqlite3.connect(old_home / "state.db")) as db:
+        db.executescript(old_text("version14.sql", tmp_path))
+        assert db.execute("PRAGMA user_version").fetchone() == (14,)
+    store = Store(old_home)
+    assert find_damage(store) == []
+    check_capsule(store)
+    [x] = [capsule for capsule in store.capsules() if capsule.name == "x"]
+    assert x.temporary == ""
+    assert [grant.secret.name for grant in store.secret_grants(x.id)] == ["KEY"]
+    assert [(one.adapter, one.task.prompt) for one in store.agents(PROJECT)] == [
+        ("script", "do it")
+    ]
+    assert [turn.prompt for turn in store.turns(x.id)] == ["do it"]
+    # The new tables work on what was there before.
+    assert store.check_results(PROJECT, "t") == []
+    result = CheckResult(
+        id=0, project_id=PROJECT, tree="t", commit="c", name="test", digest="d", command="make",
+        status=CheckStatus.FLAKY, at=1.0, took_s=2.0, figures=(Figure("speed", 1.5, "ms"),),
+        tests=JunitCounts(passed=1, names=("one",)), log="/place/log",
+    )  # fmt: skip
+    stored = store.add_check_result(result)
+    assert store.find_check_result(PROJECT, "t", "d") == stored == result._replace(id=stored.id)
+    assert store.check_logs(PROJECT) == {"/place/log"}
+    store.close()
+    with contextlib.closing(sqlite3.connect(old_home / "state.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
     assert list((old_home / "backups").glob("state-*.db")), "no backup before the migration"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 def replace(path, old, new):
     text = Path(path).read_text(encoding="utf-8")
     if text.count(old) != 1:
-        sys.exit(f"careful: expected one place in {path} with {old!r}")
+        sys.exit(f"fast: expected one place in {path} with {old!r}")
     Path(path).write_text(text.replace(old, new), encoding="utf-8")
-    print(f"careful: edited {path}", flush=True)
+    print(f"fast: edited {path}", flush=True)
 
 
 replace("shop/discounts.py", "quantity > BULK_QUANTITY", "quantity >= BULK_QUANTITY")
@@ -35,5 +35,6 @@ replace(
     "\n"
     "    def test_rendered_with_two_digits(self):\n",
 )
-print("careful: running the tests", flush=True)
-sys.exit(subprocess.run([sys.executable, "-m", "unittest", "-q"], check=False).returncode)
+print("fast: running the tests", flush=True)
+tests = [sys.executable, "-m", "unittest", "discover", "-q", "-s", "tests"]
+sys.exit(subprocess.run(tests, check=False).returncode)
