@@ -199,6 +199,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "ports": ("atoll ports", "atoll ports fix-auth --json"),
     "ps": ("atoll ps fix-auth",),
+    "race": (
+        'atoll race "make the importer 2x faster" --agents claude:2,codex --check test',
+        "atoll race --vary MODEL=a,b,c --check test -- ./attempt",
+        "atoll race --prompts prompts.txt --max 2 -- ./attempt {prompt}",
+        'atoll race "fix the flaky test" --agents claude:3 --promote -d',
+    ),
+    "race ls": ("atoll race ls",),
+    "race show": ("atoll race show faster", "atoll race show faster --json"),
+    "race resume": ("atoll race resume faster", "atoll race resume faster -d"),
+    "race stop": ("atoll race stop faster",),
+    "race rm": ("atoll race rm faster", "atoll race rm faster --force"),
     "recover": (
         "atoll recover",
         "atoll recover fix-auth --as fix-auth-2",
@@ -395,10 +406,14 @@ def _verb_blocks(verb: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield from _group_blocks(verb, command)
         return
+    yield f"{'###' if ' ' in verb else '##'} `atoll {verb}`"
+    yield from _command_blocks(verb, command)
+
+
+def _command_blocks(verb: str, command: click.Command) -> Iterator[str]:
     words = ["atoll", verb, "[OPTIONS]"]
     words += [_argument(param) for param in command.params if isinstance(param, click.Argument)]
     own = [param for param in command.params if param.name not in COMMON]
-    yield f"{'###' if ' ' in verb else '##'} `atoll {verb}`"
     yield "\n\n".join(_help_lines(command))
     yield "```\n" + " ".join(words) + "\n```"
     yield render_options(own)
@@ -414,7 +429,10 @@ def _group_blocks(verb: str, group: click.Group) -> Iterator[str]:
     yield f"## `atoll {verb}`"
     yield "\n\n".join(_help_lines(group))
     for name, command in group.commands.items():
-        yield from _verb_blocks(f"{verb} {name}", command)
+        if name == getattr(group, "default", None):
+            yield from _command_blocks(verb, command)
+        else:
+            yield from _verb_blocks(f"{verb} {name}", command)
 
 
 def _help_lines(command: click.Command) -> Iterator[str]:
