@@ -21,11 +21,11 @@ replace("shop/discounts.py", "quantity > BULK_QUANTITY", "quantity >= BULK_QUANT
 replace("shop/money.py", "int(cents * percent / 100)", "(cents * percent + 50) // 100")
 replace(
     "tests/testdiscounts.py",
-    "    def test_bulk_starts_at_ten_pieces(self):\n",
-    "    def test_nine_pieces_are_not_bulk(self):\n"
-    "        self.assertEqual(discount(2250, 9), 0)\n"
+    "    def test_bulk_orders_pay_less(self):\n",
+    "    def test_bulk_starts_at_ten_pieces(self):\n"
+    "        self.assertEqual([discount(250 * n, n) for n in (9, 10)], [0, 375])\n"
     "\n"
-    "    def test_bulk_starts_at_ten_pieces(self):\n",
+    "    def test_bulk_orders_pay_less(self):\n",
 )
 replace(
     "tests/testmoney.py",

@@ -37,4 +37,12 @@ print(f"slow: rewrote {money}", flush=True)
 discounts.write_text(
     text.replace("quantity > BULK_QUANTITY", "quantity >= BULK_QUANTITY"), encoding="utf-8"
 )
-print(f"slow: edited {discounts}")
+print(f"slow: edited {discounts}", flush=True)
+tests = Path("tests/testmoney.py")
+tests.write_text(
+    tests.read_text(encoding="utf-8")
+    + "\n    def test_share_is_rounded_half_up(self):\n"
+    + "        self.assertEqual(percent_of(1999, 19), 380)\n",
+    encoding="utf-8",
+)
+print(f"slow: edited {tests}")

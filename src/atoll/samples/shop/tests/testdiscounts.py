@@ -9,6 +9,3 @@ class Discounts(unittest.TestCase):
 
     def test_bulk_orders_pay_less(self):
         self.assertEqual(discount(3000, 12), 450)
-
-    def test_bulk_starts_at_ten_pieces(self):
-        self.assertEqual(discount(2500, 10), 375)

