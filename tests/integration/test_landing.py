@@ -96,7 +96,7 @@ def world(make_repo, git) -> World:
     (root / "file").mkdir()
     (root / "file/deep.txt").write_text("deep\n")
     (root / "tool.sh").chmod(0o755)
-    (root / "odd \"name\"\t.txt").write_text("odder\n")
+    (root / 'odd "name"\t.txt').write_text("odder\n")
     (root / "new").mkdir()
     (root / "new/file.txt").write_text("new\n")
     (root / "link").symlink_to("kept.txt")

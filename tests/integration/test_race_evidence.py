@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -288,3 +288,62 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
         with pytest.raises(SpecError):
             results.graft([word])
     assert [one.name for one in results.candidates()][3:] == [grafted.name]
+
+
+ATTEMPTS = {
+    "fast": "echo 'echo $(($2+$1))' > total.sh",
+    "slow": "echo 'sleep 0; echo $(( $1 + $2 ))' > total.sh; "
+    "echo 'test \"$(sh total.sh -1 1)\" = 0' > tests/test_zero.sh",
+    "weak": "echo 'echo 3' > total.sh; echo 'sh total.sh 1 2' > tests/test_total.sh",
+}
+
+
+def test_from_the_race_to_the_winner_on_the_command_line(
+    world: World, atoll: Callable[..., Any], git: Callable[..., str], tmp_path: Path
+) -> None:
+    repo = world.repo
+    kind = " ".join(f"{name}) {script};;" for name, script in ATTEMPTS.items())
+    atoll(
+        "race", "--name", "sums", "--vary", "KIND=fast,slow,weak", "--check", CHECK, "--",
+        "sh", "-c", f"case $KIND in {kind} esac", cwd=repo,
+    )  # fmt: skip
+    shown = atoll("compare", "sums", cwd=repo).stdout
+    assert "`sums-weak` fails the tests of the base that it changed: `tests/test_total.sh`" in shown
+    data = json.loads(atoll("compare", "sums", "--json", cwd=repo).stdout)["data"]
+    assert [(one["name"], one["base_tests"]) for one in data["candidates"]] == [
+        ("sums-fast", "passed"), ("sums-slow", "passed"), ("sums-weak", "failed"),
+    ]  # fmt: skip
+    assert (
+        data["candidates"][2]["tree"]
+        == git("rev-parse", "atoll/sums-weak^{tree}", cwd=repo).strip()
+    )
+    patch = atoll("compare", "sums", "--diff", "sums-fast", "sums-slow", cwd=repo).stdout
+    assert patch == git("diff", "--full-index", "atoll/sums-fast", "atoll/sums-slow", cwd=repo)
+    stat = atoll("compare", "sums", "--diff", BASE, "sums-fast", "--stat", cwd=repo).stdout
+    assert "total.sh | 2 +-" in stat
+    page = tmp_path / "page.html"
+    atoll("compare", "sums", "--html", str(page), cwd=repo)
+    assert "cannot be combined" not in page.read_text()
+    assert "sums-weak" in page.read_text()
+
+    refused = atoll("pick", "sums", "--rule", "checks, spede", cwd=repo, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    picked = atoll("pick", "sums", "--discard-losers", cwd=repo)
+    assert picked.stdout == "sums-fast\n"
+    assert "not `sums-weak`: it fails the base's tests" in picked.stderr
+    assert [capsule.name for capsule in world.project.capsules()] == ["sums-fast"]
+    assert git("for-each-ref", "--format=%(refname)", "refs/heads/atoll", cwd=repo).split() == [
+        "refs/heads/atoll/sums-fast"
+    ]
+    points = {point.capsule for point in world.project.recovery_points()}
+    assert {"sums-weak", "sums-slow"} <= points
+    # What was observed stays, and can still be grafted.
+    made = atoll("graft", "sums", "sums-slow", "--name", "both", cwd=repo)
+    assert made.stdout == "both\n"
+    again = json.loads(atoll("compare", "sums", "--json", cwd=repo).stdout)["data"]
+    assert [one["removed"] for one in again["candidates"]] == [False, True, True, False]
+    assert again["winner"] == "sums-fast"
+    none = atoll("pick", "sums", "--rule", "diff", "--json", cwd=repo)
+    assert json.loads(none.stdout)["data"]["ranking"][0] == "sums-fast"
+    atoll("race", "rm", "sums", "--force", cwd=repo)
+    assert not git("for-each-ref", "refs/atoll/races", cwd=repo)

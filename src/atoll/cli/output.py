@@ -124,6 +124,17 @@ class Output:
         else:
             _narrate(text)
 
+    def problem(self, reason: str, hint: str) -> None:
+        """Prints why a command did not do all that it was asked for, as an error is printed."""
+        _narrate(paint("error: ", "red", sys.stderr) + _safe(reason))
+        if hint:
+            _narrate(paint("hint: ", "cyan", sys.stderr) + _safe(hint))
+
+    def ask_about(self, text: str, detail: str) -> None:
+        """Prints what a question is about, which was cleaned before."""
+        sys.stderr.write("\r\x1b[K" if sys.stderr.isatty() else "")
+        _narrate(f"{detail}\n{text}" if detail else text)
+
     def command(self, line: str) -> None:
         """Prints a command that Atoll runs on the host, for `--verbose`."""
         _narrate(paint(f"+ {printable(line)}", "dim", sys.stderr))

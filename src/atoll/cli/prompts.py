@@ -1,4 +1,4 @@
-"""Reads what must not be seen: values of secrets and passphrases, without echo."""
+"""Asks a person: for a yes, and, without echo, for values of secrets and passphrases."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def find_asker() -> Callable[[], str] | None:
     """Asks for the passphrase of the vault; None without a terminal."""
     has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     return (lambda: _ask("Passphrase of the vault: ")) if has_terminal else None
+
+
+def find_confirmer() -> Callable[[str], bool] | None:
+    """Asks a question to which anything but `y` or `yes` is a no; None without a terminal."""
+    has_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return _confirm if has_terminal else None
+
+
+def _confirm(question: str) -> bool:
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _ask(prompt: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)")
@@ -53,8 +54,8 @@ def parse_patch(text: str) -> list[FileDiff]:
         if lines[at].startswith(_FILE):
             starts.append(at)
         at += 1
-    ends = [*starts[1:], len(lines)]
-    return [_parse_file(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    bounds = pairwise([*starts, len(lines)])
+    return [_parse_file(lines[start:end]) for start, end in bounds]
 
 
 def _counts(found: re.Match[str]) -> tuple[int, int]:

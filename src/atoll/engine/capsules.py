@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from atoll.engine.check.capsule_checks import CheckReport
     from atoll.engine.check.checks import CheckProgress
     from atoll.engine.check.trials import Trial
+    from atoll.engine.promotion.promotions import PromotionReport
 
 __all__ = ["TEXT_LIMIT_BYTES", "Capsule", "Captured", "RunSpec"]
 
@@ -439,6 +440,19 @@ class Capsule:
         from atoll.engine.capsule import work  # noqa: PLC0415 - for few verbs
 
         return work.commit(self.session, self.record, message, verify=verify)
+
+    def promote(
+        self, to: str | None = None, *, accept: Sequence[str] = (), message: str | None = None
+    ) -> PromotionReport:
+        """Brings what it has committed to a stage, and asks no question. `Project.promotions` can
+        do more.
+        """
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        projects = self.session.store.projects()
+        project = next(one for one in projects if one.id == self.record.project_id)
+        handle = Promotions(self.session, project)
+        return handle.promote(self.record, to, accept=accept, message=message)
 
     def remove(self, *, force: bool = False, keep_branch: bool = False) -> RecoveryPoint | None:
         """Removes the capsule. Refuses when work would exist nowhere else; `force` stores that

@@ -27,6 +27,7 @@ from atoll.model import state
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import BRANCH_PREFIX, parse_name, printable, short_hash, slug
 from atoll.model.plan import CapsulePlan
+from atoll.model.promotion import LOCAL
 from atoll.model.state import RECOVERED, CapsuleState, Event, RecoveryPoint, Snapshot
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from atoll.engine.history import bases, layers
     from atoll.engine.project import excluded
     from atoll.engine.project.settings import Config
+    from atoll.engine.promotion.promotions import Promotions
     from atoll.engine.race.races import Races
     from atoll.engine.secret.project_secrets import Secrets
     from atoll.model.agent import AgentSpec
@@ -266,7 +268,14 @@ class Project:
         """Its races: several attempts at one task."""
         from atoll.engine.race.races import Races  # noqa: PLC0415 - for few verbs
 
-        return Races(self.session, self.record, _CapsuleActs(self.session))
+        return Races(self.session, self.record, _CapsuleActs(self.session, self.record))
+
+    @property
+    def promotions(self) -> Promotions:
+        """Brings work of capsules to the owner's branches and beyond, and takes it back."""
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        return Promotions(self.session, self.record)
 
     def summaries(self) -> list[Summary]:
         """What `ls` shows of each capsule, in the order in which they were made."""
@@ -515,8 +524,9 @@ class Project:
 class _CapsuleActs:
     """What a race does to capsules."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, project: state.ProjectRecord) -> None:
         self._session = session
+        self._project = project
 
     def starter(self, capsule: state.CapsuleRecord) -> Start:
         return Capsule(session=self._session, record=capsule).start
@@ -531,8 +541,14 @@ class _CapsuleActs:
         return [point for _, point in remove_all(handles, force=force)]
 
     def promote(self, capsule: state.CapsuleRecord, *, to: str) -> tuple[bool, str]:
-        del self
-        raise StateError(f"`{capsule.name}` cannot be promoted to `{to}` yet")
+        # Without a name it is the first stage that lands, whatever it is called.
+        from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
+
+        chosen = None if to == LOCAL else to
+        report = Promotions(self._session, self._project).promote(capsule, chosen)
+        spec = report.promotion.spec
+        hint = f"; {spec.hint}" if spec.hint else ""
+        return spec.exit_code == 0, f"{spec.reason}{hint}" if spec.reason else ""
 
 
 def open_project(

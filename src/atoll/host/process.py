@@ -68,6 +68,8 @@ class Program(NamedTuple):
     keep_fds: tuple[int, ...] = ()
     memory_bytes: int | None = None
     """The limit of its data segment and private mappings; mapped files do not count."""
+    is_owners: bool = False
+    """Whether it is a command of the owner's, whose environment is `env` alone."""
 
 
 Ended = Literal["whole", "size", "time"]
@@ -287,6 +289,8 @@ def stream(
 def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
     """A program that leads its own session and process group, which is killed afterwards."""
     start = _plan_start(program.argv, program.cwd, None, program.env)
+    if program.is_owners:
+        start = start._replace(env=dict(program.env or {}))
     with open(os.memfd_create("stdin"), "w+b", buffering=0) as given:
         if isinstance(program.stdin, bytes):
             given.write(program.stdin)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from atoll.drivers import registry
-from atoll.engine.capsule import parts
+from atoll.engine.capsule import landed_work, parts
 from atoll.engine.enclosure import views
 from atoll.engine.run import runs
 from atoll.engine.state import descriptions
@@ -30,7 +30,8 @@ def find_work(session: Session, capsule: CapsuleRecord, *, keep_branch: bool = F
     plan = _losing(session, capsule, keep_branch=keep_branch)
     if _is_pristine(capsule, plan):
         return Work()
-    return registry.workspace_driver(plan.driver).work(plan)
+    work = registry.workspace_driver(plan.driver).work(plan)
+    return work if keep_branch else landed_work.without_landed(session, capsule, plan, work)
 
 
 def _losing(session: Session, capsule: CapsuleRecord, *, keep_branch: bool) -> WorkspacePlan:

@@ -309,9 +309,7 @@ def _survey(update: CheckoutUpdate, changes: Sequence[PathChange]) -> dict[str, 
     }  # fmt: skip
 
 
-def _state(
-    update: CheckoutUpdate, change: PathChange, *, is_old: bool, is_new: bool
-) -> FileState:
+def _state(update: CheckoutUpdate, change: PathChange, *, is_old: bool, is_new: bool) -> FileState:
     if change.is_gitlink:
         return FileState.EITHER
     if is_new or is_old:
@@ -331,7 +329,11 @@ def _matching(update: CheckoutUpdate, side: Mapping[str, Entry | None]) -> set[s
     index.unlink(missing_ok=True)
     try:
         update.git(
-            "update-index", "-z", "--index-info", index=index, stdin=_index_lines(there.items(), update.none)
+            "update-index",
+            "-z",
+            "--index-info",
+            index=index,
+            stdin=_index_lines(there.items(), update.none),
         )
         update.git("update-index", "-q", "--really-refresh", index=index, allowed=(0, 1))
         differing = update.git(

@@ -59,9 +59,7 @@ class BranchMovedError(StateError):
         self.found = found
 
 
-def land(
-    landing: Landing, *, is_resumed: bool, note: Callable[[str], None], reach: Reach
-) -> str:
+def land(landing: Landing, *, is_resumed: bool, note: Callable[[str], None], reach: Reach) -> str:
     """Moves the branch, and returns the checkout whose files changed; empty when there is none.
 
     `note` stores which checkout that will be, before it is touched. Raises BranchMovedError,

@@ -73,11 +73,7 @@ def find_obstructions(root: str, changes: Sequence[PathChange]) -> list[str]:
     """
     vanishing = {change.path for change in changes if change.old is not None}
     added = [change for change in changes if change.old is None and change.new is not None]
-    found = [
-        place
-        for change in added
-        for place in _in_the_way(root, change, vanishing=vanishing)
-    ]
+    found = [place for change in added for place in _in_the_way(root, change, vanishing=vanishing)]
     return list(dict.fromkeys(found))
 
 

@@ -211,9 +211,7 @@ class Grafting:
     def make_capsule(self, candidate: Candidate) -> CapsuleRecord:
         """A capsule with the commit of the graft on its branch, which is exported."""
         store = self._session.store
-        found = next(
-            (c for c in store.capsules(self._project.id) if c.name == candidate.name), None
-        )
+        found = self._field.find_capsule(candidate)
         if found is None:
             [found] = creation.make_capsules(self._session, self._project, self._plans(candidate))
         lock = self._session.lock_of(found)

@@ -208,17 +208,23 @@ def _failed_checks(evidence: Evidence, one: CandidateEvidence) -> str:
     return ""
 
 
+_BASE_TESTS = {
+    CellStatus.UNKNOWN: "the base's tests were not run on it",
+    CellStatus.IMPOSSIBLE: "the base's tests cannot be run on it",
+    CellStatus.ERROR: "the base's tests could not be run on it",
+    CellStatus.FLAKY: "the base's tests are flaky on it",
+}
+
+
 def _failed_base_tests(evidence: Evidence, one: CandidateEvidence) -> str:
     if not evidence.race.spec.has_cross_tests or evidence.matrix.does_base_pass is False:
         return ""
     cell = one.base_tests
-    match cell.status:
-        case CellStatus.PASSED:
-            return ""
-        case CellStatus.UNKNOWN:
-            return "the base's tests were not run on it"
-        case CellStatus.IMPOSSIBLE:
-            return f"the base's tests cannot be run on it: {cell.reason}"
+    if cell.status in _BASE_TESTS:
+        why = f": {cell.reason}" if cell.reason and cell.status is not CellStatus.UNKNOWN else ""
+        return _BASE_TESTS[cell.status] + why
+    if cell.is_good:
+        return ""
     tests = one.changes.changed_tests
     named = ", ".join(f"`{printable(path)}`" for path in tests[:3])
     more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""

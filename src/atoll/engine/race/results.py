@@ -61,7 +61,15 @@ class RaceResults:
         self.race = field.race
 
     def candidates(self) -> list[Candidate]:
-        return self._session.store.candidates(self.race.id)
+        """As they are stored, and whether their capsules are still there."""
+        return [
+            one._replace(is_removed=one.is_removed or self._is_gone(one))
+            for one in self._session.store.candidates(self.race.id)
+        ]
+
+    def _is_gone(self, one: Candidate) -> bool:
+        had_capsule = one.run > 0 or bool(one.spec.graft)
+        return one.has_ended and had_capsule and self._field.find_capsule(one) is None
 
     def compare(self) -> Evidence:
         """What is known of the candidates; reads only."""

@@ -120,9 +120,7 @@ def _fresh_capsule(field: Field, candidate: Candidate) -> tuple[CapsuleRecord, C
         [point] = field.acts.remove([former], force=True)
         if point is not None:
             note = f"what it left is in the recovery point {point.id}"
-            candidate = candidate._replace(
-                reason="; ".join(filter(None, (candidate.reason, note)))
-            )
+            candidate = candidate._replace(reason="; ".join(filter(None, (candidate.reason, note))))
             field.save(candidate)
     plan = planning.plan_candidate(
         field.session, field.project, field.race, candidate.name, candidate.spec

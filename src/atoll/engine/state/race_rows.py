@@ -10,6 +10,7 @@ from typing import Any
 from atoll.engine.state.database import DamagedError, Database
 from atoll.model.agent import AgentBudget
 from atoll.model.check import CheckSource, CheckSpec
+from atoll.model.errors import StateError
 from atoll.model.race import (
     Candidate,
     CandidateSpec,
@@ -99,14 +100,20 @@ class RaceRows(Database):
         return [_candidate(dict(row)) for row in rows]
 
     def add_candidate(self, candidate: Candidate) -> Candidate:
-        """Stores one more candidate of a race, at the next position, which is returned with it."""
+        """Stores one more candidate of a race, at the next position, which is returned with it.
+        Raises StateError if there is one with this name.
+        """
         with self._write() as db:
             [last] = db.execute(
                 "SELECT coalesce(max(position), 0) FROM candidates WHERE race_id = ?",
                 (candidate.race_id,),
             ).fetchone()
             added = candidate._replace(position=last + 1)
-            db.execute("INSERT INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added))
+            is_added = db.execute(
+                "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?, ?)", _row_of(added)
+            ).rowcount
+        if not is_added:
+            raise StateError(f"the race already has a candidate `{candidate.name}`")
         return added
 
     def set_candidate(self, candidate: Candidate, *, durable: bool = True) -> None:

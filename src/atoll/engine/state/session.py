@@ -29,7 +29,11 @@ STEPS: dict[str, tuple[str, ...]] = {
         "finished",
     ),
     "rm": ("announced", "stopped", "saved", "isolation", "workspace", "files", "forgotten"),
-}
+    "promote": ("stored", "verified", "brought", "accepted", "journalled", "noted", "prepared",
+                "files", "indexed", "landed", "recorded", "running", "ran", "healthy", "passed"),
+    "undo": ("running", "ran", "journalled", "noted", "prepared", "files", "indexed", "landed",
+             "recorded", "undone"),
+}  # fmt: skip
 """The steps of each verb, for progress reports and for fault injection."""
 
 Listener = Callable[[str, str], None]
@@ -114,6 +118,10 @@ class Session:
     def race_lock(self, race_id: int) -> locks.Lock:
         """Held by the process that carries a race on."""
         return locks.Lock(self.home / "locks" / f"race-{race_id}")
+
+    def promotion_lock(self, project_id: str) -> locks.Lock:
+        """Held by the command that promotes work of a project, or takes a promotion back."""
+        return locks.Lock(self.home / "locks" / f"promotion-{project_id}")
 
     def pool(self, project_id: str) -> Path:
         return self.home / "pools" / project_id

@@ -21,6 +21,7 @@ from atoll.engine.state.check_rows import CheckRows
 from atoll.engine.state.database import Connection, DamagedError
 from atoll.engine.state.descriptions import Rows
 from atoll.engine.state.evidence_rows import EvidenceRows
+from atoll.engine.state.promotion_rows import PromotionRows
 from atoll.engine.state.race_rows import RaceRows
 from atoll.engine.state.secret_rows import SecretRows
 from atoll.model.errors import StateError
@@ -55,7 +56,7 @@ class PortTakenError(Exception):
     """Another command leased one of the ports first; the caller tries others."""
 
 
-class Store(SecretRows, AgentRows, CheckRows, RaceRows, EvidenceRows):
+class Store(SecretRows, AgentRows, CheckRows, RaceRows, EvidenceRows, PromotionRows):
     """The state of one Atoll home, table by table."""
 
     # Projects
