@@ -44,7 +44,7 @@ class RefTransaction:
 
 
 @contextmanager
-def prepared(  # noqa: PLR0913 - a ref, its values and how the change is recorded
+def prepared(
     ref: str, *, old: str, new: str | None, repository: str, cwd: str, message: str
 ) -> Iterator[RefTransaction]:
     """Locks `ref`, which must be at `old`, to move it to `new`; None only verifies it.

@@ -15,7 +15,7 @@ from atoll.engine.race.ranking import Choice
 from atoll.host import files
 from atoll.model.check import CheckResult
 from atoll.model.errors import SpecError, StateError
-from atoll.model.evidence import BASE, CandidateEvidence, Evidence
+from atoll.model.evidence import BASE, CandidateEvidence, RaceEvidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
 from atoll.model.state import RecoveryPoint
@@ -25,7 +25,7 @@ class Picked(NamedTuple):
     """What `pick` decided, and on what evidence."""
 
     choice: Choice
-    evidence: Evidence
+    evidence: RaceEvidence
     by_hand: bool
     obstacle: str = ""
     """Why no rule would have picked a winner that was named by hand."""
@@ -71,7 +71,7 @@ class RaceResults:
         had_capsule = one.run > 0 or bool(one.spec.graft)
         return one.has_ended and had_capsule and self._field.find_capsule(one) is None
 
-    def compare(self) -> Evidence:
+    def compare(self) -> RaceEvidence:
         """What is known of the candidates; reads only."""
         return comparison.gather(self._session, self._project, self.race, self.candidates())
 
@@ -137,7 +137,7 @@ class RaceResults:
             self._store_winner(choice.winner)
         return Picked(choice, evidence._replace(race=self.race), by_hand=False)
 
-    def _require_over(self, evidence: Evidence) -> None:
+    def _require_over(self, evidence: RaceEvidence) -> None:
         """A rule that decides before all have ended might pick another one a minute later."""
         over = (CandidateState.DONE, CandidateState.FAILED)
         open_ones = [o.name for o in evidence.candidates if o.candidate.state not in over]
@@ -149,7 +149,7 @@ class RaceResults:
                 hint=f"atoll race resume {self.race.name}, or: atoll pick {self.race.name} NAME",
             )
 
-    def _pick_by_hand(self, evidence: Evidence, name: str) -> Picked:
+    def _pick_by_hand(self, evidence: RaceEvidence, name: str) -> Picked:
         candidate = self.require(name)
         if not candidate.tree:
             raise StateError(
