@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.engine.check.bisection import BisectReport
     from atoll.engine.check.capsule_checks import CheckReport
     from atoll.engine.check.trials import TrialReport
-    from atoll.engine.demo import DemoAttempt
+    from atoll.engine.demo import Demo
     from atoll.engine.history.layers import Checked, Layer, LayerSummary
     from atoll.engine.history.snapshots import TimelineEntry
     from atoll.engine.network.egress_log import EgressAttempt
@@ -522,14 +522,12 @@ def completion(shell: str, script: str) -> CompletionShape:
     return {"shell": shell, "script": script}
 
 
-def demo(attempts: list[DemoAttempt], branches: list[str], *, untouched: bool) -> DemoShape:
+def demo(record: Demo, compared: ComparisonShape) -> DemoShape:
     return {
-        "attempts": [
-            {"name": item.capsule.name, "passed": item.passed, "changed": item.changed}
-            for item in attempts
-        ],
-        "checkout_untouched": untouched,
-        "branches": branches,
+        "comparison": compared,
+        "promises": [{"text": one.text, "kept": one.is_kept} for one in record.promises],
+        "as_promised": record.is_as_promised,
+        "took_s": round(record.took_s, 3),
     }
 
 
