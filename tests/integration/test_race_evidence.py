@@ -20,7 +20,7 @@ from atoll.model.evidence import BASE, CellStatus
 from atoll.model.race import CandidateSpec, CandidateState, RaceSpec, RaceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from atoll.engine.projects import Project
@@ -118,7 +118,7 @@ class World:
 
 
 @pytest.fixture
-def world(repo: Path, atoll_home: Path, git: Callable[..., str]) -> World:
+def world(repo: Path, atoll_home: Path, git: Callable[..., str]) -> Iterator[World]:
     del atoll_home
     opened = atoll.open_project(repo)
     yield World(opened, git)
