@@ -133,7 +133,7 @@ def test_race_of_agents_killed_at_step(race_world: RaceWorld, tmp_path: Path, po
 def test_race_killed_again_and_again(race_world: RaceWorld, seed: int) -> None:
     """At random moments, and each `resume` too."""
     chosen = random.Random(seed)
-    argv = COMMAND
+    argv: tuple[str, ...] = COMMAND
     for _ in range(ITERATIONS):
         kill_at(f"time:{chosen.uniform(0.2, 2.0):.2f}", argv, cwd=race_world.repo)
         if race_exists(race_world):

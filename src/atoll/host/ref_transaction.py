@@ -1,5 +1,5 @@
-"""A prepared change of one ref of the owner's repository: git holds the ref's lock, and has verified
-its old value, until the change is committed or given up.
+"""A prepared change of one ref of the owner's repository: git holds the lock of the ref, and has
+verified its old value, until the change is committed or given up.
 
 If this process is killed, git reads the end of its input, gives the change up and unlocks the ref.
 """
@@ -28,6 +28,12 @@ class RefTransaction:
         self._dialogue = dialogue
         self.is_committed = False
 
+    def prepare(self, act: str) -> None:
+        """Raises DriverError when git cannot lock the ref, or it is not where it should be."""
+        self._say("start")
+        self._dialogue.ask(f"{act}\n".encode())
+        self._say("prepare")
+
     def commit(self) -> None:
         """Raises DriverError when git fails: then the ref may have moved or not."""
         self._say("commit")
@@ -44,7 +50,7 @@ class RefTransaction:
 
 
 @contextmanager
-def prepared(  # noqa: PLR0913 - a ref, its values and how the change is recorded
+def prepared(
     ref: str, *, old: str, new: str | None, repository: str, cwd: str, message: str
 ) -> Iterator[RefTransaction]:
     """Locks `ref`, which must be at `old`, to move it to `new`; None only verifies it.
@@ -56,10 +62,7 @@ def prepared(  # noqa: PLR0913 - a ref, its values and how the change is recorde
     with process.converse(process.Program(argv, cwd=cwd), timeout_s=_TIMEOUT_S) as dialogue:
         transaction = RefTransaction(dialogue)
         try:
-            dialogue.ask(f"start\n{act}\nprepare\n".encode())
-            for word in (b"start: ok", b"prepare: ok"):
-                if dialogue.read_line() != word:
-                    raise DriverError("`git update-ref` gives an unknown answer")
+            transaction.prepare(act)
         except DriverError as error:
             raise RefBusyError(f"the ref `{ref}` cannot be locked at {old[:10]}") from error
         try:

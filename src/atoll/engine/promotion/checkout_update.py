@@ -225,7 +225,7 @@ def _copy_index(update: CheckoutUpdate) -> None:
 def _require_supported(update: CheckoutUpdate) -> None:
     if git.setting("core.sparseCheckout", cwd=update.place.root) == "true":
         raise StateError(
-            f"`{printable(update.place.root)}` is a sparse checkout, in which nothing can be landed",
+            f"`{printable(update.place.root)}` is a sparse checkout: nothing can be landed there",
             hint="git sparse-checkout disable, or git switch to another branch there",
         )
 
@@ -369,9 +369,9 @@ def _is_cut(update: CheckoutUpdate, change: PathChange) -> bool:
         whole = update.git(
             "cat-file", "--filters", f"--path={change.path}", entry.object_id, allowed=(0, 128)
         )
-        if whole.code == 0 and len(content) < len(whole.stdout):
-            if whole.stdout.startswith(content):
-                return True
+        is_shorter = whole.code == 0 and len(content) < len(whole.stdout)
+        if is_shorter and whole.stdout.startswith(content):
+            return True
     return False
 
 
@@ -446,22 +446,20 @@ def _read_tree(update: CheckoutUpdate, changes: Sequence[PathChange], *, turn: i
     """Raises Unchanged when git fails and everything is as before."""
     try:
         _run_read_tree(update, update.old, turn=turn)
-        return
-    except DriverError as error:
-        failure = error
-    shown = printable(update.place.root)
-    try:
-        _take_back(update, [change.reversed() for change in changes], turn=turn)
-    except (AtollError, OSError) as error:
-        raise DriverError(
-            f"{failure.message}; and the files at `{shown}` could not be brought back: {error}",
-            hint="atoll promote again continues there",
-        ) from error
-    raise Unchanged(
-        f"git could not bring `{shown}` to {update.new[:10]}; nothing was changed: "
-        f"{failure.message}",
-        hint=failure.hint,
-    ) from failure
+    except DriverError as failure:
+        shown = printable(update.place.root)
+        try:
+            _take_back(update, [change.reversed() for change in changes], turn=turn)
+        except (AtollError, OSError) as error:
+            raise DriverError(
+                f"{failure.message}; and the files at `{shown}` could not be brought back: {error}",
+                hint="atoll promote again continues there",
+            ) from error
+        raise Unchanged(
+            f"git could not bring `{shown}` to {update.new[:10]}; nothing was changed: "
+            f"{failure.message}",
+            hint=failure.hint,
+        ) from failure
 
 
 def _run_read_tree(update: CheckoutUpdate, before: str, *, turn: int) -> None:

@@ -52,7 +52,7 @@ def fail(reason: str, hint: str = "", *, exit_code: int = 1) -> StoppedError:
 
 def stop_of(error: AtollError) -> Stop:
     """A wrong state waits for a person; a tool that fails has failed."""
-    is_state = error.exit_code == 4  # noqa: PLR2004 - StateError's
+    is_state = error.exit_code == 4
     state = PromotionState.WAITING if is_state else PromotionState.FAILED
     return Stop(state, error.message, error.hint or "", error.exit_code)
 

@@ -65,6 +65,9 @@ def carry_out(
             facts = current[0].facts._replace(place="", message=error.message)
             journal.set(current[0], StepState.FAILED, facts)
         raise
+    if step.act is StepAct.UNDO_LAND:
+        # First: a step that stays started is completed by `settle`.
+        _mark_undone(journal, current[0].facts)
     done = journal.set(current[0], StepState.DONE, current[0].facts._replace(place=place))
     reach("recorded")
     return done
@@ -98,8 +101,6 @@ def settle(session: Session, project: ProjectRecord) -> None:
                 if not step.facts.place:
                     continue
                 raise _unsettled(promotion.capsule, error) from error
-            if step.act is StepAct.UNDO_LAND:
-                mark_undone(journal, step.facts)
 
 
 def _unsettled(capsule: str, error: StateError) -> StateError:
@@ -109,7 +110,7 @@ def _unsettled(capsule: str, error: StateError) -> StateError:
     )
 
 
-def mark_undone(journal: Journal, facts: StepFacts) -> None:
+def _mark_undone(journal: Journal, facts: StepFacts) -> None:
     """The landing that was taken back is one that does not count any more."""
     for step in journal.steps():
         is_same = (step.facts.ref, step.facts.new) == (facts.ref, facts.old)

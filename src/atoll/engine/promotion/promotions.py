@@ -76,7 +76,7 @@ class Promotions:
         self._session = session
         self._project = project
 
-    def promote(
+    def promote(  # noqa: PLR0913 - the options of `atoll promote`
         self,
         capsule: CapsuleRecord,
         to: str | None = None,

@@ -73,7 +73,7 @@ def run_stage(  # noqa: PLR0913 - a stage, and what it is about
         _watch_health(session, project, journal, stage, own, say=say)
 
 
-def _run(
+def _run(  # noqa: PLR0913 - as `run_stage`
     session: Session,
     project: ProjectRecord,
     journal: Journal,
@@ -272,4 +272,5 @@ def undo_landing(
         back = facts._replace(old=facts.new, new=facts.old, place="", message="")
         step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
         landings.carry_out(session, project, journal, step)
-    journal.set(landed, StepState.UNDONE)
+    else:
+        journal.set(landed, StepState.UNDONE)

@@ -13,7 +13,7 @@ from atoll.engine.check.checks import Checker, CheckProgress, CheckTarget
 from atoll.engine.check.selection import select_checks
 from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, targets
 from atoll.engine.promotion.acceptance import Ask
-from atoll.engine.promotion.candidates import LandingCandidate, Work
+from atoll.engine.promotion.candidates import LandingCandidate, LandingRequest, Work
 from atoll.engine.promotion.journal import Journal, StoppedError, fail, wait
 from atoll.engine.promotion.landing import BranchMovedError
 from atoll.engine.promotion.persons import describe_owner
@@ -241,11 +241,9 @@ class StageWalk:
         work = Work(start, self._spec.commit)
         if start != old:
             self._say(f"bringing the work onto {printable(branch)} at {old[:10]}")
+        request = LandingRequest(self._journal.promotion, way, branch, work)
         try:
-            found = candidates.make_candidate(
-                self._session, self._project, self._journal.promotion.capsule, self._spec,
-                way, branch, work, old,
-            )  # fmt: skip
+            found = candidates.make_candidate(self._session, self._project, request, old)
         except StoppedError as stopped:
             facts = StepFacts(
                 old=old, kept=stopped.stop.kept, message=stopped.stop.reason,

@@ -41,8 +41,9 @@ def require_possible(project: ProjectRecord, journal: Journal) -> None:
 
 
 def undo(session: Session, project: ProjectRecord, journal: Journal, *, again: bool) -> list[str]:
-    """Returns what is left to do by hand. Raises StoppedError when an undo command fails, StateError
-    when the branch cannot go back.
+    """Returns what is left to do by hand.
+
+    Raises StoppedError when an undo command fails, StateError when the branch cannot go back.
     """
     landed = find_landings(journal)
     left = []

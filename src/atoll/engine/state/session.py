@@ -24,6 +24,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "snapshot": ("sealed", "recorded"),
     "rollback": ("sealed", "prepared", "recorded"),
     "fork": ("leased", "prepared", "renamed", "ready"),
+    "check": ("observed", "stored"),
     "race": (
         "stored",
         "starting",

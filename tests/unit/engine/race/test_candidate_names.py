@@ -10,11 +10,11 @@ from atoll.engine.race import capacity, changed_lines
 from atoll.engine.race.candidate_specs import (
     MOST,
     RACE_NAME_LENGTH,
-    Entry,
+    Entrant,
     name_candidates,
     parse_prompts,
 )
-from atoll.engine.race.capacity import Machine, Need
+from atoll.engine.race.capacity import CandidateNeed, MachineCapacity
 from atoll.engine.race.changed_lines import ChangedLines
 from atoll.model.errors import SpecError
 from atoll.model.names import parse_name, slug
@@ -26,7 +26,7 @@ GIB = 1 << 30
 
 
 def names_of(race: str, *labels: str) -> list[str]:
-    return name_candidates(race, [Entry(label, CandidateSpec()) for label in labels])
+    return name_candidates(race, [Entrant(label, CandidateSpec()) for label in labels])
 
 
 @given(RACES, LABELS)
@@ -63,21 +63,21 @@ def test_prompts_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("need", "others", "most"),
     [
-        (Need(), 0, 4),
-        (Need(is_agent=True), 0, 8),
-        (Need(cpus=2.0), 0, 2),
-        (Need(memory_bytes=6 * GIB), 0, 2),
-        (Need(memory_bytes=60 * GIB), 0, 1),
-        (Need(), 3, 1),
-        (Need(), 30, 1),
+        (CandidateNeed(), 0, 4),
+        (CandidateNeed(is_agent=True), 0, 8),
+        (CandidateNeed(cpus=2.0), 0, 2),
+        (CandidateNeed(memory_bytes=6 * GIB), 0, 2),
+        (CandidateNeed(memory_bytes=60 * GIB), 0, 1),
+        (CandidateNeed(), 3, 1),
+        (CandidateNeed(), 30, 1),
     ],
 )
-def test_machine_carries_what_is_declared(need: Need, others: int, most: int) -> None:
-    assert capacity.find_most(Machine(4.0, 16 * GIB, 8 * GIB), need, others=others) == most
+def test_machine_carries_what_is_declared(need: CandidateNeed, others: int, most: int) -> None:
+    assert capacity.find_most(MachineCapacity(4.0, 16 * GIB, 8 * GIB), need, others=others) == most
 
 
 def test_first_candidate_starts_without_memory() -> None:
-    full = Machine(4.0, 16 * GIB, 0)
+    full = MachineCapacity(4.0, 16 * GIB, 0)
     assert capacity.may_start(full, 0, 4)
     assert not capacity.may_start(full, 1, 4)
     assert not capacity.may_start(full._replace(available_bytes=GIB), 4, 4)
