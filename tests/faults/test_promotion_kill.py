@@ -6,13 +6,17 @@ with the branch in the main checkout, in a linked worktree, or nowhere.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from atoll.cli import app
 from atoll.engine.state.session import STEPS
 from atoll.testing.faults import KILLED, kill_at, steps_of
 
@@ -37,17 +41,28 @@ IN_A_CHECKOUT = {"noted", "prepared", "files", "indexed"}
 class Desk:
     """A project whose branch `main` is checked out at `place`, if anywhere."""
 
-    def __init__(self, root: Path, place: Path | None, marks: Path, git: Any, atoll: Any) -> None:
-        self.root, self.place, self.marks = root, place, marks
-        self._git, self._atoll = git, atoll
+    def __init__(self, root: Path, place: Path | None, marks: Path, git: Any) -> None:
+        self.root, self.place, self.marks, self._git = root, place, marks, git
 
     def git(self, *words: str, cwd: Path | None = None) -> str:
         return self._git(*words, cwd=cwd or self.root)
 
+    def try_atoll(self, *words: str) -> tuple[int, str, str]:
+        """In this process: only what is killed needs its own."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = app.run([words[0], "--project", str(self.root), *words[1:]])
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return code, *(text.buffer.getvalue().decode() for text in (out, err))
+
     def atoll(self, *words: str, code: int = 0) -> str:
-        done = self._atoll(*words, cwd=self.root, check=False)
-        assert done.returncode == code, (words, done.stdout, done.stderr)
-        return done.stdout
+        found, said, told = self.try_atoll(*words)
+        assert found == code, (words, said, told)
+        return said
 
     def at(self) -> str:
         return self.git("rev-parse", "main").strip()
@@ -81,7 +96,7 @@ class Desk:
 
 
 @pytest.fixture
-def make_desk(repo, git, atoll, tmp_path, monkeypatch) -> Callable[[str], Desk]:
+def make_desk(repo, git, atoll_home, tmp_path, monkeypatch) -> Callable[[str], Desk]:
     def make(where: str) -> Desk:
         monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
         (repo / "atoll.toml").write_text(PROJECT_FILE)
@@ -97,7 +112,7 @@ def make_desk(repo, git, atoll, tmp_path, monkeypatch) -> Callable[[str], Desk]:
         for root in {repo, place or repo}:
             (root / "README.md").write_text("edited\n")
             (root / "loose.txt").write_text("loose\n")
-        desk = Desk(repo, place, tmp_path / "marks", git, atoll)
+        desk = Desk(repo, place, tmp_path / "marks", git)
         desk.atoll("trust")
         return desk
 
@@ -174,12 +189,12 @@ def test_killed_at_any_moment_with_every_process(make_desk, tenth):
     desk.atoll("commit", "x", "-m", "work")
     argv = ["promote", "x", "--to", "staging"]
     kill_at(f"time:{tenth / 10}", argv, cwd=desk.root)
-    done = desk._atoll(*argv, cwd=desk.root, check=False)
-    if done.returncode == 4:
-        assert "--again" in done.stderr, done.stderr
+    code, _, told = desk.try_atoll(*argv)
+    if code == 4:
+        assert "--again" in told, told
         desk.atoll(*argv, "--again")
     else:
-        assert done.returncode == 0, done.stderr
+        assert code == 0, told
     assert desk.git("rev-parse", "main^{tree}") == desk.git("rev-parse", "atoll/x^{tree}")
     assert desk.dirt() == dirt
     desk.atoll("undo")

@@ -25,7 +25,7 @@ _SHOWN_CONFLICTS = 10
 _TRAILERS = ("Atoll-Capsule: ", "Atoll-Agent: ")
 
 
-class Work(NamedTuple):
+class WorkRange(NamedTuple):
     """The commits of a capsule from `start`, which is in none of them, to the tip."""
 
     start: str
@@ -38,7 +38,7 @@ class LandingRequest(NamedTuple):
     promotion: Promotion
     way: str
     branch: str
-    work: Work
+    work: WorkRange
 
     @property
     def spec(self) -> PromotionSpec:
@@ -114,7 +114,7 @@ def make_candidate(
     return LandingCandidate(old, new, before if is_there else tree, is_there=is_there)
 
 
-def _require_linear(repository: str, work: Work, way: str) -> None:
+def _require_linear(repository: str, work: WorkRange, way: str) -> None:
     if not git.is_ancestor(work.start, work.tip, cwd=repository):
         raise StateError(
             f"the history of the capsule was rewritten, so its commits cannot land by `{way}`",
