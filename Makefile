@@ -24,7 +24,7 @@ phase = @began=$$(date +%s); \
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
-demo: ## three attempts at one task, side by side, from nothing
+demo: ## a race of three attempts at one task, from nothing
 	@sh tools/setup demo
 	@$(BIN)/atoll demo
 

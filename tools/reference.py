@@ -159,6 +159,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "checkout": ("atoll checkout fix-auth", "atoll checkout --none"),
     "code": ("atoll code fix-auth", "atoll code fix-auth src --with pycharm"),
     "commit": ('atoll commit fix-auth -m "auth: refuse empty tokens"',),
+    "compare": (
+        "atoll compare faster",
+        "atoll compare faster --html faster.html",
+        "atoll compare faster --diff faster-1 faster-2",
+    ),
     "completion": ("atoll completion bash", "atoll completion fish"),
     "daemon": ("atoll daemon", "atoll daemon stop", "atoll daemon logs"),
     "demo": ("atoll demo", "atoll demo --keep demo-place"),
@@ -168,6 +173,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("atoll export fix-auth", "atoll export fix-auth --all"),
     "fork": ("atoll fork fix-auth second-try", "atoll fork fix-auth second-try --at 3"),
     "gc": ("atoll gc --dry-run", "atoll gc", "atoll gc --gone"),
+    "graft": (
+        "atoll graft faster faster-1:src/parser faster-2:tests",
+        "atoll graft faster faster-1 faster-2:docs --name both",
+    ),
     "history": ("atoll history", "atoll history fix-auth --json"),
     "init": ("atoll init --dry-run", "atoll init"),
     "levels": ("atoll levels",),
@@ -184,6 +193,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "open": ("atoll open fix-auth web", "atoll open fix-auth 3000 --headless"),
     "path": ("atoll path fix-auth",),
+    "pick": (
+        "atoll pick faster",
+        "atoll pick faster faster-2",
+        'atoll pick faster --rule "checks, crosstests, bench:lower, diff:lower"',
+        "atoll pick faster --judge ./judge.sh --discard-losers",
+    ),
     "ports": ("atoll ports", "atoll ports fix-auth --json"),
     "promote": (
         "atoll promote fix-auth",
@@ -191,6 +206,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll promote fix-auth --status",
     ),
     "ps": ("atoll ps fix-auth",),
+    "race": (
+        'atoll race "make the importer 2x faster" --agents claude:2,codex --check test',
+        "atoll race --vary MODEL=a,b,c --check test -- ./attempt",
+        "atoll race --prompts prompts.txt --max 2 -- ./attempt {prompt}",
+        'atoll race "fix the flaky test" --agents claude:3 --promote -d',
+    ),
+    "race ls": ("atoll race ls",),
+    "race show": ("atoll race show faster", "atoll race show faster --json"),
+    "race resume": ("atoll race resume faster", "atoll race resume faster -d"),
+    "race stop": ("atoll race stop faster",),
+    "race rm": ("atoll race rm faster", "atoll race rm faster --force"),
     "recover": (
         "atoll recover",
         "atoll recover fix-auth --as fix-auth-2",
@@ -388,10 +414,14 @@ def _verb_blocks(verb: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield from _group_blocks(verb, command)
         return
+    yield f"{'###' if ' ' in verb else '##'} `atoll {verb}`"
+    yield from _command_blocks(verb, command)
+
+
+def _command_blocks(verb: str, command: click.Command) -> Iterator[str]:
     words = ["atoll", verb, "[OPTIONS]"]
     words += [_argument(param) for param in command.params if isinstance(param, click.Argument)]
     own = [param for param in command.params if param.name not in COMMON]
-    yield f"{'###' if ' ' in verb else '##'} `atoll {verb}`"
     yield "\n\n".join(_help_lines(command))
     yield "```\n" + " ".join(words) + "\n```"
     yield render_options(own)
@@ -407,7 +437,10 @@ def _group_blocks(verb: str, group: click.Group) -> Iterator[str]:
     yield f"## `atoll {verb}`"
     yield "\n\n".join(_help_lines(group))
     for name, command in group.commands.items():
-        yield from _verb_blocks(f"{verb} {name}", command)
+        if name == getattr(group, "default", None):
+            yield from _command_blocks(verb, command)
+        else:
+            yield from _verb_blocks(f"{verb} {name}", command)
 
 
 def _help_lines(command: click.Command) -> Iterator[str]:

@@ -281,6 +281,20 @@ def judge_recovery(world: World, before: Snapshot, point: str) -> None:
     assert world.snapshot() == before, point
 
 
+def make_checked_capsule(world: World) -> None:
+    (world.repo / "atoll.toml").write_text("[checks.sum]\nrun = 'test -f app.py'\n")
+    world.atoll("trust")
+    make_capsule(world)
+
+
+def judge_check(world: World, _: Any, point: str) -> None:
+    """The capsule of the check is gone; its result is stored whole, or it can be checked again."""
+    assert set(world.check(point)) == {"x"}, point
+    report = world.ask("check", "x")
+    assert [one["status"] for one in report["checks"]] == ["passed"], point
+    assert set(world.check(point)) == {"x"}, point
+
+
 RUN_STEPS = tuple(steps_of("run"))
 STARTING = tuple(step for step in RUN_STEPS if step not in ("run.ended", "run.recorded"))
 SCENARIOS = {
@@ -313,6 +327,20 @@ SCENARIOS = {
         steps=tuple(steps_of("rm")),
         prepare=make_capsule,
         judge=judge_removal,
+    ),
+    "check": Scenario(
+        argv=("check", "x"),
+        # Of the capsule in which it runs, and which is made and removed like any other.
+        steps=(
+            "new.leased",
+            "new.ready",
+            *RUN_STEPS,
+            *steps_of("check"),
+            "rm.announced",
+            "rm.files",
+        ),
+        prepare=make_checked_capsule,
+        judge=judge_check,
     ),
     "recover": Scenario(
         argv=("recover", "x"),

@@ -136,3 +136,20 @@ def test_idle_runs_are_measured_and_nothing_is_left(atoll, place, processes_with
     assert len(row["samples"]) == 2
     assert list(place.iterdir()) == []
     assert processes_with(str(place)) == []
+
+
+@pytest.mark.slow
+def test_a_race_is_measured_against_worktrees(atoll, place, processes_with):
+    said = atoll(
+        "bench", "race", "--scale", "0.002", "--repeat", "1", "--size", "M", "--quick",
+        "--place", place, "--json", timeout_s=240,
+    )  # fmt: skip
+    data = json.loads(said.stdout)["data"]
+    set_up, check = data["rows"]
+    assert set_up["peer"] == "git worktree add + cp -a of what it lacks"
+    assert (len(set_up["samples"]), len(set_up["peer_samples"])) == (10, 3)
+    assert check["peer"] == "the same command in the checkout"
+    assert set_up["met"] is check["met"] is None
+    assert [text for text in data["skipped"] if "10 worktrees" in text]
+    assert list(place.iterdir()) == []
+    assert processes_with(str(place)) == []

@@ -57,6 +57,9 @@ BETWEEN = {
         "atoll run shop-db -d -- sleep 600"
     ),
     ("docs/how-to/keep-an-agent-in.md", "atoll new fix-auth --limit", 0): "atoll rm fix-auth",
+    ("docs/how-to/check-the-work.md", "atoll bisect fix-auth", 0): (
+        "atoll snapshot fix-auth && atoll run fix-auth -- touch broken"
+    ),
     ("docs/how-to/give-a-capsule-a-secret.md", "atoll secret grant SENTRY", 0): (
         'printf \'[secrets.SENTRY_TOKEN]\\nfrom = { command = "echo token" }\\n'
         'as = { broker = "sentry.io" }\\n\' > atoll.toml'
@@ -70,6 +73,7 @@ BETWEEN = {
 }
 # Exit codes of commands that print no `error:` and yet fail.
 CODES = {
+    ("docs/how-to/check-the-work.md", "atoll try fix-auth", 0): 1,
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 1): 1,
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 2): 1,
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth --write", 0): 2,
@@ -85,6 +89,10 @@ BEFORE = {
     ),
     "docs/tutorial/first-capsule.md": "cd ..",
     "docs/how-to/bring-work-out.md": "atoll new fix-add",
+    "docs/how-to/check-the-work.md": (
+        'printf \'[checks.test]\\nrun = "test ! -e broken"\\n[checks.bench]\\nrun = "true"\\n\''
+        " > atoll.toml && atoll trust && atoll new fix-auth"
+    ),
     "docs/how-to/open-in-an-editor.md": "atoll new fix-add",
     "docs/how-to/keep-an-agent-in.md": "atoll new fix-auth",
     "docs/how-to/travel-in-time.md": "atoll new shop-db",
@@ -109,6 +117,7 @@ NEEDS_DAEMON = (
 STAND_INS = (
     (r"\bspawn claude\b", "spawn script:../agent.sh"),
     (r"\bAGENT\b", "sh -c 'echo fixed > fix.txt'"),
+    (r"\bnpx codemod rename-api\b", "touch broken"),
     (r"\bnpm run dev\b", "python3 -m http.server 3000"),
     (r"\bsqlite3 shop\.db\b", "python3 sql.py shop.db"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -127,7 +128,7 @@ def test_one_at_a_time(project: Project) -> None:
         tuple(float(line) for line in c.run(["cat", "times"]).stdout.split())
         for c in project.capsules()
     )
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_prompts_of_a_file(
@@ -156,10 +157,10 @@ def test_scripted_agents(
         path.unlink()
     status = handle.carry_on()
     assert states(status) == {
-        "speed-up-worker-1": (DONE, ""),
-        "speed-up-worker-2": (DONE, ""),
-        "speed-up-bad": (DONE, "it ended with code 3"),
-    } or handle.name  # fmt: skip
+        f"{handle.name}-worker-1": (DONE, ""),
+        f"{handle.name}-worker-2": (DONE, ""),
+        f"{handle.name}-bad": (DONE, "it ended with code 3"),
+    }
     found = status.candidates
     assert [one.candidate.tokens for one in found] == [100, 100, 0]
     assert [one.passes(status.race.spec.checks) for one in found] == [True, True, False]
@@ -190,7 +191,7 @@ HOSTILE = {
 }
 
 
-def test_hostile_candidates_do_not_stop_the_others(project: Project, tmp_path: Path) -> None:
+def test_hostile_candidates_do_not_stop_the_others(project: Project) -> None:
     lines = []
     for name, (command, _, _) in HOSTILE.items():
         text = command.replace("$B", f"atoll/h-{name}")
@@ -204,7 +205,6 @@ def test_hostile_candidates_do_not_stop_the_others(project: Project, tmp_path: P
         ),
         race(project, argv=("no-such-program",), name="m", checks=("exec true",)),
     ]  # fmt: skip
-    del tmp_path
     found = {k: v for handle in handles for k, v in states(handle.carry_on()).items()}
     found["h-missing"] = found.pop("m-1", found.get("m", (FAILED, "")))
     for name, (_, state, reason) in HOSTILE.items():
@@ -310,7 +310,8 @@ def test_in_the_background(
 ) -> None:
     monkeypatch.setenv("ATOLL_LEVEL", "sandbox")
     started = atoll(
-        "race", "-d", "--name", "r", "-n", "2", "--no-checks", "--", "sh", "-c", "echo $ATOLL_CAPSULE > f", cwd=repo,
+        "race", "-d", "--name", "r", "-n", "2", "--no-checks", "--",
+        "sh", "-c", "echo $ATOLL_CAPSULE > f", cwd=repo,
     )  # fmt: skip
     assert started.stdout == "r\n"
     handle = project.races.require("r")

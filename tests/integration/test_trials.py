@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from atoll.engine.check.bisection import Tried
 from atoll.model.errors import SpecError, StateError
 from atoll.testing.faults import processes_of
 
@@ -108,7 +109,7 @@ def test_a_bisection_finds_the_run(project, repo):
     x.run(["sh", "-c", "echo 3 > other.txt"])
     with pytest.raises(SpecError, match="several checks"):
         x.bisect()
-    seen = []
+    seen: list[Tried] = []
     report = x.bisect("sum", jobs=2, on_tried=seen.append)
     found = (report.good.number, report.bad.number)
     assert (report.state, found) == ("found", (last.number, bad.number))

@@ -37,6 +37,8 @@ FILTERS: tuple[tuple[str, str], ...] = (
     (r"\b[0-9a-f]{10}\b", "[HASH]"),
     (r"\b2\d{4}\b", "[PORT]"),
     (r"\bin \d+\.\d\d s\b", "in [SECONDS] s"),
+    (r"\b\d+\.\d s\b", "[SECONDS]"),
+    (r"(?<=/checks/repo-)[0-9a-f]{8}/\d{14}-[0-9a-f]{8}\b", "[ID]"),
     (
         r"(?m)^(\S+ +(?:worktree|clone|sandbox) +.* {2})[\d.]+[BKMG]? +\d+[smhd]$",
         r"\1[SIZE]  [AGE]",

@@ -28,6 +28,18 @@ port = 3000
 [checks.test]
 run = "python3 -m unittest"
 """
+CHECKS = """\
+[checks.unit]
+run = "grep hello app.py"
+[checks.speed]
+run = "echo parse 12.5 ms lower"
+figures = true
+[checks.served]
+run = "true"
+needs = ["db"]
+[services.db]
+command = "true"
+"""
 MISTAKEN_FILE = """\
 [capsule]
 levl = "worktree"
@@ -78,6 +90,27 @@ def life_of_a_capsule(tell, repo, git):
     tell("rm", "fix-auth", cwd=repo)
     git("merge", "--quiet", "atoll/fix-auth", cwd=repo)
     tell("rm", "fix-auth", cwd=repo)
+
+
+@scene
+def checks_and_trials(tell, repo, git):
+    del git
+    tell("new", "fix-auth", "--level", "clone", cwd=repo)
+    tell("check", "fix-auth", cwd=repo)
+    (repo / "atoll.toml").write_text(CHECKS)
+    tell("check", "fix-auth", cwd=repo)
+    tell("trust", cwd=repo)
+    tell("check", "fix-auth", cwd=repo)
+    tell("check", "fix-auth", "speed", "--json", cwd=repo)
+    tell("check", "fix-auth", "unt", cwd=repo)
+    tell("check", "fix-auth", "served", cwd=repo)
+    tell("run", "fix-auth", "--", "sh", "-c", "echo broken > app.py", cwd=repo)
+    tell("check", "fix-auth", "unit", cwd=repo)
+    tell("check", "fix-auth", "unit", "--here", cwd=repo)
+    tell("bisect", "fix-auth", "--check", "unit", cwd=repo)
+    tell("try", "fix-auth", "--check", "unit", "--", "sh", "-c", "echo worse > app.py", cwd=repo)
+    tell("try", "fix-auth", "--check", "speed", "--", "true", cwd=repo)
+    tell("rm", "fix-auth", "--force", cwd=repo)
 
 
 @scene

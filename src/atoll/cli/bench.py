@@ -57,6 +57,7 @@ def command(
     sandbox    starting commands, compared with bwrap, docker, podman, srt and sandlock
     network    connecting to a capsule's port, compared with a direct connection
     idle       CPU time and memory of a hundred idle runs
+    race       ten attempts, compared with git worktree and cp -a; checks, with those in place
 
     Tools that are not installed are skipped. All generated files are removed at the end.
     """

@@ -161,6 +161,8 @@ def _evidence(data: ComparisonShape) -> str:
         cells = dict(zip(columns, row, strict=True))
         is_winner = one is not None and one["name"] == data["winner"]
         look = ' class="base"' if one is None else ' class="winner"' if is_winner else ""
+        if is_winner:
+            cells["candidate"] += " (winner)"
         inner = "".join(_evidence_cell(data, name, cells[name]) for name in columns)
         body.append(f"<tr{look}>{inner}</tr>")
     return (
@@ -251,7 +253,9 @@ def _candidate(
     )
     reason = f"<p>{_safe(one['state'])}: {_safe(one['reason'])}</p>" if one["reason"] else ""
     checks = "".join(map(_check, one["checks"]))
-    body = _facts(one) + reason + (f"<p>{checks}</p>" if checks else "") + _diff(one, diff)
+    command = f"atoll compare {data['race']} --diff base {one['name']}"
+    changes = _diff(one, diff, command)
+    body = _facts(one) + reason + (f"<p>{checks}</p>" if checks else "") + changes
     return f'<section class="candidate">{head}<div>{body}</div></section>'
 
 
@@ -282,16 +286,16 @@ def _facts(one: CandidateEvidenceShape) -> str:
     return f"<dl>{rows}</dl>" if rows else ""
 
 
-def _diff(one: CandidateEvidenceShape, diff: CandidateDiffShape | None) -> str:
+def _diff(one: CandidateEvidenceShape, diff: CandidateDiffShape | None, command: str) -> str:
+    """`command` shows the whole difference."""
     if diff is None or not diff["diff"].strip():
         return '<p class="dim">It changes nothing.</p>' if one["tree"] else ""
     files = parse_patch(clean(diff["diff"].encode(errors="replace")))
     shown = "".join(map(_file, files[:_MOST_FILES]))
     if len(files) > _MOST_FILES or not diff["complete"]:
-        hint = f"atoll compare RACE --diff base {one['name']}"
         shown += (
             '<p class="dim">The changes are too large for this page and are cut here: '
-            f"<code>{_safe(hint)}</code></p>"
+            f"<code>{_safe(command)}</code></p>"
         )
     return shown
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 BASE = "base"
 _TREE_LENGTH = 8
 _TASK_WIDTH = 76
-_DROPPED = ("tree", "locks", "deps", "risky", "cost", "tokens", "files", "warnings", "time")
+_DROPPED = (
+    "tree", "locks", "deps", "risky", "cost", "tokens", "files", "warnings", "time", "asserts",
+    "skipped", "tests gone",
+)  # fmt: skip
 """The columns that a narrow terminal does without, the first ones first."""
 _MEANINGS = {
     "own": "-",
@@ -53,7 +56,10 @@ def _head(data: ComparisonShape) -> str:
     if len(task) > _TASK_WIDTH:
         task = task[: _TASK_WIDTH - 1] + "…"
     state = "" if data["state"] == "finished" else f" ({data['state']})"
-    return paint(f"{data['race']}{state}", "bold") + (f": {task}" if task else "")
+    lines = [paint(f"{data['race']}{state}", "bold") + (f": {task}" if task else "")]
+    if data["winner"] is not None:
+        lines.append(f"winner: {data['winner']}")
+    return "\n".join(lines)
 
 
 def candidate_table(data: ComparisonShape) -> tuple[list[str], list[list[str]]]:
@@ -62,7 +68,7 @@ def candidate_table(data: ComparisonShape) -> tuple[list[str], list[list[str]]]:
     figures = figure_names(data)
     table = {
         "#": [str(one["position"]) for one in found],
-        "candidate": [_name(data, one) for one in found],
+        "candidate": [one["name"] for one in found],
         "checks": [checks_word(one["checks"], one["state"]) for one in found],
         "base tests": [cell_word(one["base_tests"]) for one in found],
         "cross": [cross_word(one) for one in found],
@@ -134,10 +140,6 @@ def figure_word(data: ComparisonShape, one: CandidateEvidenceShape, name: str) -
 
 def _number(found: FigureShape) -> str:
     return f"{found['value']:.6g}" + (f" {found['unit']}" if found["unit"] else "")
-
-
-def _name(data: ComparisonShape, one: CandidateEvidenceShape) -> str:
-    return one["name"] + (" (winner)" if one["name"] == data["winner"] else "")
 
 
 def checks_word(checks: Sequence[ObservedCheckShape], state: str) -> str:

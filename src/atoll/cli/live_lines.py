@@ -21,7 +21,7 @@ class LiveLines:
     def __init__(self, *, is_silent: bool) -> None:
         self._texts: dict[str, tuple[str, float | None]] = {}
         """By label: the text, and since when it is under way."""
-        self._drawn = 0
+        self._drawn: list[str] = []
         self._lock = threading.RLock()
         self._done = threading.Event()
         self._is_silent = is_silent
@@ -69,9 +69,10 @@ class LiveLines:
         lines = self.render_lines(size.columns - 1, size.lines)
         # What does not fit on the screen could not be drawn over again.
         lines = lines[-max(1, size.lines - 2) :]
-        self._erase()
-        self._write("".join(f"{line}\n" for line in lines))
-        self._drawn = len(lines)
+        if lines != self._drawn:
+            self._erase()
+            self._write("".join(f"{line}\n" for line in lines))
+            self._drawn = lines
 
     def render_lines(self, columns: int, lines: int) -> list[str]:
         """What is drawn on a terminal with so many columns and lines."""
@@ -89,8 +90,8 @@ class LiveLines:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._write(f"\x1b[{self._drawn}F\x1b[J")
-            self._drawn = 0
+            self._write(f"\x1b[{len(self._drawn)}F\x1b[J")
+            self._drawn = []
 
     @staticmethod
     def _write(text: str) -> None:

@@ -50,6 +50,7 @@ class Output:
         self.quiet = quiet
         self._progress: _Progress | None = None
         self._live: LiveLines | None = None
+        self._warned: set[str] = set()
 
     def answer(self, kind: str, data: object, text: str) -> None:
         """Prints the result of a command: a JSON object, or text (nothing when it is empty)."""
@@ -116,6 +117,10 @@ class Output:
             self._say(text)
 
     def warn(self, text: str) -> None:
+        """Prints a warning, once: a command that makes several capsules hears it for each."""
+        if text in self._warned:
+            return
+        self._warned.add(text)
         self._say(paint("warning: ", "yellow", sys.stderr) + text)
 
     def _say(self, text: str) -> None:

@@ -48,7 +48,7 @@ class StartCommand(MessageCommand):
         return super().parse_args(ctx, words)
 
 
-class Race(click.Group):
+class RaceVerb(click.Group):
     """A group whose command `start` is meant when the first word names none."""
 
     default = "start"
@@ -92,7 +92,7 @@ def complete_races(
 race_argument = click.argument("name", metavar="RACE", shell_complete=complete_races)
 
 
-@click.group("race", cls=Race, no_args_is_help=False)
+@click.group("race", cls=RaceVerb, no_args_is_help=False)
 @common_options
 @click.pass_context
 def command(

@@ -386,6 +386,7 @@ class Capsule:
         with self.alone():
             target, has_more = capsule_checks.find_target(self.session, self.record)
         report = checks.check(target, again=again, most=jobs, on_progress=report_to)
+        upkeep.start(self.session)
         return report._replace(has_uncommitted=has_more)
 
     def begin_trial(self, argv: Sequence[str], checks: Sequence[str] = ()) -> Trial:
@@ -408,7 +409,9 @@ class Capsule:
         """
         from atoll.engine.check import bisection  # noqa: PLC0415 - for one verb
 
-        return bisection.bisect(self, check, good=good, bad=bad, most=jobs, on_tried=on_tried)
+        report = bisection.bisect(self, check, good=good, bad=bad, most=jobs, on_tried=on_tried)
+        upkeep.start(self.session)
+        return report
 
     def report(self) -> dict[str, dict[str, str]]:
         """Facts about its parts, by part; without parts that report none."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.model.shapes import DaemonStatusShape
     from atoll.model.state import CapsuleRecord, Finding, Problem, RecoveryPoint
 
-BENCHES = ("workspace", "sandbox", "network", "idle")
+BENCHES = ("workspace", "sandbox", "network", "idle", "race")
 
 
 class Home:
@@ -208,9 +208,21 @@ class Home:
         what: str, options: BenchOptions, *, on_progress: Callable[[str], None]
     ) -> BenchReport:
         """Measures one of BENCHES on this machine."""
-        from atoll.engine.bench import idle, network, sandbox, workspace  # noqa: PLC0415 - one verb
+        from atoll.engine.bench import (  # noqa: PLC0415 - one verb
+            idle,
+            network,
+            race,
+            sandbox,
+            workspace,
+        )
 
-        measures = (workspace.measure, sandbox.measure, network.measure, idle.measure)
+        measures = (
+            workspace.measure,
+            sandbox.measure,
+            network.measure,
+            idle.measure,
+            race.measure,
+        )
         return dict(zip(BENCHES, measures, strict=True))[what](options, on_progress)
 
     @staticmethod

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.engine.check.bisection import BisectReport
     from atoll.engine.check.capsule_checks import CheckReport
     from atoll.engine.check.trials import TrialReport
-    from atoll.engine.demo import DemoAttempt
+    from atoll.engine.demo import Demo
     from atoll.engine.history.layers import Checked, Layer, LayerSummary
     from atoll.engine.history.snapshots import TimelineEntry
     from atoll.engine.network.egress_log import EgressAttempt
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from atoll.keeper.log import LogEntry
     from atoll.model.agent import AgentBudget, AgentEvent, ModelUsage
     from atoll.model.check import CheckResult, CheckSpec, Figure
-    from atoll.model.evidence import CandidateEvidence, Cell, Evidence, Judgement
+    from atoll.model.evidence import CandidateEvidence, Cell, Judgement, Matrix, RaceEvidence
     from atoll.model.promotion import Approval, PromotionStep
     from atoll.model.secret import AuditEntry
     from atoll.model.settings import Setting
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         LevelShape,
         LogEntryShape,
         MatrixCellShape,
+        MatrixShape,
         ModelUsageShape,
         MomentShape,
         NewCapsuleShape,
@@ -521,14 +522,12 @@ def completion(shell: str, script: str) -> CompletionShape:
     return {"shell": shell, "script": script}
 
 
-def demo(attempts: list[DemoAttempt], branches: list[str], *, untouched: bool) -> DemoShape:
+def demo(record: Demo, compared: ComparisonShape) -> DemoShape:
     return {
-        "attempts": [
-            {"name": item.capsule.name, "passed": item.passed, "changed": item.changed}
-            for item in attempts
-        ],
-        "checkout_untouched": untouched,
-        "branches": branches,
+        "comparison": compared,
+        "promises": [{"text": one.text, "kept": one.is_kept} for one in record.promises],
+        "as_promised": record.is_as_promised,
+        "took_s": round(record.took_s, 3),
     }
 
 
@@ -788,9 +787,8 @@ def candidate_evidence(
     }
 
 
-def comparison(record: Evidence) -> ComparisonShape:
-    race, matrix = record.race, record.matrix
-    specs = race.spec.checks
+def comparison(record: RaceEvidence) -> ComparisonShape:
+    race, specs = record.race, record.race.spec.checks
     return {
         "race": race.name,
         "task": race.spec.task,
@@ -803,25 +801,27 @@ def comparison(record: Evidence) -> ComparisonShape:
             "tree": record.base_tree,
             "checks": observed_checks(specs, record.base_checks),
             "figures": {name: figure(found) for name, found in record.base_figures.items()},
-            "passes": matrix.does_base_pass,
+            "passes": record.matrix.does_base_pass,
         },
         "candidates": [candidate_evidence(one, specs) for one in record.candidates],
-        "matrix": {
-            "columns": [
-                {"tree": column.tree, "names": list(column.names)} for column in matrix.columns
-            ],
-            "rows": [
-                {
-                    "names": list(row.names),
-                    "files": list(row.files),
-                    "counts": row.counts,
-                    "cells": [matrix_cell(cell) for cell in row.cells],
-                }
-                for row in matrix.rows
-            ],
-        },
+        "matrix": matrix(record.matrix),
         "judgement": None if record.judgement is None else judgement(record.judgement),
         "notes": list(record.notes),
+    }
+
+
+def matrix(record: Matrix) -> MatrixShape:
+    return {
+        "columns": [{"tree": one.tree, "names": list(one.names)} for one in record.columns],
+        "rows": [
+            {
+                "names": list(row.names),
+                "files": list(row.files),
+                "counts": row.counts,
+                "cells": [matrix_cell(cell) for cell in row.cells],
+            }
+            for row in record.rows
+        ],
     }
 
 

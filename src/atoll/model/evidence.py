@@ -208,7 +208,7 @@ class CandidateEvidence(NamedTuple):
         return worst(self.checks)
 
 
-class Evidence(NamedTuple):
+class RaceEvidence(NamedTuple):
     """A race as `compare` shows it."""
 
     race: Race

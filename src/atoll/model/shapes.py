@@ -384,16 +384,16 @@ class CompletionShape(TypedDict):
     script: str
 
 
-class DemoAttemptShape(TypedDict):
-    name: str
-    passed: bool
-    changed: str
+class PromiseShape(TypedDict):
+    text: str
+    kept: bool
 
 
 class DemoShape(TypedDict):
-    attempts: list[DemoAttemptShape]
-    checkout_untouched: bool
-    branches: list[str]
+    comparison: ComparisonShape
+    promises: list[PromiseShape]
+    as_promised: bool
+    took_s: float
 
 
 class SecretGrantShape(TypedDict):

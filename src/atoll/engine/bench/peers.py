@@ -104,10 +104,18 @@ def worktree(generated: Generated, place: Path) -> float:
 
 def worktree_and_copy(generated: Generated, place: Path) -> float:
     """`git worktree add`, then `cp -a` of what git ignores: what most tools do today."""
+    with filled_worktree(generated, place) as (took_s, _):
+        return took_s
+
+
+@contextmanager
+def filled_worktree(generated: Generated, place: Path) -> Iterator[tuple[float, str]]:
+    """The time that such a worktree takes, and its path."""
     sources = [str(generated.root / name) for name in generated.shape.ignored]
+    path = str(place / "worktree")
     with _worktree(generated, place) as took_s:
-        target = f"{place / 'worktree'}/"
-        return took_s + timed(run, ("cp", "-a", "--", *sources, target))
+        copy_s = timed(run, ("cp", "-a", "--", *sources, f"{path}/")) if sources else 0.0
+        yield took_s + copy_s, path
 
 
 @contextmanager

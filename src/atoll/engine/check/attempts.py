@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from atoll.engine.capsule import foreground_runs
+from atoll.engine.capsule.temporary import Workbench
 from atoll.engine.check import junit_report
 from atoll.engine.check.observed_output import ObservedOutput
 from atoll.engine.enclosure import views
@@ -16,11 +18,12 @@ from atoll.engine.state.session import Session
 from atoll.model.check import CheckSpec, CheckStatus, JunitCounts
 from atoll.model.errors import AtollError
 from atoll.model.names import printable
-from atoll.model.state import CapsuleRecord, Outcome, Reason, Run, require_outcome
+from atoll.model.state import CapsuleRecord, Outcome, Reason, Run, RunState, require_outcome
 
 Start = Callable[[runs.RunSpec], Run]
 """Starts a run in the capsule."""
 
+_STEP_S = 0.2
 _MESSAGES = {
     Reason.OUTPUT: "it wrote more output than its capsule may (limit `output`)",
     Reason.OOM: "it used more memory than its capsule may (limit `memory`)",
@@ -45,6 +48,25 @@ def starter(session: Session, capsule: CapsuleRecord) -> Start:
         return runs.start(session, capsule, inside, narrowed)
 
     return start
+
+
+def end_all(session: Session, bench: Workbench, futures: Collection[Future[Any]]) -> None:
+    """Ends the runs in the capsules of a bench until the threads of `futures` have ended, which
+    start no more. Also when a second interrupt comes meanwhile.
+    """
+    try:
+        while wait(futures, timeout=_STEP_S).not_done:
+            _end_runs(session, bench)
+    except BaseException:
+        _end_runs(session, bench)
+        raise
+
+
+def _end_runs(session: Session, bench: Workbench) -> None:
+    for capsule in bench.capsules():
+        for run in session.store.runs(capsule):
+            if run.state is not RunState.ENDED:
+                runs.stop(session, run, grace_s=0)
 
 
 class Attempt(NamedTuple):

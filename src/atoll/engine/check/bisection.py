@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,20 +16,17 @@ from atoll.engine.capsule import parts
 from atoll.engine.capsule.temporary import Workbench
 from atoll.engine.check import attempts
 from atoll.engine.check.capsule_checks import project_of
+from atoll.engine.check.capsule_handle import CapsuleHandle
 from atoll.engine.check.selection import select_checks
-from atoll.engine.check.subject import Subject
 from atoll.engine.history.workspace import require_layers
-from atoll.engine.run import runs
 from atoll.engine.state.session import Session
 from atoll.model.check import CheckSpec, CheckStatus
 from atoll.model.errors import AtollError, Interrupted, SpecError, StateError
 from atoll.model.names import printable
 from atoll.model.state import CapsuleRecord, ProjectRecord, Run, Snapshot, SnapshotKind
 
-_STEP_S = 0.2
 
-
-class Verdict(StrEnum):
+class PointVerdict(StrEnum):
     GOOD = "good"
     BAD = "bad"
     UNDECIDABLE = "undecidable"
@@ -48,7 +45,7 @@ class Tried(NamedTuple):
     """What the check said at a point."""
 
     point: Point
-    verdict: Verdict
+    verdict: PointVerdict
     message: str = ""
 
 
@@ -170,22 +167,22 @@ class Bisection:
 
     @property
     def _skipped(self) -> set[int]:
-        return {n for n, one in self._tried.items() if one.verdict is Verdict.UNDECIDABLE}
+        return {n for n, one in self._tried.items() if one.verdict is PointVerdict.UNDECIDABLE}
 
     def _judge_ends(self, low: int, high: int) -> BisectState:
         oldest, newest = (self._tried[index].verdict for index in (low, high))
-        if newest is Verdict.GOOD:
+        if newest is PointVerdict.GOOD:
             return BisectState.NEVER_BAD
-        if oldest is Verdict.BAD:
+        if oldest is PointVerdict.BAD:
             return BisectState.ALWAYS_BAD
-        is_open = oldest is Verdict.GOOD and newest is Verdict.BAD
+        is_open = oldest is PointVerdict.GOOD and newest is PointVerdict.BAD
         return BisectState.FOUND if is_open else BisectState.UNDECIDABLE
 
     def _narrow(self, low: int, high: int) -> tuple[int, int]:
         """The first change from good to bad among the tried points."""
         inner = {n: one.verdict for n, one in self._tried.items() if low <= n <= high}
-        first = min(n for n, verdict in inner.items() if verdict is Verdict.BAD)
-        last = max(n for n, verdict in inner.items() if verdict is Verdict.GOOD and n < first)
+        first = min(n for n, verdict in inner.items() if verdict is PointVerdict.BAD)
+        last = max(n for n, verdict in inner.items() if verdict is PointVerdict.GOOD and n < first)
         return last, first
 
     def _report(self, state: BisectState, line: Sequence[Point]) -> BisectReport:
@@ -208,9 +205,7 @@ class Bisection:
             except BaseException:
                 is_ended = True
                 pool.shutdown(wait=False, cancel_futures=True)
-                while wait(list(futures.values()), timeout=_STEP_S).not_done:
-                    for capsule in bench.capsules():
-                        runs.stop_all(self._session, capsule)
+                attempts.end_all(self._session, bench, futures.values())
                 raise
 
     def _decide(self, bench: Workbench, point: Point, is_ended: Callable[[], bool]) -> Tried:
@@ -225,12 +220,12 @@ class Bisection:
         statuses = {one.status for one in made}
         message = made[-1].message if made else ""
         if CheckStatus.ERROR in statuses or not made:
-            return Tried(point, Verdict.UNDECIDABLE, message)
+            return Tried(point, PointVerdict.UNDECIDABLE, message)
         if statuses == {CheckStatus.PASSED}:
-            return Tried(point, Verdict.GOOD)
+            return Tried(point, PointVerdict.GOOD)
         if CheckStatus.PASSED in statuses:
-            return Tried(point, Verdict.UNDECIDABLE, "flaky: it passed after it had failed")
-        return Tried(point, Verdict.BAD, message)
+            return Tried(point, PointVerdict.UNDECIDABLE, "flaky: it passed after it had failed")
+        return Tried(point, PointVerdict.BAD, message)
 
     def _attempt(self, bench: Workbench, point: Point) -> attempts.Attempt:
         try:
@@ -251,7 +246,7 @@ class Bisection:
 
 
 def bisect(
-    subject: Subject,
+    subject: CapsuleHandle,
     check: str | None,
     *,
     good: str | None,
@@ -275,7 +270,7 @@ def bisect(
     return search.search(line, low, high)
 
 
-def present_line(subject: Subject) -> list[Point]:
+def present_line(subject: CapsuleHandle) -> list[Point]:
     """The time line with the present state as its last point, for which a snapshot is taken if
     there is none.
     """

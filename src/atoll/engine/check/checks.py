@@ -21,7 +21,6 @@ from atoll.engine.check.selection import select_checks as select_checks  # noqa:
 from atoll.engine.history import snapshots
 from atoll.engine.project import levels, trust
 from atoll.engine.project.settings import load_config
-from atoll.engine.run import runs
 from atoll.engine.state.session import Session
 from atoll.host import locks
 from atoll.host.process import wait_until
@@ -216,9 +215,7 @@ class _Call:
             except BaseException:
                 self._is_ended.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                while wait(futures, timeout=_STEP_S).not_done:
-                    for capsule in self._bench.capsules():
-                        runs.stop_all(self._session, capsule)
+                attempts.end_all(self._session, self._bench, futures)
                 raise
 
     def _give_up(self) -> None:
@@ -235,7 +232,9 @@ class _Call:
             with self._checker.turn(self._give_up):
                 self._checker.report(self._target, CheckProgress(spec.name, "running"))
                 result = self._observe(spec)
+            self._session.reach("check.observed", spec.name)
             stored = self._session.store.add_check_result(result)
+            self._session.reach("check.stored", spec.name)
         self._checker.report(self._target, CheckProgress(spec.name, "ended", stored))
         return stored
 

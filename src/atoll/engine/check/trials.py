@@ -11,8 +11,8 @@ from typing import NamedTuple
 from atoll.engine.capsule import exports, foreground_runs
 from atoll.engine.check import targets
 from atoll.engine.check.capsule_checks import CapsuleChecks, CheckReport, OnProgress, project_of
+from atoll.engine.check.capsule_handle import CapsuleHandle
 from atoll.engine.check.selection import find_checks, select_checks
-from atoll.engine.check.subject import Subject
 from atoll.engine.history.workspace import require_layers
 from atoll.engine.run import runs
 from atoll.engine.state.session import Session
@@ -37,7 +37,7 @@ class TrialReport(NamedTuple):
 class Trial:
     """A command in a capsule that is rolled back unless it is good."""
 
-    def __init__(self, subject: Subject, checks: CapsuleChecks, before: Snapshot) -> None:
+    def __init__(self, subject: CapsuleHandle, checks: CapsuleChecks, before: Snapshot) -> None:
         self._subject = subject
         self._session = subject.session
         self._checks = checks
@@ -89,7 +89,7 @@ class Trial:
         return None if self._is_over else self.roll_back()
 
 
-def begin(subject: Subject, names: Sequence[str], argv: Sequence[str]) -> Trial:
+def begin(subject: CapsuleHandle, names: Sequence[str], argv: Sequence[str]) -> Trial:
     """Takes the snapshot. Raises StateError at a level without snapshots, and while anything runs
     in the capsule, since that could not be told from the command.
     """

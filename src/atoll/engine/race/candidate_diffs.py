@@ -35,7 +35,7 @@ def load_patch(
         "git", "-c", "core.quotePath=true", "-c", "core.hooksPath=/dev/null",
         "-c", "core.bigFileThreshold=16m", "-c", f"core.attributesFile={os.devnull}",
         "diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color",
-        "--src-prefix=a/", "--dst-prefix=b/", "--full-index", *form, one, other, "--",
+        "--src-prefix=a/", "--dst-prefix=b/", *form, one, other, "--",
     )  # fmt: skip
     env = {
         "GIT_DIR": repository,

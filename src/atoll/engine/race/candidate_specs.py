@@ -27,7 +27,7 @@ RACE_NAME_LENGTH = 28
 """Leaves room for what a candidate adds to it."""
 
 
-class Entry(NamedTuple):
+class Entrant(NamedTuple):
     """A candidate before it has a name."""
 
     label: str
@@ -35,14 +35,14 @@ class Entry(NamedTuple):
     spec: CandidateSpec
 
 
-class _Choice(NamedTuple):
+class _Alternative(NamedTuple):
     """One of the values of something that candidates differ in."""
 
     label: str
     apply: Callable[[CandidateSpec], CandidateSpec]
 
 
-def find_entries(session: Session, project: ProjectRecord, request: RaceRequest) -> list[Entry]:
+def find_entries(session: Session, project: ProjectRecord, request: RaceRequest) -> list[Entrant]:
     """The candidates in their order. Raises SpecError, and what `spawn` raises for its agents."""
     _require_consistent(request)
     prompts = [require_prompt(text) for text in request.prompts or _given(request.prompt)]
@@ -56,19 +56,19 @@ def find_entries(session: Session, project: ProjectRecord, request: RaceRequest)
     if number > MOST:
         raise SpecError(f"these are {number} candidates: a race has at most {MOST}")
     _require_distinct([name for name, _ in vary])
-    choices: list[list[_Choice]] = []
+    choices: list[list[_Alternative]] = []
     if _needs_agent(request):
         found: list[tuple[str | None, int]] = [*counted] or [(None, 1)]
         choices.append([*_agents(session, project, request, prompts, found)])
     else:
-        choices.append([_Choice("", lambda spec: spec._replace(argv=request.argv))])
+        choices.append([_Alternative("", lambda spec: spec._replace(argv=request.argv))])
     choices.append(_prompt_choices(prompts))
     choices += [[_variable(name, value) for value in values] for name, values in vary]
-    choices.append([_Choice("", lambda spec: spec)] * request.number)
+    choices.append([_Alternative("", lambda spec: spec)] * request.number)
     return [_combine(several) for several in product(*choices)]
 
 
-def name_candidates(race: str, entries: Sequence[Entry]) -> list[str]:
+def name_candidates(race: str, entries: Sequence[Entrant]) -> list[str]:
     """A name for each: the race's with the label of the candidate, numbered where labels are the
     same.
     """
@@ -88,14 +88,14 @@ def name_candidates(race: str, entries: Sequence[Entry]) -> list[str]:
     return names
 
 
-def _combine(choices: Sequence[_Choice]) -> Entry:
+def _combine(choices: Sequence[_Alternative]) -> Entrant:
     spec = CandidateSpec()
     for choice in choices:
         spec = choice.apply(spec)
     if not spec.agent:
         argv = tuple(word.replace(_PROMPT, spec.prompt) for word in spec.argv)
         spec = spec._replace(argv=argv)
-    return Entry("-".join(choice.label for choice in choices if choice.label), spec)
+    return Entrant("-".join(choice.label for choice in choices if choice.label), spec)
 
 
 def _needs_agent(request: RaceRequest) -> bool:
@@ -159,7 +159,7 @@ def _agents(
     request: RaceRequest,
     prompts: Sequence[str],
     counted: Sequence[tuple[str | None, int]],
-) -> Iterator[_Choice]:
+) -> Iterator[_Alternative]:
     """Each agent as often as it was asked for, with what `spawn` would start."""
     if request.argv and COMMAND_NAME not in [name for name, _ in counted]:
         raise SpecError(
@@ -185,7 +185,7 @@ def _agents(
         base = CandidateSpec(agent=adapter, argv=chosen.command, model=request.model, script=script)
         label = slug(Path(str(name)).stem) if script else slug(adapter)
         for _ in range(count):
-            yield _Choice(label or slug(adapter), lambda _, base=base: base)  # type: ignore[misc]
+            yield _Alternative(label or slug(adapter), lambda _, base=base: base)  # type: ignore[misc]
 
 
 def _require_text(name: str, content: bytes) -> str:
@@ -195,21 +195,21 @@ def _require_text(name: str, content: bytes) -> str:
         raise SpecError(f"`{printable(name)}` is not UTF-8 text") from None
 
 
-def _prompt_choices(prompts: Sequence[str]) -> list[_Choice]:
+def _prompt_choices(prompts: Sequence[str]) -> list[_Alternative]:
     if not prompts:
-        return [_Choice("", lambda spec: spec)]
+        return [_Alternative("", lambda spec: spec)]
     labels = [""] if len(prompts) == 1 else [f"p{number}" for number in range(1, len(prompts) + 1)]
     return [
-        _Choice(label, lambda spec, text=text: spec._replace(prompt=text))  # type: ignore[misc]
+        _Alternative(label, lambda spec, text=text: spec._replace(prompt=text))  # type: ignore[misc]
         for label, text in zip(labels, prompts, strict=True)
     ]
 
 
-def _variable(name: str, value: str) -> _Choice:
+def _variable(name: str, value: str) -> _Alternative:
     def apply(spec: CandidateSpec) -> CandidateSpec:
         return spec._replace(env={**spec.env, name: value})
 
-    return _Choice(slug(value) or slug(name), apply)
+    return _Alternative(slug(value) or slug(name), apply)
 
 
 def _parse_vary(word: str) -> tuple[str, list[str]]:

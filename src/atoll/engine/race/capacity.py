@@ -17,14 +17,14 @@ _AT_WORK = (CandidateState.STARTING, CandidateState.RUNNING)
 _MEMORY = Path("/proc/meminfo")
 
 
-class Machine(NamedTuple):
+class MachineCapacity(NamedTuple):
     cpus: float
     memory_bytes: int
     available_bytes: int
     """What processes can have without swapping."""
 
 
-class Need(NamedTuple):
+class CandidateNeed(NamedTuple):
     """What one candidate uses, as far as that is declared."""
 
     is_agent: bool = False
@@ -32,10 +32,10 @@ class Need(NamedTuple):
     memory_bytes: float | None = None
 
 
-def find_machine() -> Machine:
+def find_machine() -> MachineCapacity:
     cpus = float(len(os.sched_getaffinity(0)))
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(cpus, total, _parse_available(_MEMORY.read_text(), total))
+    return MachineCapacity(cpus, total, _parse_available(_MEMORY.read_text(), total))
 
 
 def _parse_available(text: str, total: int) -> int:
@@ -47,7 +47,7 @@ def _parse_available(text: str, total: int) -> int:
     return total
 
 
-def find_most(machine: Machine, need: Need, *, others: int = 0) -> int:
+def find_most(machine: MachineCapacity, need: CandidateNeed, *, others: int = 0) -> int:
     """How many candidates it carries at once, besides `others` of other races. Pure."""
     per_cpu = _AGENTS_PER_CPU if need.is_agent else 1.0
     carried = machine.cpus * (1.0 / need.cpus if need.cpus else per_cpu)
@@ -56,7 +56,7 @@ def find_most(machine: Machine, need: Need, *, others: int = 0) -> int:
     return max(1, int(carried) - others)
 
 
-def may_start(machine: Machine, at_work: int, most: int) -> bool:
+def may_start(machine: MachineCapacity, at_work: int, most: int) -> bool:
     """Whether one more may begin; the first one always may. Pure."""
     return at_work == 0 or (at_work < most and machine.available_bytes >= _RESERVE_BYTES)
 

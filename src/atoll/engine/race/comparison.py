@@ -16,9 +16,9 @@ from atoll.model.evidence import (
     CellStatus,
     ChangeFacts,
     CrossScore,
-    Evidence,
     Judgement,
     Matrix,
+    RaceEvidence,
     collect_figures,
     shared_figures,
 )
@@ -32,7 +32,7 @@ _NAMED = 3
 
 def gather(
     session: Session, project: ProjectRecord, race: Race, candidates: Sequence[Candidate]
-) -> Evidence:
+) -> RaceEvidence:
     """The evidence, as far as there is any: a race that is under way can be compared."""
     repository = project.git_dir
     specs = race.spec.checks
@@ -62,7 +62,7 @@ def gather(
         )
         for one in candidates
     ]
-    evidence = Evidence(
+    evidence = RaceEvidence(
         race,
         base_tree,
         tuple(base_checks),
@@ -105,7 +105,7 @@ def _rank(judgement: Judgement | None, tree: str) -> int | None:
     return None if judgement is None else judgement.ranks.get(tree)
 
 
-def _notes(evidence: Evidence) -> list[str]:
+def _notes(evidence: RaceEvidence) -> list[str]:
     """What stands out."""
     notes: list[str] = []
     matrix = evidence.matrix
@@ -136,7 +136,7 @@ def _notes(evidence: Evidence) -> list[str]:
     return notes
 
 
-def _notes_on(evidence: Evidence, one: CandidateEvidence) -> list[str]:
+def _notes_on(evidence: RaceEvidence, one: CandidateEvidence) -> list[str]:
     found: list[str] = []
     changes, name = one.changes, one.name
     if one.candidate.state is CandidateState.FAILED:

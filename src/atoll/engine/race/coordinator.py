@@ -9,17 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from atoll.engine.agent import observation
 from atoll.engine.check.checks import Checker, CheckStopped, CheckTarget
 from atoll.engine.project import settings
 from atoll.engine.race import capacity, ends, starts
-from atoll.engine.race.capacity import Need
+from atoll.engine.race.candidate_specs import MOST
+from atoll.engine.race.capacity import CandidateNeed
 from atoll.engine.race.field import Field
 from atoll.engine.secret.vault_keys import VaultLockedError
 from atoll.host import git, locks
-from atoll.host.process import wait_until
 from atoll.model.agent import AgentState
 from atoll.model.errors import AtollError, Interrupted, StateError
 from atoll.model.race import Candidate, CandidateState, RaceState, race_ref
@@ -50,8 +51,8 @@ class Coordinator:
         self._session = field.session
         self._checker = checker
         self._on_progress = on_progress
-        self._tasks: dict[int, threading.Thread] = {}
-        self._failures: list[BaseException] = []
+        self._tasks: dict[int, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=MOST + 1, thread_name_prefix="race")
         self._news = threading.Event()
         self._is_leaving = False
         self._looked_at: dict[int, float] = {}
@@ -67,12 +68,10 @@ class Coordinator:
             while not self._look():
                 self._show()
                 self._await_news()
-        except (KeyboardInterrupt, Interrupted):
-            self._leave()
-            raise
         except BaseException:
             self._leave()
             raise
+        self._pool.shutdown()
         self._show(is_certain=True)
 
     def finish(self) -> None:
@@ -97,15 +96,13 @@ class Coordinator:
 
     def _look(self) -> bool:
         """Takes every step that can be taken now; returns whether nothing is left."""
-        if self._failures:
-            raise self._failures[0]
+        self._reap()
         race = self._session.store.race(self._field.race.id)
         if race is None:
             raise StateError(f"the race `{self._field.race.name}` was removed")
         self._field = self._field._replace(race=race)
         if race.is_stopping:
             self._checker.stop()
-        self._tasks = {key: task for key, task in self._tasks.items() if task.is_alive()}
         candidates = self._session.store.candidates(race.id)
         for candidate in candidates:
             if candidate.position not in self._tasks and not candidate.spec.graft:
@@ -155,7 +152,7 @@ class Coordinator:
             at_work += 1
             self._begin(candidate.position, lambda one=candidate: self._start(one))  # type: ignore[misc]
 
-    def _need(self, candidate: Candidate) -> Need:
+    def _need(self, candidate: Candidate) -> CandidateNeed:
         spec = self._field.race.spec
         given = settings.parse_limits(spec.limits)
         config = settings.load_config(
@@ -168,7 +165,9 @@ class Coordinator:
             if f"capsule.limits.{name}" in values
             and values[f"capsule.limits.{name}"].source != "default"
         }
-        return Need(bool(candidate.spec.agent), declared.get("cpus"), declared.get("memory"))
+        return CandidateNeed(
+            bool(candidate.spec.agent), declared.get("cpus"), declared.get("memory")
+        )
 
     def _count_others(self) -> int:
         """The candidates at work of other races that are carried on."""
@@ -183,26 +182,21 @@ class Coordinator:
 
     def _begin(self, key: int, act: Callable[[], None]) -> None:
         """Starts a step that takes time. At most one works at a candidate."""
+        self._tasks[key] = task = self._pool.submit(act)
+        task.add_done_callback(lambda _: self._news.set())
 
-        def work() -> None:
-            try:
-                act()
-            except BaseException as error:  # noqa: BLE001 - raised again by the loop
-                self._failures.append(error)
-            finally:
-                self._news.set()
-
-        # A daemon, so that one that hangs does not keep an interrupted command from its end.
-        self._tasks[key] = threading.Thread(target=work, daemon=True, name=f"race-{key}")
-        self._tasks[key].start()
+    def _reap(self) -> None:
+        """Forgets the steps that have ended, and raises what one of them raised."""
+        ended = [key for key, task in self._tasks.items() if task.done()]
+        for key in ended:
+            self._tasks.pop(key).result()
 
     def _leave(self) -> None:
         """Lets the steps that are under way come to an end, and ends the checks."""
         self._is_leaving = True
         self._checker.stop()
-        wait_until(
-            lambda: not any(task.is_alive() for task in self._tasks.values()), timeout_s=_LEAVE_S
-        )
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(self._tasks.values(), timeout=_LEAVE_S)
 
     def _start(self, candidate: Candidate) -> None:
         field = self._field

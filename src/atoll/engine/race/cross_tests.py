@@ -13,7 +13,7 @@ from typing import NamedTuple
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.race import trees
 from atoll.engine.race.change_facts import is_suite_path
-from atoll.engine.race.suites import Entry, Suite, base_suite, overlay, suite_of
+from atoll.engine.race.suites import Suite, TreeFile, base_suite, overlay, suite_of
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.check import CheckResult, CheckSpec, CheckStatus
@@ -32,7 +32,7 @@ OnProgress = Callable[[int, int], None]
 """Called with the number of trees that have been checked, and of all."""
 
 
-class _Pair(NamedTuple):
+class _Combined(NamedTuple):
     """The tests of one suite on the code of one tree."""
 
     suite: str
@@ -55,7 +55,7 @@ class _StoredSuite(NamedTuple):
 class _Plan(NamedTuple):
     base_tree: str
     suites: tuple[_StoredSuite, ...]
-    pairs: tuple[_Pair, ...]
+    pairs: tuple[_Combined, ...]
 
     def encode(self) -> dict[str, object]:
         return self._asdict()
@@ -70,7 +70,7 @@ class _Plan(NamedTuple):
             return cls(
                 str(found["base_tree"]),
                 tuple(_StoredSuite(key, tuple(by), tuple(files)) for key, by, files in suites),
-                tuple(_Pair(*pair) for pair in pairs),
+                tuple(_Combined(*pair) for pair in pairs),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -183,7 +183,7 @@ class _Composer:
         stored = [_StoredSuite(key, tuple(authors[key]), suites[key].changed) for key in suites]
         return _Plan(base_tree, tuple(stored), tuple(pairs))
 
-    def _listing(self, tree: str) -> dict[str, Entry]:
+    def _listing(self, tree: str) -> dict[str, TreeFile]:
         return trees.load_listing(tree, repository=self._repository)
 
     def _passes_own(self, tree: str) -> bool:
@@ -192,23 +192,23 @@ class _Composer:
         return worst(results) is CheckStatus.PASSED
 
     def _pair(
-        self, key: str, suite: Suite, code: str, commit: str, listing: Mapping[str, Entry]
-    ) -> _Pair:
+        self, key: str, suite: Suite, code: str, commit: str, listing: Mapping[str, TreeFile]
+    ) -> _Combined:
         known = self._known.get((key, code))
         if known is not None and self._exists(known):
             return known
         found = overlay(listing, suite, is_suite_path)
         if found.obstacle:
-            return _Pair(key, code, reason=f"`{printable(found.obstacle)}` cannot exist in it")
+            return _Combined(key, code, reason=f"`{printable(found.obstacle)}` cannot exist in it")
         try:
             tree = trees.write_tree(self._session, code, found.changes, repository=self._repository)
             made = commit if tree == code else self._commit(tree)
             trees.keep(self._race, made, repository=self._repository)
         except DriverError as error:
-            return _Pair(key, code, reason=printable(error.message[-300:]))
-        return _Pair(key, code, tree, made)
+            return _Combined(key, code, reason=printable(error.message[-300:]))
+        return _Combined(key, code, tree, made)
 
-    def _exists(self, pair: _Pair) -> bool:
+    def _exists(self, pair: _Combined) -> bool:
         return bool(pair.tree) and git.find_commit(pair.commit, cwd=self._repository) is not None
 
     def _commit(self, tree: str) -> str:
@@ -270,7 +270,10 @@ def load_matrix(
 
 
 def _cell(
-    session: Session, project: ProjectRecord, pair: _Pair | None, tests: Sequence[CheckSpec]
+    session: Session,
+    project: ProjectRecord,
+    pair: _Combined | None,
+    tests: Sequence[CheckSpec],
 ) -> Cell:
     if pair is None:
         return Cell(CellStatus.UNKNOWN, reason="not run")

@@ -14,7 +14,7 @@ from atoll.engine.capsule import creation, exports, planning
 from atoll.engine.project.settings import load_config, parse_limits
 from atoll.engine.race import trees
 from atoll.engine.race.field import Field
-from atoll.engine.race.suites import Entry, Listing, find_obstacle
+from atoll.engine.race.suites import Listing, TreeFile, find_obstacle
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable
 from atoll.model.plan import CapsulePlan
@@ -25,7 +25,7 @@ _PATH_LENGTH = 4096
 _SHOWN = 5
 
 
-class Part(NamedTuple):
+class GraftPart(NamedTuple):
     """What a graft takes of one candidate."""
 
     name: str
@@ -39,11 +39,11 @@ class Part(NamedTuple):
         return not self.path or path == self.path or path.startswith(f"{self.path}/")
 
 
-Changes = dict[str, Entry | None]
+Changes = dict[str, TreeFile | None]
 """By path; None where a candidate deleted the file."""
 
 
-def parse_part(text: str) -> Part:
+def parse_part(text: str) -> GraftPart:
     """`NAME` or `NAME:PATH`. Raises SpecError for a path that can be in no tree."""
     name, colon, path = text.partition(":")
     shown = printable(text[:100])
@@ -59,15 +59,15 @@ def parse_part(text: str) -> Part:
         raise SpecError(
             f"`{shown}`: the path is not one inside the project", hint="NAME:src/parser"
         )
-    return Part(parse_name(name), place)
+    return GraftPart(parse_name(name), place)
 
 
-def combine(parts: Sequence[Part], changed: dict[str, Changes], base: Listing) -> Changes:
+def combine(parts: Sequence[GraftPart], changed: dict[str, Changes], base: Listing) -> Changes:
     """The changes of all parts. Raises StateError where a part has none, where two differ about a
     path, and where the result cannot be a tree.
     """
     result: Changes = {}
-    by: dict[str, Part] = {}
+    by: dict[str, GraftPart] = {}
     conflicts = []
     for part in parts:
         mine = {path: entry for path, entry in changed[part.name].items() if part.includes(path)}
@@ -99,7 +99,7 @@ def combine(parts: Sequence[Part], changed: dict[str, Changes], base: Listing) -
     return result
 
 
-def _describe_missing(part: Part, changed: Changes) -> str:
+def _describe_missing(part: GraftPart, changed: Changes) -> str:
     if not part.path:
         return f"`{part.name}` changes nothing"
     tops = list(dict.fromkeys("/".join(path.split("/")[:2]) for path in changed))
@@ -126,7 +126,7 @@ class Grafting:
         self._race = field.race
         self._repository = field.project.git_dir
 
-    def compose(self, parts: Sequence[Part]) -> tuple[str, str]:
+    def compose(self, parts: Sequence[GraftPart]) -> tuple[str, str]:
         """The commit with the parts on the base, and its tree."""
         candidates = {one.name: one for one in self._session.store.candidates(self._race.id)}
         base_tree = trees.tree_of(self._race.base_commit, repository=self._repository)
@@ -164,7 +164,7 @@ class Grafting:
             )
         return one
 
-    def add(self, name: str, parts: Sequence[Part], commit: str, tree: str) -> Candidate:
+    def add(self, name: str, parts: Sequence[GraftPart], commit: str, tree: str) -> Candidate:
         """Stores the candidate. One of a killed command with the same parts is used again."""
         spec = CandidateSpec(graft=tuple(part.render() for part in parts))
         for one in self._session.store.candidates(self._race.id):
@@ -189,7 +189,7 @@ class Grafting:
             )
         )
 
-    def plan_name(self, parts: Sequence[Part], name: str | None) -> str:
+    def plan_name(self, parts: Sequence[GraftPart], name: str | None) -> str:
         """The name that was given, or the next free `RACE-graft-N`; that of a killed command with
         the same parts is used again.
         """
@@ -199,7 +199,7 @@ class Grafting:
         candidates = self._session.store.candidates(self._race.id)
         capsules = {record.name for record in self._session.store.capsules(self._project.id)}
         for one in candidates:
-            if one.spec.graft == graft and one.state is CandidateState.CHECKING:
+            if one.spec.graft == graft and one.state is not CandidateState.DONE:
                 return one.name
         taken = {one.name for one in candidates} | capsules
         stem = self._race.name[:30].rstrip("-")

@@ -18,7 +18,7 @@ from atoll.engine.race.candidate_diffs import load_patch
 from atoll.engine.state.session import Session
 from atoll.host.process import Program, stream
 from atoll.model.errors import DriverError
-from atoll.model.evidence import CandidateEvidence, Evidence, Judgement
+from atoll.model.evidence import CandidateEvidence, Judgement, RaceEvidence
 from atoll.model.names import printable
 from atoll.model.race import Race
 from atoll.model.state import ProjectRecord
@@ -45,7 +45,7 @@ def load_judgement(session: Session, race: Race) -> Judgement | None:
 
 
 def ensure_judgement(
-    session: Session, project: ProjectRecord, evidence: Evidence, command: str
+    session: Session, project: ProjectRecord, evidence: RaceEvidence, command: str
 ) -> Judgement | None:
     """Asks the judge about the candidates that may be picked, unless it was asked about the same
     trees before; None if there are fewer than two.
@@ -66,7 +66,7 @@ def ensure_judgement(
 def ask(
     session: Session,
     command: str,
-    evidence: Evidence,
+    evidence: RaceEvidence,
     candidates: Sequence[CandidateEvidence],
     project: ProjectRecord,
 ) -> Judgement:
@@ -102,7 +102,7 @@ def _alphabet() -> Iterator[str]:
         yield from (letter if n == 1 else f"{letter}{n}" for letter in ascii_uppercase)
 
 
-def _describe(evidence: Evidence, one: CandidateEvidence, repository: str) -> dict[str, Any]:
+def _describe(evidence: RaceEvidence, one: CandidateEvidence, repository: str) -> dict[str, Any]:
     """What the judge is told: nothing that identifies who made it."""
     patch = load_patch(repository, evidence.base_tree, one.candidate.tree, limit_bytes=_DIFF_BYTES)
     return {

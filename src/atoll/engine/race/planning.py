@@ -19,7 +19,7 @@ from atoll.engine.project import settings
 from atoll.engine.project.settings import Config
 from atoll.engine.race.candidate_specs import (
     RACE_NAME_LENGTH,
-    Entry,
+    Entrant,
     find_entries,
     name_candidates,
 )
@@ -233,7 +233,7 @@ def _task_of(request: RaceRequest) -> str:
 
 
 def _find_names(
-    session: Session, project: ProjectRecord, request: RaceRequest, entries: Sequence[Entry]
+    session: Session, project: ProjectRecord, request: RaceRequest, entries: Sequence[Entrant]
 ) -> tuple[str, list[str]]:
     """The name of the race and those of its candidates; without a given one, the first free one."""
     capsules = {record.name for record in session.store.capsules(project.id)}

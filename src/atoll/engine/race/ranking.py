@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from atoll.model.check import CheckStatus
 from atoll.model.errors import SpecError
-from atoll.model.evidence import CRITERIA, CandidateEvidence, CellStatus, Evidence
+from atoll.model.evidence import CRITERIA, CandidateEvidence, CellStatus, RaceEvidence
 from atoll.model.names import printable
 from atoll.model.race import CandidateState
 from atoll.model.units import counted, render_usd
@@ -94,7 +94,7 @@ class Choice(NamedTuple):
     """Why each of the others may not be picked."""
 
 
-def parse_rule(text: str, evidence: Evidence) -> list[Criterion]:
+def parse_rule(text: str, evidence: RaceEvidence) -> list[Criterion]:
     """Raises SpecError for a rule that has an unknown criterion, or that only asks the judge."""
     words = [word.strip() for word in text[: _RULE_LENGTH + 1].split(",")]
     words = [word for word in words if word]
@@ -113,7 +113,7 @@ def parse_rule(text: str, evidence: Evidence) -> list[Criterion]:
     return criteria
 
 
-def _parse_criterion(word: str, evidence: Evidence) -> Criterion | None:
+def _parse_criterion(word: str, evidence: RaceEvidence) -> Criterion | None:
     """None for `checks`, which is a condition and not compared."""
     name, colon, better = (part.strip() for part in word.rpartition(":"))
     if not colon:
@@ -140,7 +140,7 @@ def _parse_criterion(word: str, evidence: Evidence) -> Criterion | None:
     return Criterion(name, better, figure)
 
 
-def _find_figure(name: str, evidence: Evidence) -> str:
+def _find_figure(name: str, evidence: RaceEvidence) -> str:
     """The figure with this name, or the only one of the check with this name."""
     figures = evidence.figure_names
     if name in figures:
@@ -159,7 +159,7 @@ def _find_figure(name: str, evidence: Evidence) -> str:
     raise SpecError(f"unknown criterion `{printable(name)}`", hint=f"one of {listed}")
 
 
-def pick_by_rule(evidence: Evidence, rule: str = "") -> Choice:
+def pick_by_rule(evidence: RaceEvidence, rule: str = "") -> Choice:
     """The candidate that a rule picks; the default rule if it is empty. Raises SpecError."""
     text = rule.strip() or (DEFAULT_RULE if evidence.judgement is None else JUDGED_RULE)
     criteria = parse_rule(text, evidence)
@@ -184,7 +184,7 @@ def pick_by_rule(evidence: Evidence, rule: str = "") -> Choice:
     return Choice(text, names[0], _explain(ranked, criteria), runner_up, names, rejected)
 
 
-def find_obstacle(evidence: Evidence, one: CandidateEvidence) -> str:
+def find_obstacle(evidence: RaceEvidence, one: CandidateEvidence) -> str:
     """Why no rule may pick a candidate; empty if one may."""
     candidate = one.candidate
     if candidate.state is not CandidateState.DONE or not candidate.tree:
@@ -197,7 +197,7 @@ def find_obstacle(evidence: Evidence, one: CandidateEvidence) -> str:
     return _failed_checks(evidence, one) or _failed_base_tests(evidence, one)
 
 
-def _failed_checks(evidence: Evidence, one: CandidateEvidence) -> str:
+def _failed_checks(evidence: RaceEvidence, one: CandidateEvidence) -> str:
     if not evidence.race.spec.checks:
         return "the race has no checks"
     for spec, result in zip(evidence.race.spec.checks, one.checks, strict=True):
@@ -216,7 +216,7 @@ _BASE_TESTS = {
 }
 
 
-def _failed_base_tests(evidence: Evidence, one: CandidateEvidence) -> str:
+def _failed_base_tests(evidence: RaceEvidence, one: CandidateEvidence) -> str:
     if not evidence.race.spec.has_cross_tests or evidence.matrix.does_base_pass is False:
         return ""
     cell = one.base_tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,8 @@ from atoll.engine.race.grafting import Grafting, parse_part
 from atoll.engine.race.ranking import Choice
 from atoll.host import files
 from atoll.model.check import CheckResult
-from atoll.model.errors import SpecError, StateError
-from atoll.model.evidence import BASE, CandidateEvidence, Evidence
+from atoll.model.errors import AtollError, Interrupted, SpecError, StateError
+from atoll.model.evidence import BASE, CandidateEvidence, RaceEvidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
 from atoll.model.state import RecoveryPoint
@@ -25,7 +26,7 @@ class Picked(NamedTuple):
     """What `pick` decided, and on what evidence."""
 
     choice: Choice
-    evidence: Evidence
+    evidence: RaceEvidence
     by_hand: bool
     obstacle: str = ""
     """Why no rule would have picked a winner that was named by hand."""
@@ -71,7 +72,7 @@ class RaceResults:
         had_capsule = one.run > 0 or bool(one.spec.graft)
         return one.has_ended and had_capsule and self._field.find_capsule(one) is None
 
-    def compare(self) -> Evidence:
+    def compare(self) -> RaceEvidence:
         """What is known of the candidates; reads only."""
         return comparison.gather(self._session, self._project, self.race, self.candidates())
 
@@ -137,19 +138,24 @@ class RaceResults:
             self._store_winner(choice.winner)
         return Picked(choice, evidence._replace(race=self.race), by_hand=False)
 
-    def _require_over(self, evidence: Evidence) -> None:
+    def _require_over(self, evidence: RaceEvidence) -> None:
         """A rule that decides before all have ended might pick another one a minute later."""
         over = (CandidateState.DONE, CandidateState.FAILED)
         open_ones = [o.name for o in evidence.candidates if o.candidate.state not in over]
         if open_ones or self.race.state is not RaceState.FINISHED:
             listed = ", ".join(f"`{name}`" for name in open_ones[:5])
             still = f": {listed}" if listed else ""
+            grafts = [o.candidate.spec.graft for o in evidence.candidates if o.name in open_ones]
+            goes_on = f"atoll race resume {self.race.name}"
+            if self.race.state is RaceState.FINISHED and grafts[0]:
+                # A killed command has left it.
+                goes_on = f"atoll graft {self.race.name} {shlex.join(grafts[0])}"
             raise StateError(
                 f"the race `{self.race.name}` has not ended{still}",
-                hint=f"atoll race resume {self.race.name}, or: atoll pick {self.race.name} NAME",
+                hint=f"{goes_on}, or: atoll pick {self.race.name} NAME",
             )
 
-    def _pick_by_hand(self, evidence: Evidence, name: str) -> Picked:
+    def _pick_by_hand(self, evidence: RaceEvidence, name: str) -> Picked:
         candidate = self.require(name)
         if not candidate.tree:
             raise StateError(
@@ -214,7 +220,14 @@ class RaceResults:
         if chosen not in {one.name for one in self.candidates()}:
             grafting.require_free(chosen, commit)
         candidate = grafting.add(chosen, parts, commit, tree)
-        capsule = grafting.make_capsule(candidate)
+        try:
+            capsule = grafting.make_capsule(candidate)
+        except Interrupted:
+            raise
+        except AtollError as error:
+            failed = candidate._replace(state=CandidateState.FAILED, reason=error.message)
+            self._session.store.set_candidate(failed)
+            raise
         checker = checker or Checker(self._session, self._project)
         done = self._check(candidate, checker, on_progress)
         checks = cross_tests.find_results(
@@ -231,7 +244,7 @@ class RaceResults:
         )
         if spec.checks:
             checker.check(target, spec.checks)
-        done = candidate._replace(state=CandidateState.DONE)
+        done = candidate._replace(state=CandidateState.DONE, reason="")
         every = [done if one.name == done.name else one for one in self.candidates()]
         cross_tests.run_cross_tests(
             self._session, self._project, self.race, every, checker, on_progress

@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class TreeFile(NamedTuple):
     """What a tree has at a path."""
 
     mode: str
     blob: str
 
 
-Listing = Mapping[str, Entry]
+Listing = Mapping[str, TreeFile]
 """The files of a tree, by path."""
 IsTest = Callable[[str], bool]
 
@@ -38,10 +38,10 @@ class Suite(NamedTuple):
         return hashlib.sha256("\0".join(lines).encode(errors="surrogateescape")).hexdigest()[:40]
 
 
-class Overlay(NamedTuple):
+class SuiteOverlay(NamedTuple):
     """What changes in a tree when a suite replaces its tests: None removes a path."""
 
-    changes: dict[str, Entry | None]
+    changes: dict[str, TreeFile | None]
     obstacle: str = ""
     """A path of the suite that cannot exist in the tree; then nothing can be combined."""
 
@@ -61,7 +61,7 @@ def suite_of(base: Suite, listing: Listing, is_test: IsTest) -> Suite:
     return Suite({**kept, **own}, tuple(sorted(own)))
 
 
-def without_obstructed(kept: Listing, own: Collection[str]) -> dict[str, Entry]:
+def without_obstructed(kept: Listing, own: Collection[str]) -> dict[str, TreeFile]:
     """The paths that can exist beside `own`: not below one of them, and no directory of one."""
     above = {part for path in own for part in parents(path)}
     files = set(own)
@@ -72,16 +72,16 @@ def without_obstructed(kept: Listing, own: Collection[str]) -> dict[str, Entry]:
     }
 
 
-def overlay(code: Listing, suite: Suite, is_test: IsTest) -> Overlay:
+def overlay(code: Listing, suite: Suite, is_test: IsTest) -> SuiteOverlay:
     """Replaces the test files of a tree by those of a suite."""
     rest = {path for path in code if not is_test(path)}
     if (obstacle := find_obstacle(rest - suite.entries.keys(), suite.entries)) is not None:
-        return Overlay({}, obstacle)
-    changes: dict[str, Entry | None] = {
+        return SuiteOverlay({}, obstacle)
+    changes: dict[str, TreeFile | None] = {
         path: None for path in code if path not in rest and path not in suite.entries
     }
     changes |= {path: entry for path, entry in suite.entries.items() if code.get(path) != entry}
-    return Overlay(changes)
+    return SuiteOverlay(changes)
 
 
 def find_obstacle(files: Collection[str], added: Collection[str]) -> str | None:

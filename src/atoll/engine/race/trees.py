@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from atoll.engine.race.suites import Entry
+from atoll.engine.race.suites import TreeFile
 from atoll.engine.state.session import Session
 from atoll.host import files, git
 from atoll.model.race import Race, race_ref
@@ -24,7 +24,7 @@ _STALE_S = 86_400.0
 _NOBODY = {"NAME": "Atoll", "EMAIL": "atoll@localhost"}
 
 
-def load_listing(tree: str, *, repository: str) -> dict[str, Entry]:
+def load_listing(tree: str, *, repository: str) -> dict[str, TreeFile]:
     """Every file of a tree, or of a commit's."""
     answer = git.git("ls-tree", "-r", "-z", "--full-tree", tree, cwd=repository)
     found = {}
@@ -32,7 +32,7 @@ def load_listing(tree: str, *, repository: str) -> dict[str, Entry]:
         head, tab, path = line.partition("\t")
         if tab:
             mode, _, blob = head.split(" ")
-            found[path] = Entry(mode, blob)
+            found[path] = TreeFile(mode, blob)
     return found
 
 
@@ -41,7 +41,7 @@ def tree_of(commit: str, *, repository: str) -> str:
 
 
 def write_tree(
-    session: Session, tree: str, changes: Mapping[str, Entry | None], *, repository: str
+    session: Session, tree: str, changes: Mapping[str, TreeFile | None], *, repository: str
 ) -> str:
     """The tree that differs from another one in these paths; None removes a path."""
     if not changes:

@@ -7,7 +7,7 @@ from shop.catalog import PRICES
 from shop.orders import Order
 from shop.receipts import receipt
 
-ORDERS = 60
+ORDERS = 20
 OWN = str(Path(__file__).resolve().parent / "shop")
 
 

@@ -29,8 +29,9 @@ def test_a_line_is_a_figure(line, figure):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "speed", "3.5 speed", "speed fast", "speed nan", "speed inf", "speed 1e999", "speed 1 2 3 4",
-     "speed 1 ms faster", "speed 0x10", "\x1b[1mspeed 3", "speed ٣", "x" * 65 + " 1"],
+    ["", "speed", "3.5 speed", "speed fast", "speed nan", "speed inf", "speed 1e999",
+     "speed 1 2 3 4", "speed 1 ms faster", "speed 0x10", "\x1b[1mspeed 3", "speed ٣",
+     "x" * 65 + " 1"],
 )  # fmt: skip
 def test_other_lines_are_none(line):
     assert parse_line(line) is None

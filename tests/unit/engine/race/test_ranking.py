@@ -18,8 +18,8 @@ from atoll.model.evidence import (
     ChangedFile,
     ChangeFacts,
     CrossScore,
-    Evidence,
     Matrix,
+    RaceEvidence,
 )
 from atoll.model.race import Candidate, CandidateSpec, CandidateState, Race, RaceSpec, RaceState
 
@@ -61,11 +61,11 @@ def one(
     )
 
 
-def evidence(*candidates: CandidateEvidence, **spec: Any) -> Evidence:
+def evidence(*candidates: CandidateEvidence, **spec: Any) -> RaceEvidence:
     race = Race(
         1, "p", "sums", RaceState.FINISHED, "b", None, 0.0, 0.0, RaceSpec("", (), SPECS, **spec)
     )
-    made = Evidence(race, "tree-of-base", (None, None), {}, candidates, Matrix())
+    made = RaceEvidence(race, "tree-of-base", (None, None), {}, candidates, Matrix())
     judged = tuple(c._replace(obstacle=find_obstacle(made, c)) for c in candidates)
     return made._replace(candidates=judged)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from atoll.engine.race.change_facts import is_suite_path
 from atoll.engine.race.suites import (
-    Entry,
     Suite,
+    TreeFile,
     base_suite,
     find_obstacle,
     overlay,
@@ -21,12 +21,12 @@ def is_test(path: str) -> bool:
     return path.startswith("tests/")
 
 
-def listing(**blobs: str) -> dict[str, Entry]:
+def listing(**blobs: str) -> dict[str, TreeFile]:
     """`listing(tests__a="1")` has the file `tests/a`."""
-    return {name.replace("__", "/"): Entry("100644", blob) for name, blob in blobs.items()}
+    return {name.replace("__", "/"): TreeFile("100644", blob) for name, blob in blobs.items()}
 
 
-def combined(code: dict[str, Entry], suite: Suite) -> dict[str, Entry]:
+def combined(code: dict[str, TreeFile], suite: Suite) -> dict[str, TreeFile]:
     found = overlay(code, suite, is_test)
     assert not found.obstacle
     result = {**code, **{path: e for path, e in found.changes.items() if e is not None}}
@@ -71,18 +71,18 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> dict[str, Entry]:
+def trees(draw: st.DrawFn) -> dict[str, TreeFile]:
     """Listings that can be trees."""
-    made: dict[str, Entry] = {}
+    made: dict[str, TreeFile] = {}
     for path in draw(st.lists(PATHS, max_size=6)):
         if find_obstacle([*made], [path]) is None:
-            made[path] = Entry("100644", draw(st.sampled_from("123")))
+            made[path] = TreeFile("100644", draw(st.sampled_from("123")))
     return made
 
 
 @given(trees(), trees(), trees())
 def test_combination_is_a_tree_with_exactly_the_tests_of_the_suite(
-    base: dict[str, Entry], author: dict[str, Entry], code: dict[str, Entry]
+    base: dict[str, TreeFile], author: dict[str, TreeFile], code: dict[str, TreeFile]
 ) -> None:
     own = suite_of(base_suite(base, is_test), author, is_test)
     assert {path for path in author if is_test(path)} <= own.entries.keys()
@@ -100,7 +100,7 @@ def test_combination_is_a_tree_with_exactly_the_tests_of_the_suite(
 
 
 @given(trees())
-def test_suite_of_a_tree_fits_into_that_tree(base: dict[str, Entry]) -> None:
+def test_suite_of_a_tree_fits_into_that_tree(base: dict[str, TreeFile]) -> None:
     assert combined(base, base_suite(base, is_test)) == base
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class Subject(Protocol):
+class CapsuleHandle(Protocol):
     """A handle on a capsule."""
 
     session: Session
