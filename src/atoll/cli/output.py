@@ -13,15 +13,17 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Literal, TextIO, TypeVar
 
 from atoll.cli import status
-from atoll.cli.live_lines import LiveLines
 from atoll.cli.tables import fit, render_columns, style_of, table_width
 from atoll.model.errors import AtollError, PrerequisiteError, SpecError
 from atoll.model.names import printable
 
-L = TypeVar("L", bound=LiveLines)
+if TYPE_CHECKING:
+    from atoll.cli.live_lines import LiveLines
+
+L = TypeVar("L", bound="LiveLines")
 
 JSON_VERSION = 1
 _PHASES = {
@@ -178,6 +180,8 @@ class Output:
     @contextmanager
     def live(self) -> Iterator[LiveLines]:
         """Lines that change in place, instead of the current phase."""
+        from atoll.cli.live_lines import LiveLines  # noqa: PLC0415 - for few verbs
+
         with self.showing(LiveLines(is_silent=self.quiet or self.json)) as shown:
             yield shown
 
