@@ -137,3 +137,12 @@ def test_tables_have_no_control_characters() -> None:
     columns, rows = comparison_text.candidate_table(comparison())
     assert len({len(row) for row in [columns, *rows]}) == 1
     assert comparison_text.matrix_table(comparison())[0] == ["tests of", "#1", "#2"]
+
+
+def test_only_what_a_rule_may_pick_is_marked_as_best() -> None:
+    data = comparison()
+    first, second = data["candidates"]
+    third = {**candidate("three", 1), "obstacle": "it changes nothing"}
+    data["candidates"].append(third)  # type: ignore[arg-type]
+    words = [comparison_text.figure_word(data, one, EVIL) for one in (first, second, third)]
+    assert [word.endswith("*") for word in words] == [True, False, False]

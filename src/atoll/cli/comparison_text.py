@@ -134,7 +134,8 @@ def figure_word(data: ComparisonShape, one: CandidateEvidenceShape, name: str) -
     found = one["figures"].get(name)
     if found is None:
         return "-"
-    mark = "*" if found["value"] == best_figure(data, name) else ""
+    is_best = one["obstacle"] is None and found["value"] == best_figure(data, name)
+    mark = "*" if is_best else ""
     return _number(found) + mark
 
 
