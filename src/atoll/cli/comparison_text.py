@@ -37,7 +37,9 @@ _MEANINGS = {
 def print_comparison(output: Output, data: ComparisonShape) -> None:
     output.item("comparison", None, _head(data) + "\n")
     columns, rows = candidate_table(data)
-    output.table("comparison", None, columns, rows, clip=("candidate", "checks"), drop=_DROPPED)
+    # Of many figures the first ones are kept.
+    drop = (*_DROPPED, *reversed(figure_names(data)))
+    output.table("comparison", None, columns, rows, clip=("candidate", "checks"), drop=drop)
     if data["matrix"]["columns"]:
         output.item("comparison", None, "\ntests of … on the code of …\n")
         columns, rows = matrix_table(data)
