@@ -269,9 +269,11 @@ class RaceHandle:
         except StateError as error:
             if force:
                 raise
-            every = f"atoll race rm {self.name} --force (what is lost becomes recovery points)"
-            hint = f"{every}, or {error.hint}" if error.hint else every
-            raise StateError(error.message, hint=hint) from error
+            raise StateError(
+                error.message,
+                hint=f"atoll race rm {self.name} --force (stores such work of all candidates; "
+                "atoll recover brings it back)",
+            ) from error
         repository = self._field.project.git_dir
         for ref, _ in git.refs_below(race_ref(race.id, ""), cwd=repository):
             git.delete_ref(ref, cwd=repository)
