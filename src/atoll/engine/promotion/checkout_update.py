@@ -263,8 +263,8 @@ def _require_clean(update: CheckoutUpdate, changes: Sequence[PathChange]) -> Non
     raise Obstacle(
         f"your own work at `{printable(update.place.root)}` is in the way; nothing was changed"
         f"{lines}",
-        hint=f"git -C '{printable(update.place.root)}' status; commit or stash these, then run this "
-        "again",
+        hint=f"git -C '{printable(update.place.root)}' status; commit or stash these, then run "
+        "this again",
         paths=paths,
     )
 
