@@ -18,7 +18,7 @@ from atoll.engine.race.results import Picked
 from atoll.engine.run import runs
 from atoll.host import files, git
 from atoll.model.check import CheckStatus
-from atoll.model.evidence import CandidateEvidence, CellStatus, Evidence
+from atoll.model.evidence import CandidateEvidence, CellStatus, RaceEvidence
 from atoll.model.promotion import PromotionState
 from atoll.model.race import CandidateState, RaceRequest
 
@@ -92,7 +92,7 @@ class Demo:
         self._promise_untouched("the race", self._base)
         return status
 
-    def compare(self) -> Evidence:
+    def compare(self) -> RaceEvidence:
         evidence = self.project.races.require(RACE).results.compare()
         fast, slow, cheating = (evidence.find(name) for name in (_FAST, _SLOW, _CHEATING))
         self._promise(
