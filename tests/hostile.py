@@ -211,3 +211,8 @@ def owner(request: pytest.FixtureRequest) -> Iterator[Owner]:
 
 
 as_both = pytest.mark.parametrize("owner", ["root", "user"], indirect=True)
+
+as_user = pytest.mark.parametrize(
+    "owner", [pytest.param("root", marks=pytest.mark.soak), "user"], indirect=True
+)
+"""For bounds of time and size, which do not depend on who asks: root tries them in `make soak`."""

@@ -134,6 +134,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll allow fix-auth host:5432",
         "atoll allow fix-auth host:5432 --revoke",
     ),
+    "approve": ("atoll approve fix-auth production",),
     "attach": ("atoll attach fix-auth", "atoll attach fix-auth.2"),
     "bench": (
         "atoll bench workspace",
@@ -176,6 +177,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll graft faster faster-1:src/parser faster-2:tests",
         "atoll graft faster faster-1 faster-2:docs --name both",
     ),
+    "history": ("atoll history", "atoll history fix-auth --json"),
     "init": ("atoll init --dry-run", "atoll init"),
     "levels": ("atoll levels",),
     "logs": ("atoll logs fix-auth", "atoll logs fix-auth 2 -f"),
@@ -198,6 +200,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll pick faster --judge ./judge.sh --discard-losers",
     ),
     "ports": ("atoll ports", "atoll ports fix-auth --json"),
+    "promote": (
+        "atoll promote fix-auth",
+        "atoll promote fix-auth --to staging --accept risky",
+        "atoll promote fix-auth --status",
+    ),
     "ps": ("atoll ps fix-auth",),
     "race": (
         'atoll race "make the importer 2x faster" --agents claude:2,codex --check test',
@@ -273,6 +280,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "atoll try fix-auth -- npx codemod rename-api",
         "atoll try fix-auth --check test -- make format",
     ),
+    "undo": ("atoll undo", "atoll undo fix-auth"),
     "untrust": ("atoll untrust",),
     "verify": (
         "atoll verify fix-auth",

@@ -10,7 +10,7 @@ import json
 import pytest
 
 import hostile
-from hostile import as_both
+from hostile import as_both, as_user
 
 owner = hostile.owner
 
@@ -79,7 +79,7 @@ def test_a_closed_workspace_can_be_removed(owner):
     assert owner.atoll("ls").stdout.count("\n") <= 1
 
 
-@as_both
+@as_user
 @pytest.mark.parametrize(
     "leaf", ["printf '100644 blob %s\\tf\\n' $b", "true"], ids=["file", "none"]
 )
@@ -98,7 +98,7 @@ def test_trees_that_unfold_hold_nothing_up(owner, leaf):
     assert json.loads(owner.atoll("ls", "--json").stdout)["data"] == []
 
 
-@as_both
+@as_user
 def test_many_files_in_a_few_trees_are_not_gone_through(owner):
     """Two million that four objects make: each would cost a thousand bytes and more."""
     owner.atoll("new", "b")
@@ -187,7 +187,7 @@ def test_hooks_see_everything_staged(owner):
 
 
 @pytest.mark.slow
-@as_both
+@as_user
 def test_many_directories_are_one_question(owner):
     owner.atoll("new", "m")
     owner.inside("mkdir -p $(seq -f d/%g 1 3000); echo x >d/1/f", "m")

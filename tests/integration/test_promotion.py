@@ -102,7 +102,7 @@ def test_verified_tree_lands_beside_uncommitted_work_and_is_taken_back(desk):
     assert {result.tree for result in report.results} == {desk.tree()}
     assert desk.git("log", "-1", "--format=%an %B") == (
         "Test Owner work: echo new > new.txt\n\n* work: echo new > new.txt\n"
-        "* work: echo more > more.t\n\nAtoll-Capsule: x\n\n"
+        "* work: echo more > more.txt\n\nAtoll-Capsule: x\n\n"
     )
     assert desk.git("status", "--porcelain") == " M README.md\n"
     # Again: nothing is done twice. The work is in the branch, so that the capsule can go.
@@ -231,7 +231,7 @@ def test_what_cannot_be_promoted_is_refused(desk):
     with pytest.raises(StateError, match="committed nothing"):
         desk.promote(capsule)
     capsule.run(["sh", "-c", "echo loose > loose.txt"])
-    with pytest.raises(StateError, match="uncommitted work: `loose.txt`") as caught:
+    with pytest.raises(StateError, match=r"uncommitted work: `loose\.txt`") as caught:
         desk.promote(capsule)
     assert "atoll commit x" in caught.value.hint
     capsule.commit("loose")

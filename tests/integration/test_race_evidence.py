@@ -20,7 +20,7 @@ from atoll.model.evidence import BASE, CellStatus
 from atoll.model.race import CandidateSpec, CandidateState, RaceSpec, RaceState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from atoll.engine.projects import Project
@@ -118,7 +118,7 @@ class World:
 
 
 @pytest.fixture
-def world(repo: Path, atoll_home: Path, git: Callable[..., str]) -> World:
+def world(repo: Path, atoll_home: Path, git: Callable[..., str]) -> Iterator[World]:
     del atoll_home
     opened = atoll.open_project(repo)
     yield World(opened, git)
@@ -256,6 +256,21 @@ def test_judge_is_one_voice_in_both_orders(world: World, tmp_path: Path) -> None
             results.pick(judge=wrong)
 
 
+def interrupted(project: Project, act: Callable[[], object]) -> None:
+    """Interrupts `act` when it begins to make a capsule."""
+
+    def interrupt(step: str, subject: str) -> None:
+        del subject
+        if step == "new.leased":
+            raise KeyboardInterrupt
+
+    before, project.session.listen = project.session.listen, interrupt
+    try:
+        act()
+    finally:
+        project.session.listen = before
+
+
 def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str]) -> None:
     results = world.race({"good": GOOD, "short": SHORT, "partial": NO_NEGATIVE})
     grafted = results.graft(["short:total.sh", "good:tests", "partial:tests/"]).candidate
@@ -277,6 +292,15 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
     assert all(result is not None and result.passed for result in found.checks)
     assert pick_by_rule(evidence).ranking
 
+    # A killed command leaves a candidate without a capsule; the same command goes on with it.
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(world.project, lambda: results.graft(["partial"]))
+    with pytest.raises(StateError, match="has not ended") as refused:
+        results.pick()
+    assert str(refused.value.hint).startswith("atoll graft sums partial")
+    assert results.graft(["partial"]).candidate.name == "sums-graft-2"
+    assert results.pick().choice.winner
+
     for words, message in (
         (["good:total.sh", "short"], "the parts differ about `total.sh`"),
         (["good:docs"], "`good` changes nothing at `docs`, only `tests/test_negative.sh`"),
@@ -287,7 +311,7 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
     for word in ("good:../x", "good:/etc", "good:", "good:a//b", "good:.git/hooks", "Good!:a"):
         with pytest.raises(SpecError):
             results.graft([word])
-    assert [one.name for one in results.candidates()][3:] == [grafted.name]
+    assert [one.name for one in results.candidates()][3:] == [grafted.name, "sums-graft-2"]
 
 
 ATTEMPTS = {

@@ -149,10 +149,8 @@ def render_status(report: PromotionReport) -> str:
     """Every stage and step of a promotion."""
     promotion = report.promotion
     spec = promotion.spec
-    lines = [
-        f"{promotion.capsule}: {promotion.state}, to {spec.to}, commit {spec.commit[:10]}, "
-        f"tree {spec.tree[:10]}, since {moment(promotion.created_at)}"
-    ]
+    what = f"commit {spec.commit[:10]}, tree {spec.tree[:10]}, since {moment(promotion.created_at)}"
+    lines = [f"{promotion.capsule}: {promotion.state}, to {spec.to}, {what}"]
     names = [*report.stages, *(s.stage for s in report.steps if s.stage not in report.stages)]
     for stage in dict.fromkeys(names):
         lines.append(f"{stage}: {'passed' if stage in report.passed_stages else 'not passed'}")

@@ -1,5 +1,5 @@
-"""A prepared change of one ref of the owner's repository: git holds the ref's lock, and has verified
-its old value, until the change is committed or given up.
+"""A prepared change of one ref of the owner's repository: git holds the lock of the ref, and has
+verified its old value, until the change is committed or given up.
 
 If this process is killed, git reads the end of its input, gives the change up and unlocks the ref.
 """
@@ -27,6 +27,12 @@ class RefTransaction:
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
         self.is_committed = False
+
+    def prepare(self, act: str) -> None:
+        """Raises DriverError when git cannot lock the ref, or it is not where it should be."""
+        self._say("start")
+        self._dialogue.ask(f"{act}\n".encode())
+        self._say("prepare")
 
     def commit(self) -> None:
         """Raises DriverError when git fails: then the ref may have moved or not."""
@@ -56,10 +62,7 @@ def prepared(
     with process.converse(process.Program(argv, cwd=cwd), timeout_s=_TIMEOUT_S) as dialogue:
         transaction = RefTransaction(dialogue)
         try:
-            dialogue.ask(f"start\n{act}\nprepare\n".encode())
-            for word in (b"start: ok", b"prepare: ok"):
-                if dialogue.read_line() != word:
-                    raise DriverError("`git update-ref` gives an unknown answer")
+            transaction.prepare(act)
         except DriverError as error:
             raise RefBusyError(f"the ref `{ref}` cannot be locked at {old[:10]}") from error
         try:

@@ -40,6 +40,7 @@ _RECLAIMED_S = 30.0
 HOME_ENTRIES = {
     "backups",
     "checks",
+    "promotions",
     "damaged",
     "reserve",
     *("state.db", "state.db-wal", "state.db-shm", "locks", "projects", "recovered", "points"),

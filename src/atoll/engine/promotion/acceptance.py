@@ -8,7 +8,7 @@ from typing import NamedTuple
 from atoll.engine.change.changes import load_changes
 from atoll.engine.change.risk_rules import RiskKind
 from atoll.engine.change.risky_files import RiskyFile, find_risky
-from atoll.engine.promotion.journal import Journal, wait
+from atoll.engine.promotion.journal import PromotionJournal, wait
 from atoll.host import git
 from atoll.model.errors import SpecError
 from atoll.model.promotion import StageSpec, StepAct, StepFacts
@@ -45,7 +45,7 @@ def parse_accepted(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def require_accepted(  # noqa: PLR0913 - what lands where, and who is asked
-    journal: Journal,
+    journal: PromotionJournal,
     stage: str,
     repository: str,
     old: str,
@@ -82,7 +82,7 @@ def require_accepted(  # noqa: PLR0913 - what lands where, and who is asked
         journal.record(stage, StepAct.ACCEPT, facts)
 
 
-def _known(journal: Journal, tree: str) -> set[str]:
+def _known(journal: PromotionJournal, tree: str) -> set[str]:
     """The kinds that were accepted for a tree before."""
     return {
         kind

@@ -16,7 +16,7 @@ from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.errors import AtollError, PrerequisiteError, StateError
 from atoll.model.names import printable
-from atoll.model.promotion import PromotionSpec
+from atoll.model.promotion import Promotion, PromotionSpec
 from atoll.model.state import ProjectRecord
 
 _MOST_SUBJECTS = 30
@@ -25,11 +25,24 @@ _SHOWN_CONFLICTS = 10
 _TRAILERS = ("Atoll-Capsule: ", "Atoll-Agent: ")
 
 
-class Work(NamedTuple):
+class WorkRange(NamedTuple):
     """The commits of a capsule from `start`, which is in none of them, to the tip."""
 
     start: str
     tip: str
+
+
+class LandingRequest(NamedTuple):
+    """What of which promotion is to land how and where."""
+
+    promotion: Promotion
+    way: str
+    branch: str
+    work: WorkRange
+
+    @property
+    def spec(self) -> PromotionSpec:
+        return self.promotion.spec
 
 
 class LandingCandidate(NamedTuple):
@@ -69,44 +82,39 @@ def find_start(
 
 
 def make_candidate(
-    session: Session,
-    project: ProjectRecord,
-    capsule: str,
-    spec: PromotionSpec,
-    way: str,
-    branch: str,
-    work: Work,
-    old: str,
-) -> LandingCandidate:  # fmt: skip
-    """Raises StoppedError at a conflict, which it leaves in a capsule for the owner."""
-    repository = project.git_dir
-    trees = {name: tree_of(name, repository=repository) for name in (old, work.start, work.tip)}
-    if way in ("rebase", "ff"):
-        _require_linear(repository, work, way)
-        if git.is_ancestor(old, work.tip, cwd=repository):
-            new = work.tip
-        else:
-            new = _merged(session, project, capsule, spec, way, branch, work, old)
+    session: Session, project: ProjectRecord, request: LandingRequest, old: str
+) -> LandingCandidate:
+    """Makes the commit with which the branch, which is at `old`, would go on.
+
+    Raises StoppedError at a conflict, which it leaves in a capsule for the owner.
+    """
+    repository, work = project.git_dir, request.work
+    if request.way in ("rebase", "ff"):
+        _require_linear(repository, work, request.way)
+        is_ahead = git.is_ancestor(old, work.tip, cwd=repository)
+        new = work.tip if is_ahead else _merged(session, project, request, old)
         tree = tree_of(new, repository=repository)
         return LandingCandidate(old, new, tree, is_there=new == old)
+    before, start, tip = (
+        tree_of(commit, repository=repository) for commit in (old, work.start, work.tip)
+    )
     identity = require_identity(project)
-    message = render_message(session, project, capsule, spec, work)
-    if trees[old] == trees[work.start] or git.is_ancestor(old, work.tip, cwd=repository):
-        tree = trees[work.tip]
+    message = render_message(project, request)
+    if before == start or git.is_ancestor(old, work.tip, cwd=repository):
+        tree = tip
     else:
-        tip = work.tip
-        if way != "merge":
-            tip = commit_tree(repository, trees[work.tip], [work.start], message, identity)
-        merged = _merged(session, project, capsule, spec, way, branch, work._replace(tip=tip), old)
-        tree = tree_of(merged, repository=repository)
-    is_there = tree == trees[old] and way != "merge"
-    is_there |= git.is_ancestor(work.tip, old, cwd=repository)
-    parents = [old, work.tip] if way == "merge" else [old]
+        if request.way != "merge":
+            whole = commit_tree(repository, tip, [work.start], message, identity)
+            request = request._replace(work=work._replace(tip=whole))
+        tree = tree_of(_merged(session, project, request, old), repository=repository)
+    is_there = git.is_ancestor(work.tip, old, cwd=repository)
+    is_there |= tree == before and request.way != "merge"
+    parents = [old, work.tip] if request.way == "merge" else [old]
     new = old if is_there else commit_tree(repository, tree, parents, message, identity)
-    return LandingCandidate(old, new, tree, is_there=is_there)
+    return LandingCandidate(old, new, before if is_there else tree, is_there=is_there)
 
 
-def _require_linear(repository: str, work: Work, way: str) -> None:
+def _require_linear(repository: str, work: WorkRange, way: str) -> None:
     if not git.is_ancestor(work.start, work.tip, cwd=repository):
         raise StateError(
             f"the history of the capsule was rewritten, so its commits cannot land by `{way}`",
@@ -114,38 +122,35 @@ def _require_linear(repository: str, work: Work, way: str) -> None:
         )
 
 
-def _merged(
-    session: Session,
-    project: ProjectRecord,
-    capsule: str,
-    spec: PromotionSpec,
-    way: str,
-    branch: str,
-    work: Work,
-    old: str,
-) -> str:  # fmt: skip
+def _merged(session: Session, project: ProjectRecord, request: LandingRequest, old: str) -> str:
     name, address = git.identity(cwd=project.root)
+    capsule, branch = request.promotion.capsule, printable(request.branch)
     merging = MergeSpec(
-        way, work.start, work.tip, old, spec.level, spec.network,
+        request.way,
+        request.work.start,
+        request.work.tip,
+        old,
+        request.spec.level,
+        request.spec.network,
         _variables(name or "Atoll", address or "atoll@localhost"),
-    )  # fmt: skip
+    )
     found = merge_capsule.merge(session, project, merging)
     if not isinstance(found, MergeConflict):
         return found
     shown = ", ".join(f"`{printable(path)}`" for path in found.paths[:_SHOWN_CONFLICTS])
     if (more := len(found.paths) - _SHOWN_CONFLICTS) > 0:
         shown += f" and {more} more"
-    reason = f"the work conflicts with what is new on `{printable(branch)}`: {shown}"
+    reason = f"the work conflicts with what is new on `{branch}`: {shown}"
     try:
-        kept = merge_capsule.keep_conflict(session, project, capsule, branch, merging)
+        kept = merge_capsule.keep_conflict(session, project, capsule, request.branch, merging)
     except AtollError as error:
         raise wait(
             f"{reason}; no capsule could be made to resolve it in: {error.message}",
-            f"atoll new {capsule}-again --from {printable(branch)}, and git cherry-pick there",
+            f"atoll new {capsule}-again --from {branch}, and git cherry-pick there",
         ) from error
     raise wait(
         f"{reason}; the conflict is in the capsule `{kept}`",
-        merge_capsule.hint_of(kept, way),
+        merge_capsule.hint_of(kept, request.way),
         kept=kept,
     )
 
@@ -180,27 +185,26 @@ def commit_tree(
     return answer.text.strip()
 
 
-def render_message(
-    session: Session, project: ProjectRecord, capsule: str, spec: PromotionSpec, work: Work
-) -> str:
+def render_message(project: ProjectRecord, request: LandingRequest) -> str:
     """The owner's message, or else what the agent was asked for and its commits say."""
-    trailers = [f"Atoll-Capsule: {capsule}"]
-    trailers += [f"Atoll-Agent: {spec.agent}"] if spec.agent else []
-    body = spec.message.strip() or _default_message(project, capsule, spec, work)
+    trailers = [f"Atoll-Capsule: {request.promotion.capsule}"]
+    trailers += [f"Atoll-Agent: {request.spec.agent}"] if request.spec.agent else []
+    body = request.spec.message.strip() or _default_message(project, request)
     return f"{body[:_MESSAGE_BYTES]}\n\n" + "\n".join(trailers) + "\n"
 
 
-def _default_message(project: ProjectRecord, capsule: str, spec: PromotionSpec, work: Work) -> str:
+def _default_message(project: ProjectRecord, request: LandingRequest) -> str:
     listed = git.git(
         "log", "-z", "--reverse", "--no-merges", f"--max-count={_MOST_SUBJECTS + 1}",
-        "--encoding=UTF-8", "--format=%B", f"{work.start}..{work.tip}", "--",
+        "--encoding=UTF-8", "--format=%B", f"{request.work.start}..{request.work.tip}", "--",
         cwd=project.git_dir,
     ).stdout.decode(errors="replace")  # fmt: skip
     messages = [message for text in listed.split("\0") if (message := _clean(text))]
     if len(messages) == 1:
         return messages[0]
     subjects = [text.split("\n", 1)[0] for text in messages]
-    subject = subject_of(spec.task) or (subjects[0] if subjects else f"work of {capsule}")
+    first = subjects[0] if subjects else f"work of {request.promotion.capsule}"
+    subject = subject_of(request.spec.task) or first
     lines = [f"* {line}" for line in subjects[:_MOST_SUBJECTS]]
     lines += ["* …"] if len(subjects) > _MOST_SUBJECTS else []
     return "\n".join([subject, *(["", *lines] if lines else [])])

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from atoll.engine.promotion.checkouts import WorkingTree, require_quiet
 from atoll.engine.promotion.path_changes import (
-    Entry,
     FileState,
     PathChange,
+    TreeSide,
     find_case_conflicts,
     find_changes,
     find_obstructions,
@@ -225,7 +225,7 @@ def _copy_index(update: CheckoutUpdate) -> None:
 def _require_supported(update: CheckoutUpdate) -> None:
     if git.setting("core.sparseCheckout", cwd=update.place.root) == "true":
         raise StateError(
-            f"`{printable(update.place.root)}` is a sparse checkout, in which nothing can be landed",
+            f"`{printable(update.place.root)}` is a sparse checkout: nothing can be landed there",
             hint="git sparse-checkout disable, or git switch to another branch there",
         )
 
@@ -319,7 +319,7 @@ def _state(update: CheckoutUpdate, change: PathChange, *, is_old: bool, is_new: 
     return FileState.OTHER
 
 
-def _matching(update: CheckoutUpdate, side: Mapping[str, Entry | None]) -> set[str]:
+def _matching(update: CheckoutUpdate, side: Mapping[str, TreeSide | None]) -> set[str]:
     """The paths whose files are as in one of the commits."""
     absent = {p for p, entry in side.items() if entry is None and is_absent(update.place.root, p)}
     there = {path: entry for path, entry in side.items() if entry is not None}
@@ -345,7 +345,7 @@ def _matching(update: CheckoutUpdate, side: Mapping[str, Entry | None]) -> set[s
     return absent | (there.keys() - set(differing.text.split("\0")))
 
 
-def _index_lines(entries: Iterable[tuple[str, Entry | None]], none: str) -> bytes:
+def _index_lines(entries: Iterable[tuple[str, TreeSide | None]], none: str) -> bytes:
     """The input of `update-index`; `none` is the id that means nothing."""
     lines = []
     for path, entry in entries:
@@ -369,20 +369,20 @@ def _is_cut(update: CheckoutUpdate, change: PathChange) -> bool:
         whole = update.git(
             "cat-file", "--filters", f"--path={change.path}", entry.object_id, allowed=(0, 128)
         )
-        if whole.code == 0 and len(content) < len(whole.stdout):
-            if whole.stdout.startswith(content):
-                return True
+        is_shorter = whole.code == 0 and len(content) < len(whole.stdout)
+        if is_shorter and whole.stdout.startswith(content):
+            return True
     return False
 
 
 def _strange_entries(update: CheckoutUpdate, changes: Sequence[PathChange]) -> list[str]:
     """Changed paths whose entry in the owner's index is of neither commit."""
     listed = update.git("ls-files", "-s", "-z").text.split("\0")
-    staged: dict[str, list[Entry]] = {}
+    staged: dict[str, list[TreeSide]] = {}
     for line in filter(None, listed):
         head, _, path = line.partition("\t")
         mode, name, stage = head.split(" ")
-        staged.setdefault(path, []).append(Entry(mode, name if stage == "0" else ""))
+        staged.setdefault(path, []).append(TreeSide(mode, name if stage == "0" else ""))
     allowed = {change.path: [change.old, change.new] for change in changes}
     if update.keeps_index:
         at = update.index_at
@@ -391,7 +391,7 @@ def _strange_entries(update: CheckoutUpdate, changes: Sequence[PathChange]) -> l
         allowed = {path: [entry] for path, entry in sides.items()}
     found = []
     for change in changes:
-        entries: list[Entry | None] = [*staged.get(change.path, [])] or [None]
+        entries: list[TreeSide | None] = [*staged.get(change.path, [])] or [None]
         if len(entries) > 1 or entries[0] not in allowed[change.path]:
             found.append(change.path)
     return found
@@ -446,22 +446,20 @@ def _read_tree(update: CheckoutUpdate, changes: Sequence[PathChange], *, turn: i
     """Raises Unchanged when git fails and everything is as before."""
     try:
         _run_read_tree(update, update.old, turn=turn)
-        return
-    except DriverError as error:
-        failure = error
-    shown = printable(update.place.root)
-    try:
-        _take_back(update, [change.reversed() for change in changes], turn=turn)
-    except (AtollError, OSError) as error:
-        raise DriverError(
-            f"{failure.message}; and the files at `{shown}` could not be brought back: {error}",
-            hint="atoll promote again continues there",
-        ) from error
-    raise Unchanged(
-        f"git could not bring `{shown}` to {update.new[:10]}; nothing was changed: "
-        f"{failure.message}",
-        hint=failure.hint,
-    ) from failure
+    except DriverError as failure:
+        shown = printable(update.place.root)
+        try:
+            _take_back(update, [change.reversed() for change in changes], turn=turn)
+        except (AtollError, OSError) as error:
+            raise DriverError(
+                f"{failure.message}; and the files at `{shown}` could not be brought back: {error}",
+                hint="atoll promote again continues there",
+            ) from error
+        raise Unchanged(
+            f"git could not bring `{shown}` to {update.new[:10]}; nothing was changed: "
+            f"{failure.message}",
+            hint=failure.hint,
+        ) from failure
 
 
 def _run_read_tree(update: CheckoutUpdate, before: str, *, turn: int) -> None:

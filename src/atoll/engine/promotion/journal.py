@@ -17,7 +17,7 @@ from atoll.model.promotion import (
 )
 
 
-class Stop(NamedTuple):
+class StopReason(NamedTuple):
     """Why a promotion goes no further now."""
 
     state: PromotionState
@@ -34,7 +34,7 @@ class Stop(NamedTuple):
 class StoppedError(Exception):
     """Ends the walk through the stages; `Promotions.promote` reports it."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: StopReason) -> None:
         super().__init__(stop.reason)
         self.stop = stop
 
@@ -43,21 +43,21 @@ def wait(
     reason: str, hint: str = "", *, kept: str = "", stage: str = "", tree: str = ""
 ) -> StoppedError:
     """A person has to do something first: exit code 4."""
-    return StoppedError(Stop(PromotionState.WAITING, reason, hint, 4, kept, stage, tree))
+    return StoppedError(StopReason(PromotionState.WAITING, reason, hint, 4, kept, stage, tree))
 
 
 def fail(reason: str, hint: str = "", *, exit_code: int = 1) -> StoppedError:
-    return StoppedError(Stop(PromotionState.FAILED, reason, hint, exit_code))
+    return StoppedError(StopReason(PromotionState.FAILED, reason, hint, exit_code))
 
 
-def stop_of(error: AtollError) -> Stop:
+def stop_of(error: AtollError) -> StopReason:
     """A wrong state waits for a person; a tool that fails has failed."""
-    is_state = error.exit_code == 4  # noqa: PLR2004 - StateError's
+    is_state = error.exit_code == 4
     state = PromotionState.WAITING if is_state else PromotionState.FAILED
-    return Stop(state, error.message, error.hint or "", error.exit_code)
+    return StopReason(state, error.message, error.hint or "", error.exit_code)
 
 
-class Journal:
+class PromotionJournal:
     """Reads and writes the rows of one promotion."""
 
     def __init__(self, session: Session, promotion: Promotion) -> None:
@@ -93,7 +93,7 @@ class Journal:
         self._session.store.set_promotion_step(changed)
         return changed
 
-    def set_state(self, stop: Stop) -> Promotion:
+    def set_state(self, stop: StopReason) -> Promotion:
         """Stores where the promotion is now."""
         spec = self.promotion.spec._replace(
             reason=stop.reason,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.engine.promotion import landing as landing_module
 from atoll.engine.promotion.checkout_update import Unchanged
-from atoll.engine.promotion.journal import Journal
+from atoll.engine.promotion.journal import PromotionJournal
 from atoll.engine.promotion.landing import BranchMovedError, Landing
 from atoll.engine.state.session import Session
 from atoll.model.errors import AtollError, DriverError, Interrupted, StateError
@@ -12,7 +12,7 @@ from atoll.model.promotion import PromotionStep, StepAct, StepFacts, StepState
 from atoll.model.state import ProjectRecord
 
 
-def landing_of(project: ProjectRecord, journal: Journal, step: PromotionStep) -> Landing:
+def landing_of(project: ProjectRecord, journal: PromotionJournal, step: PromotionStep) -> Landing:
     """The move that a step of the journal describes."""
     facts, promotion = step.facts, journal.promotion
     is_back = step.act is StepAct.UNDO_LAND
@@ -33,7 +33,7 @@ def landing_of(project: ProjectRecord, journal: Journal, step: PromotionStep) ->
 def carry_out(
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     step: PromotionStep,
     *,
     is_resumed: bool = False,
@@ -65,6 +65,9 @@ def carry_out(
             facts = current[0].facts._replace(place="", message=error.message)
             journal.set(current[0], StepState.FAILED, facts)
         raise
+    if step.act is StepAct.UNDO_LAND:
+        # First: a step that stays started is completed by `settle`.
+        _mark_undone(journal, current[0].facts)
     done = journal.set(current[0], StepState.DONE, current[0].facts._replace(place=place))
     reach("recorded")
     return done
@@ -85,7 +88,7 @@ def settle(session: Session, project: ProjectRecord) -> None:
     One that has not touched anything, and whose branch has moved since, has failed.
     """
     for promotion in session.store.promotions(project.id):
-        journal = Journal(session, promotion)
+        journal = PromotionJournal(session, promotion)
         for step in journal.steps():
             is_landing = step.act in (StepAct.LAND, StepAct.UNDO_LAND)
             if not is_landing or step.state is not StepState.STARTED:
@@ -98,8 +101,6 @@ def settle(session: Session, project: ProjectRecord) -> None:
                 if not step.facts.place:
                     continue
                 raise _unsettled(promotion.capsule, error) from error
-            if step.act is StepAct.UNDO_LAND:
-                mark_undone(journal, step.facts)
 
 
 def _unsettled(capsule: str, error: StateError) -> StateError:
@@ -109,7 +110,7 @@ def _unsettled(capsule: str, error: StateError) -> StateError:
     )
 
 
-def mark_undone(journal: Journal, facts: StepFacts) -> None:
+def _mark_undone(journal: PromotionJournal, facts: StepFacts) -> None:
     """The landing that was taken back is one that does not count any more."""
     for step in journal.steps():
         is_same = (step.facts.ref, step.facts.new) == (facts.ref, facts.old)

@@ -14,7 +14,7 @@ GITLINK = "160000"
 _ABSENT_MODE = "000000"
 
 
-class Entry(NamedTuple):
+class TreeSide(NamedTuple):
     """A file, link or submodule of a commit."""
 
     mode: str
@@ -24,8 +24,8 @@ class Entry(NamedTuple):
 class PathChange(NamedTuple):
     path: str
     """Relative to the root of the checkout, as `os.fsdecode` reads it."""
-    old: Entry | None
-    new: Entry | None
+    old: TreeSide | None
+    new: TreeSide | None
 
     @property
     def is_gitlink(self) -> bool:
@@ -62,8 +62,8 @@ def find_changes(old: str, new: str, *, repository: str) -> list[PathChange]:
     return found
 
 
-def _entry(mode: str, object_id: str) -> Entry | None:
-    return None if mode == _ABSENT_MODE else Entry(mode, object_id)
+def _entry(mode: str, object_id: str) -> TreeSide | None:
+    return None if mode == _ABSENT_MODE else TreeSide(mode, object_id)
 
 
 def find_obstructions(root: str, changes: Sequence[PathChange]) -> list[str]:

@@ -11,7 +11,7 @@ from atoll.engine.capsule import exports, removal
 from atoll.engine.promotion import acceptance, candidates, landings, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
-from atoll.engine.promotion.journal import Journal, Stop, StoppedError, stop_of
+from atoll.engine.promotion.journal import PromotionJournal, StoppedError, StopReason, stop_of
 from atoll.engine.promotion.persons import describe_owner
 from atoll.engine.promotion.stage_walk import OnProgress, StageWalk, WalkOptions
 from atoll.engine.state.leases import isolation_plan
@@ -76,7 +76,7 @@ class Promotions:
         self._session = session
         self._project = project
 
-    def promote(
+    def promote(  # noqa: PLR0913 - the options of `atoll promote`
         self,
         capsule: CapsuleRecord,
         to: str | None = None,
@@ -102,7 +102,7 @@ class Promotions:
             self._session.reach("promote.stored", capsule.name)
             try:
                 walk.walk()
-                stop = Stop(PromotionState.PASSED, "", "", 0)
+                stop = StopReason(PromotionState.PASSED, "", "", 0)
             except StoppedError as stopped:
                 stop = stopped.stop
             except Interrupted:
@@ -118,18 +118,25 @@ class Promotions:
         """
         with self._alone():
             landings.settle(self._session, self._project)
-            journal = Journal(self._session, self._require_last(name))
+            journal = PromotionJournal(self._session, self._require_last(name))
             left: list[str] = []
             undoing.require_possible(self._project, journal)
-            journal.set_state(Stop(PromotionState.UNDOING, "it is being taken back", "", 4))
+            before = journal.promotion
+            effect = undoing.find_effect(journal)
+            journal.set_state(StopReason(PromotionState.UNDOING, "it is being taken back", "", 4))
             try:
                 left = undoing.undo(self._session, self._project, journal, again=again)
-                stop = Stop(PromotionState.UNDONE, "", "", 0)
+                stop = StopReason(PromotionState.UNDONE, "", "", 0)
             except StoppedError as stopped:
                 stop = stopped.stop._replace(state=PromotionState.UNDOING)
             except Interrupted:
                 raise
             except AtollError as error:
+                is_same = undoing.find_effect(journal) == effect
+                if is_same and before.state is not PromotionState.UNDOING:
+                    # Nothing was taken back, so that the owner can change their mind.
+                    self._session.store.set_promotion(before)
+                    raise
                 stop = stop_of(error)._replace(state=PromotionState.UNDOING)
             return self._report(journal.set_state(stop))._replace(left=tuple(left))
 
@@ -183,7 +190,7 @@ class Promotions:
 
     def _open(
         self, capsule: CapsuleRecord, walked: tuple[StageSpec, ...], message: str | None
-    ) -> Journal:
+    ) -> PromotionJournal:
         """The promotion of what the capsule has committed: a new one, or the one that is under
         way.
         """
@@ -198,13 +205,13 @@ class Promotions:
             )
         is_same = last is not None and last.spec.commit == spec.commit
         if last is None or not is_same or last.state is PromotionState.UNDONE:
-            return Journal(self._session, store.add_promotion(
+            return PromotionJournal(self._session, store.add_promotion(
                 self._project.id, capsule.name, spec
             ))  # fmt: skip
         kept = last.spec._replace(to=spec.to, message=spec.message or last.spec.message)
         running = last._replace(state=PromotionState.RUNNING, ended_at=None, spec=kept)
         store.set_promotion(running)
-        return Journal(self._session, running)
+        return PromotionJournal(self._session, running)
 
     def _spec(self, capsule: CapsuleRecord, to: str, message: str | None) -> PromotionSpec:
         name = capsule.name
@@ -244,7 +251,7 @@ class Promotions:
             if promotion.state is PromotionState.UNDOING:
                 return promotion
         for promotion in found:
-            if undoing.has_effect(Journal(self._session, promotion)):
+            if undoing.find_effect(PromotionJournal(self._session, promotion)):
                 return promotion
         what = f"of `{printable(name)}` " if name else ""
         raise StateError(f"no promotion {what}has done anything to undo", hint="atoll history")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from atoll.engine.promotion import landings, targets
-from atoll.engine.promotion.journal import Journal, StoppedError, fail, wait
+from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail, wait
 from atoll.engine.promotion.stage_commands import CommandEnd, StageCommand, run_command
 from atoll.engine.state.session import Session
 from atoll.host.process import pause
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 def variables(
-    project: ProjectRecord, journal: Journal, step: PromotionStep, branch: str
+    project: ProjectRecord, journal: PromotionJournal, step: PromotionStep, branch: str
 ) -> dict[str, str]:
     facts = step.facts
     return {
@@ -48,7 +48,7 @@ def variables(
 def run_stage(  # noqa: PLR0913 - a stage, and what it is about
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     stage: StageSpec,
     commit: str,
     tree: str,
@@ -73,10 +73,10 @@ def run_stage(  # noqa: PLR0913 - a stage, and what it is about
         _watch_health(session, project, journal, stage, own, say=say)
 
 
-def _run(
+def _run(  # noqa: PLR0913 - as `run_stage`
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     stage: StageSpec,
     facts: StepFacts,
     *,
@@ -111,7 +111,7 @@ def _run(
 
 
 def _command(
-    session: Session, project: ProjectRecord, journal: Journal, step: PromotionStep
+    session: Session, project: ProjectRecord, journal: PromotionJournal, step: PromotionStep
 ) -> CommandEnd:
     facts = step.facts
     branch = facts.ref.removeprefix("refs/heads/")
@@ -128,7 +128,7 @@ def _facts(facts: StepFacts, code: int | None, message: str, output: str, log: s
 def _watch_health(
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     stage: StageSpec,
     facts: StepFacts,
     *,
@@ -167,7 +167,7 @@ def _watch_health(
     journal.set(step, StepState.DONE, done._replace(observed_s=stage.soak_s))
 
 
-def find_undoable(journal: Journal, stage: str) -> PromotionStep | None:
+def find_undoable(journal: PromotionJournal, stage: str) -> PromotionStep | None:
     """The command of a stage that was begun and has not been undone since."""
     run = journal.find(stage, StepAct.RUN)
     if run is None:
@@ -182,7 +182,7 @@ def find_undoable(journal: Journal, stage: str) -> PromotionStep | None:
 def undo_run(
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     run: PromotionStep,
     *,
     again: bool = False,
@@ -226,7 +226,7 @@ def undo_run(
 def undo_failed(
     session: Session,
     project: ProjectRecord,
-    journal: Journal,
+    journal: PromotionJournal,
     stage: StageSpec,
     stopped: StoppedError,
     *,
@@ -264,7 +264,7 @@ def _worse(reason: str, also: str, hint: str) -> StoppedError:
 
 
 def undo_landing(
-    session: Session, project: ProjectRecord, journal: Journal, landed: PromotionStep
+    session: Session, project: ProjectRecord, journal: PromotionJournal, landed: PromotionStep
 ) -> None:
     """Brings a branch, or the files that a patch changed, back to where they were."""
     facts = landed.facts
@@ -272,4 +272,5 @@ def undo_landing(
         back = facts._replace(old=facts.new, new=facts.old, place="", message="")
         step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
         landings.carry_out(session, project, journal, step)
-    journal.set(landed, StepState.UNDONE)
+    else:
+        journal.set(landed, StepState.UNDONE)

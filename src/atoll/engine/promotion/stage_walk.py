@@ -13,8 +13,8 @@ from atoll.engine.check.checks import Checker, CheckProgress, CheckTarget
 from atoll.engine.check.selection import select_checks
 from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, targets
 from atoll.engine.promotion.acceptance import Ask
-from atoll.engine.promotion.candidates import LandingCandidate, Work
-from atoll.engine.promotion.journal import Journal, StoppedError, fail, wait
+from atoll.engine.promotion.candidates import LandingCandidate, LandingRequest, WorkRange
+from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail, wait
 from atoll.engine.promotion.landing import BranchMovedError
 from atoll.engine.promotion.persons import describe_owner
 from atoll.engine.state.session import Session
@@ -62,7 +62,7 @@ class StageWalk:
         self,
         session: Session,
         project: ProjectRecord,
-        journal: Journal,
+        journal: PromotionJournal,
         stages: Sequence[StageSpec],
         options: WalkOptions,
     ) -> None:
@@ -238,14 +238,12 @@ class StageWalk:
             self._project.git_dir, self._spec, old,
             targets.landed_before(self._session, self._project, self._journal.promotion, branch),
         )  # fmt: skip
-        work = Work(start, self._spec.commit)
+        work = WorkRange(start, self._spec.commit)
         if start != old:
             self._say(f"bringing the work onto {printable(branch)} at {old[:10]}")
+        request = LandingRequest(self._journal.promotion, way, branch, work)
         try:
-            found = candidates.make_candidate(
-                self._session, self._project, self._journal.promotion.capsule, self._spec,
-                way, branch, work, old,
-            )  # fmt: skip
+            found = candidates.make_candidate(self._session, self._project, request, old)
         except StoppedError as stopped:
             facts = StepFacts(
                 old=old, kept=stopped.stop.kept, message=stopped.stop.reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atoll.engine.promotion import stage_runs
-from atoll.engine.promotion.journal import Journal, StoppedError
+from atoll.engine.promotion.journal import PromotionJournal, StoppedError
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.errors import StateError
@@ -12,12 +12,17 @@ from atoll.model.promotion import PromotionStep, StepAct, StepState
 from atoll.model.state import ProjectRecord
 
 
-def has_effect(journal: Journal) -> bool:
-    """Whether there is something to take back."""
-    return bool(find_landings(journal) or find_runs(journal))
+def find_effect(journal: PromotionJournal) -> list[PromotionStep]:
+    """The steps of which there is something to take back, or that are being taken back."""
+    back = [
+        step
+        for step in journal.steps()
+        if step.act is StepAct.UNDO_LAND and step.state is StepState.STARTED
+    ]
+    return [*find_landings(journal), *find_runs(journal), *back]
 
 
-def find_landings(journal: Journal) -> list[PromotionStep]:
+def find_landings(journal: PromotionJournal) -> list[PromotionStep]:
     """The newest first."""
     return [
         step for step in reversed(journal.steps())
@@ -25,7 +30,7 @@ def find_landings(journal: Journal) -> list[PromotionStep]:
     ]  # fmt: skip
 
 
-def find_runs(journal: Journal) -> list[PromotionStep]:
+def find_runs(journal: PromotionJournal) -> list[PromotionStep]:
     """Commands that were begun and not undone, the newest first."""
     stages = dict.fromkeys(
         step.stage for step in reversed(journal.steps()) if step.act is StepAct.RUN
@@ -34,15 +39,18 @@ def find_runs(journal: Journal) -> list[PromotionStep]:
     return [step for step in found if step is not None]
 
 
-def require_possible(project: ProjectRecord, journal: Journal) -> None:
+def require_possible(project: ProjectRecord, journal: PromotionJournal) -> None:
     """Raises StateError when a branch has gone on since."""
     for step in find_landings(journal):
         _require_last(project, step)
 
 
-def undo(session: Session, project: ProjectRecord, journal: Journal, *, again: bool) -> list[str]:
-    """Returns what is left to do by hand. Raises StoppedError when an undo command fails, StateError
-    when the branch cannot go back.
+def undo(
+    session: Session, project: ProjectRecord, journal: PromotionJournal, *, again: bool
+) -> list[str]:
+    """Returns what is left to do by hand.
+
+    Raises StoppedError when an undo command fails, StateError when the branch cannot go back.
     """
     landed = find_landings(journal)
     left = []

@@ -199,7 +199,7 @@ class Grafting:
         candidates = self._session.store.candidates(self._race.id)
         capsules = {record.name for record in self._session.store.capsules(self._project.id)}
         for one in candidates:
-            if one.spec.graft == graft and one.state is CandidateState.CHECKING:
+            if one.spec.graft == graft and one.state is not CandidateState.DONE:
                 return one.name
         taken = {one.name for one in candidates} | capsules
         stem = self._race.name[:30].rstrip("-")

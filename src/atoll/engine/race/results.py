@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from atoll.engine.race.grafting import Grafting, parse_part
 from atoll.engine.race.ranking import Choice
 from atoll.host import files
 from atoll.model.check import CheckResult
-from atoll.model.errors import SpecError, StateError
+from atoll.model.errors import AtollError, Interrupted, SpecError, StateError
 from atoll.model.evidence import BASE, CandidateEvidence, RaceEvidence
 from atoll.model.names import printable
 from atoll.model.race import Candidate, CandidateState, Race, RaceState
@@ -144,9 +145,14 @@ class RaceResults:
         if open_ones or self.race.state is not RaceState.FINISHED:
             listed = ", ".join(f"`{name}`" for name in open_ones[:5])
             still = f": {listed}" if listed else ""
+            grafts = [o.candidate.spec.graft for o in evidence.candidates if o.name in open_ones]
+            goes_on = f"atoll race resume {self.race.name}"
+            if self.race.state is RaceState.FINISHED and grafts[0]:
+                # A killed command has left it.
+                goes_on = f"atoll graft {self.race.name} {shlex.join(grafts[0])}"
             raise StateError(
                 f"the race `{self.race.name}` has not ended{still}",
-                hint=f"atoll race resume {self.race.name}, or: atoll pick {self.race.name} NAME",
+                hint=f"{goes_on}, or: atoll pick {self.race.name} NAME",
             )
 
     def _pick_by_hand(self, evidence: RaceEvidence, name: str) -> Picked:
@@ -214,7 +220,14 @@ class RaceResults:
         if chosen not in {one.name for one in self.candidates()}:
             grafting.require_free(chosen, commit)
         candidate = grafting.add(chosen, parts, commit, tree)
-        capsule = grafting.make_capsule(candidate)
+        try:
+            capsule = grafting.make_capsule(candidate)
+        except Interrupted:
+            raise
+        except AtollError as error:
+            failed = candidate._replace(state=CandidateState.FAILED, reason=error.message)
+            self._session.store.set_candidate(failed)
+            raise
         checker = checker or Checker(self._session, self._project)
         done = self._check(candidate, checker, on_progress)
         checks = cross_tests.find_results(
@@ -231,7 +244,7 @@ class RaceResults:
         )
         if spec.checks:
             checker.check(target, spec.checks)
-        done = candidate._replace(state=CandidateState.DONE)
+        done = candidate._replace(state=CandidateState.DONE, reason="")
         every = [done if one.name == done.name else one for one in self.candidates()]
         cross_tests.run_cross_tests(
             self._session, self._project, self.race, every, checker, on_progress

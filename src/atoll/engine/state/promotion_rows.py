@@ -83,7 +83,7 @@ class PromotionRows(Database):
         )
         return [_step(dict(row)) for row in rows]
 
-    def add_approval(  # noqa: PLR0913 - the columns
+    def add_approval(
         self, project_id: str, capsule: str, stage: str, tree: str, by: str
     ) -> Approval:
         now = time.time()

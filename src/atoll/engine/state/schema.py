@@ -270,13 +270,31 @@ CREATE TABLE model_traffic (
 ))  # fmt: skip
 """Usage and traffic are counted by the daemon's broker."""
 
-_TEMPORARY = """
-ALTER TABLE capsules ADD COLUMN temporary TEXT NOT NULL DEFAULT '';
-"""
+_OWNERS = "(SELECT temporary FROM capsules WHERE id = NEW.capsule_id) = ''"
+_TEMPORARY = "".join((
+    "ALTER TABLE capsules ADD COLUMN temporary TEXT NOT NULL DEFAULT '';",
+    *(f"DROP TRIGGER event_{name};" for name in (
+        "capsule_made", "capsule_changed", "capsule_removed", "run_leased", "run_changed",
+        "port_leased",
+    )),
+    _event("capsule_made", "INSERT ON capsules", "'capsule.' || NEW.state", "NEW.name",
+           "json_object('level', NEW.level)", capsule=_NEW, when="NEW.temporary = ''"),
+    _event("capsule_changed", "UPDATE OF state ON capsules", "'capsule.' || NEW.state", "NEW.name",
+           "json_object('from', OLD.state)", capsule=_NEW,
+           when="OLD.state <> NEW.state AND NEW.temporary = ''"),
+    _event("capsule_removed", "DELETE ON capsules", "'capsule.removed'", "OLD.name",
+           "json_object('from', OLD.state)", capsule=_OLD, when="OLD.temporary = ''"),
+    _event("run_leased", "INSERT ON runs", "'run.' || NEW.state", "NEW.number", _RUN,
+           when=f"NOT NEW.internal AND {_OWNERS}"),
+    _event("run_changed", "UPDATE OF state ON runs", "'run.' || NEW.state", "NEW.number", _RUN,
+           when=f"NOT NEW.internal AND OLD.state <> NEW.state AND {_OWNERS}"),
+    _event("port_leased", "INSERT ON ports", "'port.leased'", "NEW.name", _LEASE.format("NEW"),
+           when=_OWNERS),
+))  # fmt: skip
 """`temporary` names the lock of the command that uses a capsule for itself; see
-`engine/capsule/temporary.py`."""
+`engine/capsule/temporary.py`. Nothing that happens in one is an event."""
 
-_CHECKS = """
+_CHECKS = "".join(("""
 CREATE TABLE check_results (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
@@ -284,9 +302,13 @@ CREATE TABLE check_results (
     at REAL NOT NULL, payload TEXT NOT NULL
 ) STRICT;
 CREATE INDEX check_results_by_tree ON check_results (project_id, tree, digest);
-"""
+""",
+    _event("check_ended", "INSERT ON check_results", "'check.' || NEW.status", "NEW.name",
+           "json_object('tree', NEW.tree, 'id', NEW.id)", project="NEW.project_id"),
+))  # fmt: skip
 
-_RACES = """
+_RACE = "(SELECT name FROM races WHERE id = NEW.race_id)"
+_RACES = "".join(("""
 CREATE TABLE races (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
@@ -300,9 +322,25 @@ CREATE TABLE candidates (
     position INTEGER NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, payload TEXT NOT NULL,
     PRIMARY KEY (race_id, position), UNIQUE (race_id, name)
 ) STRICT;
-"""
+""",
+    _event("race_made", "INSERT ON races", "'race.' || NEW.state", "NEW.name",
+           "json_object('base', NEW.base_commit)", project="NEW.project_id"),
+    _event("race_changed", "UPDATE OF state ON races", "'race.' || NEW.state", "NEW.name",
+           "json_object('from', OLD.state)", project="NEW.project_id",
+           when="OLD.state <> NEW.state"),
+    _event("race_picked", "UPDATE OF winner ON races", "'race.picked'", "NEW.name",
+           "json_object('winner', NEW.winner)", project="NEW.project_id",
+           when="NEW.winner IS NOT OLD.winner"),
+    _event("race_removed", "DELETE ON races", "'race.removed'", "OLD.name", "'{}'",
+           project="OLD.project_id"),
+    _event("candidate_changed", "UPDATE OF state ON candidates", "'candidate.' || NEW.state",
+           "NEW.name", f"json_object('race', {_RACE}, 'from', OLD.state)",
+           project="(SELECT project_id FROM races WHERE id = NEW.race_id)",
+           when="OLD.state <> NEW.state"),
+))  # fmt: skip
 
-_PROMOTIONS = """
+_PROMOTION = "(SELECT {0} FROM promotions WHERE id = NEW.promotion_id)"
+_PROMOTIONS = "".join(("""
 CREATE TABLE promotions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
@@ -321,7 +359,23 @@ CREATE TABLE approvals (
     capsule TEXT NOT NULL, stage TEXT NOT NULL, tree TEXT NOT NULL, by TEXT NOT NULL,
     at REAL NOT NULL
 ) STRICT;
-"""
+""",
+    _event("promotion_made", "INSERT ON promotions", "'promotion.' || NEW.state", "NEW.capsule",
+           "json_object('id', NEW.id)", project="NEW.project_id"),
+    _event("promotion_changed", "UPDATE OF state ON promotions", "'promotion.' || NEW.state",
+           "NEW.capsule", "json_object('id', NEW.id, 'from', OLD.state)",
+           project="NEW.project_id", when="OLD.state <> NEW.state"),
+    _event("step_made", "INSERT ON promotion_steps", "'promotion.step'",
+           _PROMOTION.format("capsule"),
+           "json_object('stage', NEW.stage, 'act', NEW.act, 'state', NEW.state)",
+           project=_PROMOTION.format("project_id")),
+    _event("step_changed", "UPDATE OF state ON promotion_steps", "'promotion.step'",
+           _PROMOTION.format("capsule"),
+           "json_object('stage', NEW.stage, 'act', NEW.act, 'state', NEW.state)",
+           project=_PROMOTION.format("project_id"), when="OLD.state <> NEW.state"),
+    _event("approval_given", "INSERT ON approvals", "'promotion.approved'", "NEW.capsule",
+           "json_object('stage', NEW.stage, 'tree', NEW.tree)", project="NEW.project_id"),
+))  # fmt: skip
 
 _EVIDENCE = """
 CREATE TABLE race_evidence (

@@ -35,6 +35,58 @@ def kinds(store, after=0):
     return [(event.kind, event.capsule, event.subject) for event in found]
 
 
+def test_checks_races_and_promotions_are_events(store):
+    with store._write() as db:
+        statements = (
+            "INSERT INTO check_results (project_id, tree, name, digest, status, at, payload) "
+            "VALUES (:id, 't', 'test', 'd', 'flaky', 0, '{}')",
+            "INSERT INTO races (id, project_id, name, state, base_commit, created_at, payload) "
+            "VALUES (7, :id, 'fast', 'running', 'b', 0, '{}')",
+            "INSERT INTO candidates VALUES (7, 1, 'fast-1', 'queued', '{}')",
+            "UPDATE candidates SET state = 'running' WHERE race_id = 7",
+            "UPDATE races SET state = 'finished' WHERE id = 7",
+            "UPDATE races SET winner = 'fast-1' WHERE id = 7",
+            "INSERT INTO promotions (id, project_id, capsule, state, created_at, payload) "
+            "VALUES (3, :id, 'fast-1', 'running', 0, '{}')",
+            "INSERT INTO promotion_steps VALUES (3, 1, 'local', 'land', 'started', 0, '{}')",
+            "UPDATE promotion_steps SET state = 'done' WHERE promotion_id = 3",
+            "INSERT INTO approvals (project_id, capsule, stage, tree, by, at) "
+            "VALUES (:id, 'fast-1', 'staging', 't', 'me', 0)",
+            "UPDATE promotions SET state = 'passed' WHERE id = 3",
+            "DELETE FROM races WHERE id = 7",
+        )
+        for statement in statements:
+            db.execute(statement, {"id": PROJECT.id})
+    assert kinds(store) == [
+        ("check.flaky", None, "test"),
+        ("race.running", None, "fast"),
+        ("candidate.running", None, "fast-1"),
+        ("race.finished", None, "fast"),
+        ("race.picked", None, "fast"),
+        ("promotion.running", None, "fast-1"),
+        ("promotion.step", None, "fast-1"),
+        ("promotion.step", None, "fast-1"),
+        ("promotion.approved", None, "fast-1"),
+        ("promotion.passed", None, "fast-1"),
+        ("race.removed", None, "fast"),
+    ]
+    found = list(events.read_events(store, 0, follow=False, matches=lambda _: True))
+    assert found[2].payload == {"race": "fast", "from": "queued"}
+    assert found[7].payload == {"stage": "local", "act": "land", "state": "done"}
+
+
+def test_temporary_capsules_are_no_events(store):
+    plan = plan_of("check-1")._replace(temporary="token")
+    [made] = store.lease_capsules(PROJECT, [(plan, {"web": 20_000})], parts.leases)
+    store.set_ready([made])
+    run = store.lease_run(
+        made, token="t", argv=["x"], background=False, tty=False, states=(CapsuleState.READY,)
+    )
+    store.set_running(run)
+    store.forget_capsule(made)
+    assert kinds(store) == []
+
+
 def make(store, name="x", port=20_000):
     [capsule] = store.lease_capsules(PROJECT, [(plan_of(name), {"web": port})], parts.leases)
     return capsule
