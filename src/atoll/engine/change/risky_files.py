@@ -160,24 +160,33 @@ class _Finder:
 
     def _content(self, change: FileChange) -> Iterator[tuple[RiskKind, str]]:
         for rule in rules_for(change.path):
-            old = self._read(change.old_mode, change.old_id, SOURCE_BYTES)
-            new = self._read(change.new_mode, change.new_id, SOURCE_BYTES)
+            old = self._read_old(change, SOURCE_BYTES)
+            new = self._read_new(change, SOURCE_BYTES)
             if old is None or new is None:
                 yield rule.kind, "it is too large to be compared"
             elif why := rule.judge(old, new):
                 yield rule.kind, why
         if change.is_file and change.new_id != change.old_id:
-            content = self._read(change.new_mode, change.new_id, _BINARY_BYTES)
+            content = self._read_new(change, _BINARY_BYTES)
             why = "it is too large to be examined" if content is None else binary_content(content)
             if why:
                 yield RiskKind.BINARY, why
 
-    def _read(self, mode: int, name: str, limit_bytes: int) -> bytes | None:
-        """Empty for what is not there or is no file; None if it is too large."""
-        if not name or mode == GITLINK:
+    def _read_old(self, change: FileChange, limit_bytes: int) -> bytes | None:
+        """As `_read_new`, of the version before."""
+        if not change.old_id or change.old_mode == GITLINK:
             return b""
+        return self._read(change.old_id, change.old_size, limit_bytes)
+
+    def _read_new(self, change: FileChange, limit_bytes: int) -> bytes | None:
+        """Empty for what is not there or is no file; None if it is too large."""
+        if not change.new_id or change.new_mode == GITLINK:
+            return b""
+        return self._read(change.new_id, change.new_size, limit_bytes)
+
+    def _read(self, name: str, size_bytes: int | None, limit_bytes: int) -> bytes | None:
         limit_bytes = min(limit_bytes, self._left_bytes)
-        content = self._objects.find_blob(name, limit_bytes=limit_bytes)
+        content = self._objects.find_blob(name, limit_bytes=limit_bytes, known_bytes=size_bytes)
         self._left_bytes -= len(content or b"")
         return content
 
