@@ -6,6 +6,8 @@ import json
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from atoll.model.check import CheckSpec, parse_check_spec
+
 VERIFIED, LOCAL = "verified", "local"
 """The stages of a project that declares none."""
 STAGE_S = 3600.0
@@ -152,9 +154,11 @@ class PromotionSpec(NamedTuple):
     """The stage that waits for an approval."""
     waiting_tree: str = ""
     """Of which tree."""
+    checks: tuple[CheckSpec, ...] = ()
+    """That must pass besides those of the project."""
 
     def encode(self) -> str:
-        return json.dumps(self._asdict())
+        return json.dumps({**self._asdict(), "checks": [one._asdict() for one in self.checks]})
 
 
 class Promotion(NamedTuple):
@@ -183,7 +187,9 @@ class Approval(NamedTuple):
 
 def parse_spec(payload: str) -> PromotionSpec:
     """Raises ValueError, TypeError or KeyError for a damaged record."""
-    return PromotionSpec(**json.loads(payload))
+    found: dict[str, Any] = json.loads(payload)
+    checks = tuple(parse_check_spec(one) for one in found.pop("checks", ()))
+    return PromotionSpec(**found, checks=checks)
 
 
 def parse_facts(payload: str) -> StepFacts:

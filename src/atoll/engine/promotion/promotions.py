@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.capsule import exports, removal
+from atoll.engine.check import selection
 from atoll.engine.promotion import acceptance, candidates, landings, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
@@ -16,7 +17,7 @@ from atoll.engine.promotion.persons import describe_owner
 from atoll.engine.promotion.stage_walk import OnProgress, StageWalk, WalkOptions
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
-from atoll.model.check import CheckResult
+from atoll.model.check import CheckResult, CheckSpec
 from atoll.model.errors import AtollError, Interrupted, StateError
 from atoll.model.names import printable
 from atoll.model.promotion import (
@@ -84,11 +85,13 @@ class Promotions:
         accept: Collection[str] = (),
         ask: Ask | None = None,
         message: str | None = None,
+        checks: Sequence[CheckSpec] = (),
         again: bool = False,
         on_progress: OnProgress | None = None,
     ) -> PromotionReport:
         """Brings the commits of a capsule to a stage, or as far as they come; `exit_code` of the
-        report says how it ended. Without `ask` no question is asked.
+        report says how it ended. Without `ask` no question is asked. `checks` have to pass besides
+        those of the project.
 
         Raises StateError or SpecError when there is nothing that could be promoted.
         """
@@ -96,7 +99,7 @@ class Promotions:
         walked = stages.load_stages(self._session, self._project, to)
         with self._alone():
             landings.settle(self._session, self._project)
-            journal = self._open(capsule, walked, message)
+            journal = self._open(capsule, walked, message, tuple(checks))
             options = WalkOptions(accepted, ask, again, on_progress)
             walk = StageWalk(self._session, self._project, journal, walked, options)
             self._session.reach("promote.stored", capsule.name)
@@ -110,6 +113,10 @@ class Promotions:
             except AtollError as error:
                 stop = stop_of(error)
             return self._report(journal.set_state(stop), walked)
+
+    def choose_checks(self, words: Sequence[str]) -> list[CheckSpec]:
+        """The checks that these words name, each a name or a shell command. Raises SpecError."""
+        return selection.choose_checks(self._session, self._project, words)
 
     def undo(self, name: str | None = None, *, again: bool = False) -> PromotionReport:
         """Takes the last promotion of the project, or of one capsule, back.
@@ -189,12 +196,16 @@ class Promotions:
             yield
 
     def _open(
-        self, capsule: CapsuleRecord, walked: tuple[StageSpec, ...], message: str | None
+        self,
+        capsule: CapsuleRecord,
+        walked: tuple[StageSpec, ...],
+        message: str | None,
+        checks: tuple[CheckSpec, ...],
     ) -> PromotionJournal:
         """The promotion of what the capsule has committed: a new one, or the one that is under
         way.
         """
-        spec = self._spec(capsule, walked[-1].name, message)
+        spec = self._spec(capsule, walked[-1].name, message)._replace(checks=checks)
         store = self._session.store
         known = store.promotions(self._project.id, capsule.name)
         last = known[0] if known else None
@@ -208,7 +219,11 @@ class Promotions:
             return PromotionJournal(self._session, store.add_promotion(
                 self._project.id, capsule.name, spec
             ))  # fmt: skip
-        kept = last.spec._replace(to=spec.to, message=spec.message or last.spec.message)
+        kept = last.spec._replace(
+            to=spec.to,
+            message=spec.message or last.spec.message,
+            checks=spec.checks or last.spec.checks,
+        )
         running = last._replace(state=PromotionState.RUNNING, ended_at=None, spec=kept)
         store.set_promotion(running)
         return PromotionJournal(self._session, running)
