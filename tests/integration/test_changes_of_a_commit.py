@@ -43,7 +43,8 @@ class Objects:
 
     def tree(self, files):
         """`files` maps a path (text or bytes) to (mode, content or id)."""
-        here, below = [], {}
+        here: list[tuple[bytes, str, str]] = []
+        below: dict[bytes, dict[bytes, tuple[str, object]]] = {}
         for path, (mode, content) in files.items():
             raw = os.fsencode(path)
             head, slash, rest = raw.partition(b"/")

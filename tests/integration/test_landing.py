@@ -460,7 +460,7 @@ def test_a_failure_in_the_middle_is_taken_back(world):
 
 def test_a_failure_that_cannot_be_taken_back_is_reported_and_continued(world):
     flag = failing_filter(world, "*")
-    places = []
+    places: list[str] = []
     with pytest.raises(DriverError, match="could not be brought back"):
         land(world.landing, is_resumed=False, note=places.append, reach=lambda _: None)
     assert (world.at(), world.left()) == (world.old, [])

@@ -233,7 +233,7 @@ def test_what_cannot_be_promoted_is_refused(desk):
     capsule.run(["sh", "-c", "echo loose > loose.txt"])
     with pytest.raises(StateError, match=r"uncommitted work: `loose\.txt`") as caught:
         desk.promote(capsule)
-    assert "atoll commit x" in caught.value.hint
+    assert "atoll commit x" in str(caught.value.hint)
     capsule.commit("loose")
     with pytest.raises(SpecError, match="no stage `moon`"):
         desk.promote(capsule, "moon")
@@ -255,7 +255,12 @@ def test_risky_files_need_a_yes_bound_to_the_tree(desk):
     assert ".vscode/tasks.json" in report.promotion.spec.reason
     assert "--accept editor" in report.promotion.spec.hint
     asked = []
-    report = desk.promote(capsule, ask=lambda request: bool(asked.append(request)))
+
+    def refuse(request):
+        asked.append(request)
+        return False
+
+    report = desk.promote(capsule, ask=refuse)
     assert (report.exit_code, len(asked)) == (4, 1)
     assert b"tasks.json" in asked[0].diff
     assert b"new.txt" not in asked[0].diff
