@@ -269,6 +269,21 @@ def test_link_that_leaves_the_tree(made, target, is_risky):
     assert ((b"links/link", "link") in found) == is_risky
 
 
+def test_link_at_the_place_of_a_directory_that_is_run(made):
+    base = {"docs/tasks.json": (FILE, "{}")}
+    links = {".vscode": (LINK, "docs"), "notes": (LINK, "docs")}
+    risky = find_risky(load_changes(made.git_dir, made.tree(base), made.tree(base | links)))
+    assert [(one.path, one.kind) for one in risky] == [(".vscode", "editor")]
+    links = {"ops": (LINK, "docs"), "notes": (LINK, "docs")}
+    change = load_changes(made.git_dir, made.tree(base), made.tree(base | links))
+    kinds = [one.kind for one in find_risky(change, also=["sh ops/go"], hooks_path="ops/hooks")]
+    assert sorted(kinds) == ["git-hook", "stage"]
+    links = {".vscode": (LINK, "docs"), "notes": (LINK, "docs")}
+    # What stands there without the link is not what was reviewed, either.
+    risky = find_risky(load_changes(made.git_dir, made.tree(base | links), made.tree(base)))
+    assert [(one.path, one.kind) for one in risky] == [(".vscode", "editor")]
+
+
 def test_manifest_that_is_now_a_link(made):
     old = {"package.json": (FILE, "{}"), "x": (FILE, "{}")}
     found = found_in(made, old, {**old, "package.json": (LINK, "x")})

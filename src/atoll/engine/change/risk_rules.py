@@ -198,7 +198,7 @@ CONTENT_RULES = {
     RiskKind.STAGE: "a program that a stage, or an `undo` or `health` command names",
     RiskKind.BINARY: "executables, archives, content with a NUL, and files of more than 8 MiB",
     RiskKind.LINK: "symbolic links that are absolute, lead out of the project or into `.git`, also "
-    "through another link",
+    "through another link; a link at the place of a directory of another kind counts as that kind",
     RiskKind.EXECUTABLE: "files that become executable",
     RiskKind.NAME: "names with control or invisible characters, with a dot or space at the end, "
     "that git or a filesystem takes for `.git`, or that differ from another only by case",
@@ -263,6 +263,25 @@ def _matches(path: str) -> Iterator[RiskKind]:
         yield from (kind for pattern, kind in rules.globs if fnmatchcase(name, pattern))
     yield from (kind for pattern, kind in rules.directories if pattern in rooted)
     yield from (kind for pattern, kind in rules.ends if rooted.endswith(pattern))
+
+
+def find_link_kinds(path: str) -> list[RiskKind]:
+    """The kinds whose patterns could match what is below a symbolic link at a path: a link at
+    `.vscode` brings in the tasks of the directory to which it leads.
+    """
+    rules = _matcher()
+    rooted = f"/{plain(path)}/"
+    found = [
+        kind
+        for pattern, kind in [*rules.directories, *rules.ends]
+        if any(rooted.endswith(start) for start in _directories_of(pattern))
+    ]
+    return list(dict.fromkeys([*find_kinds(path), *found]))
+
+
+def _directories_of(pattern: str) -> list[str]:
+    """The directories that a pattern names, such as `/.github/` and `/.github/workflows/`."""
+    return [pattern[: end + 1] for end, c in enumerate(pattern) if c == "/" and end]
 
 
 def documented() -> Iterable[tuple[RiskKind, str, tuple[str, ...], str]]:

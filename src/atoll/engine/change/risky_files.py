@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from atoll.engine.change.changes import GITLINK, ChangeKind, Changes, FileChange, show_path
 from atoll.engine.change.objects import ObjectReader, open_objects
-from atoll.engine.change.risk_rules import WHY, RiskKind, find_kinds, plain
+from atoll.engine.change.risk_rules import WHY, RiskKind, find_kinds, find_link_kinds, plain
 from atoll.engine.change.risky_contents import binary_content, rules_for
 from atoll.engine.change.sources import SOURCE_BYTES
 from atoll.engine.change.tree_links import find_escape
@@ -68,12 +69,21 @@ def find_risky(
         finder = _Finder(changes, objects)
         for change in changes.files:
             reasons = {
-                **{kind: WHY[kind] for kind in find_kinds(change.path)},
+                **{kind: WHY[kind] for kind in _kinds(change)},
                 **dict(_from_settings(change, programs, hooks)),
                 **dict(finder.reasons(change)),
             }
             found += [RiskyFile(change.path, k, why, change) for k, why in reasons.items()]
     return sorted(found, key=lambda risky: (os.fsencode(risky.path), risky.kind))
+
+
+def _kinds(change: FileChange) -> list[RiskKind]:
+    """By the path alone. A link stands for everything below it."""
+    return find_link_kinds(change.path) if _is_or_was_link(change) else find_kinds(change.path)
+
+
+def _is_or_was_link(change: FileChange) -> bool:
+    return stat.S_ISLNK(change.old_mode) or stat.S_ISLNK(change.new_mode)
 
 
 def _parse_programs(also: Iterable[str]) -> _Programs:
@@ -131,6 +141,12 @@ def _from_settings(
         yield RiskKind.STAGE, WHY[RiskKind.STAGE]
     if hooks and (hooks in {".", path} or path.startswith(f"{hooks}/")):
         yield RiskKind.GIT_HOOK, WHY[RiskKind.GIT_HOOK]
+    if _is_or_was_link(change):
+        # The link may stand for a directory above these.
+        if any(file.startswith(f"{path}/") for file in programs.files | programs.modules):
+            yield RiskKind.STAGE, WHY[RiskKind.STAGE]
+        if hooks.startswith(f"{path}/"):
+            yield RiskKind.GIT_HOOK, WHY[RiskKind.GIT_HOOK]
 
 
 class _Finder:

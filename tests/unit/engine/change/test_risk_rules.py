@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.change.risk_rules import PATTERNS, WHY, RiskKind, documented, find_kinds, plain
+from atoll.engine.change.risk_rules import (
+    PATTERNS,
+    WHY,
+    RiskKind,
+    documented,
+    find_kinds,
+    find_link_kinds,
+    plain,
+)
 
 PATHS = {
     RiskKind.GIT_HOOK: [".husky/pre-push", "web/.githooks/x", "hooks/pre-commit", "lefthook.yml"],
@@ -57,6 +65,23 @@ def test_ordinary_path_is_not_found(path):
 )
 def test_path_that_some_filesystem_takes_for_another_is_found(path):
     assert find_kinds(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (".vscode", RiskKind.EDITOR), ("web/.husky", RiskKind.GIT_HOOK), (".github", RiskKind.CI),
+        (".GitHub/workflows", RiskKind.CI), (".claude", RiskKind.AGENT), (".cargo", RiskKind.BUILD),
+        ("mise", RiskKind.ENVIRONMENT), ("Makefile", RiskKind.BUILD),
+        (".vscode/tasks.json", RiskKind.EDITOR),
+    ],
+)  # fmt: skip
+def test_link_that_stands_for_a_directory_is_found(path, kind):
+    assert kind in find_link_kinds(path)
+
+
+def test_ordinary_link_is_not_found():
+    assert [find_link_kinds(path) for path in ORDINARY] == [[]] * len(ORDINARY)
 
 
 def test_every_kind_has_a_reason_and_a_rule():
