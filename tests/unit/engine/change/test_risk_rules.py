@@ -31,12 +31,20 @@ PATHS = {
         "AGENTS.md", "docs/CLAUDE.md", ".mcp.json", ".claude/settings.json", ".aider.conf.yml",
         ".cursor/rules/x.mdc", ".codex/config.toml", ".gemini/settings.json",
     ],
-    RiskKind.TEST_SETUP: ["conftest.py", "tests/a/conftest.py", "tox.ini", "jest.config.ts"],
+    RiskKind.TEST_SETUP: [
+        "conftest.py", "tests/a/conftest.py", "tox.ini", "jest.config.ts", "unittest.py",
+        "pytest.py",
+        "src/json/__init__.py", ".proverc",
+    ],
     RiskKind.BUILD: [
         "Makefile", "sub/GNUmakefile", "justfile", "Taskfile.yml", "CMakeLists.txt", "Rakefile",
         "build.rs", "build.gradle.kts", "pom.xml", "setup.py", "x.pth", "sitecustomize.py",
+        ".prettierrc", ".stylelintrc.json", ".rubocop.yml", ".formatter.exs", "conanfile.py",
     ],
-    RiskKind.PACKAGE: [".npmrc", ".yarnrc.yml", ".yarn/releases/yarn.cjs", "pip.conf"],
+    RiskKind.PACKAGE: [
+        "package.yaml", ".pnp.cjs", "web/node_modules/react/index.js", ".npmrc", ".yarnrc.yml",
+        ".yarn/releases/yarn.cjs", "pip.conf",
+    ],
     RiskKind.CONTAINER: ["Dockerfile", "Dockerfile.dev", "compose.yaml", "docker-compose.ci.yml"],
     RiskKind.ATOLL: ["atoll.toml"],
 }  # fmt: skip
@@ -45,7 +53,8 @@ ORDINARY = [
     "src/ci/parse.py", "lib/make.rb", "src/build/plan.py", "promise.toml", "src/environment.ts",
     "web/index.html", "CHANGELOG.md", "LICENSE", "data/table.csv", "cmd/main.go", "src/lib.rs",
     "tests/fixtures/order.json", "docs/dockerfile-guide.md", "src/makefile_parser.py", ".gitignore",
-    "src/tasks.py", "manage.py", "package.json", "pyproject.toml", "Cargo.lock",
+    "src/tasks.py", "manage.py", "app/json.py", "src/app/types.py", "test/__init__.py", "json/x.py",
+    "package.json", "pyproject.toml", "Cargo.lock",
 ]  # fmt: skip
 
 
