@@ -269,6 +269,23 @@ def test_link_that_leaves_the_tree(made, target, is_risky):
     assert ((b"links/link", "link") in found) == is_risky
 
 
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("cd ops && ./go.sh", "ops/go.sh"), ('"$PWD/ops/go.sh"', "ops/go.sh"),
+        ("/home/me/project/ops/go.sh", "ops/go.sh"), ("ansible-playbook -i hosts/ x", "hosts/all"),
+        ("python3 -mship.it now", "ship/it.py"), ("python3 -m ship.it", "ship/__init__.py"),
+        ("kubectl apply -f k8s", "k8s/a/b.yaml"),
+    ],
+)  # fmt: skip
+def test_program_that_a_stage_names_from_elsewhere(made, command, path):
+    change = load_changes(
+        made.git_dir, made.tree({}), made.tree({path: (FILE, "x"), "src/plan.txt": (FILE, "x")})
+    )
+    kinds = [(one.path, one.kind) for one in find_risky(change, also=[command])]
+    assert kinds == [(path, "stage")]
+
+
 def test_link_at_the_place_of_a_directory_that_is_run(made):
     base = {"docs/tasks.json": (FILE, "{}")}
     links = {".vscode": (LINK, "docs"), "notes": (LINK, "docs")}

@@ -206,12 +206,14 @@ CONTENT_RULES = {
     RiskKind.SUBMODULE: "every submodule that is added, moved or removed",
     RiskKind.BUILD: "`pyproject.toml` and `Cargo.toml`, where they name programs, hooks or plugins",
     RiskKind.TEST_SETUP: "Python files at the top of the project, or of its `src`, `lib` or "
-    "`python`, with the name of a module of the standard library or of a test runner, such as `unittest.py`",
+    "`python`, with the name of a module of the standard library or of a test runner, such as "
+    "`unittest.py`",
     RiskKind.PACKAGE: "`package.json`, where more changes than its description and dependencies",
     RiskKind.SOURCE: "a manifest or lock file that names a host, URL, repository or path which its "
     "old version did not name",
     RiskKind.GIT_HOOK: "everything in the directory that `core.hooksPath` names",
-    RiskKind.STAGE: "a program that a stage, or an `undo` or `health` command names",
+    RiskKind.STAGE: "a program that a stage, or an `undo` or `health` command names, in any "
+    "directory, and what is in a directory that it names",
     RiskKind.BINARY: "executables, archives, content with a NUL, and files of more than 8 MiB",
     RiskKind.LINK: "symbolic links that are absolute, lead out of the project or into `.git`, also "
     "through another link; a link at the place of a directory of another kind counts as that kind",

@@ -42,6 +42,8 @@ class _Programs(NamedTuple):
     """What the commands of stages name, as plain paths."""
 
     files: frozenset[str]
+    anywhere: frozenset[str]
+    """Files that a command may name from another directory than the top."""
     modules: frozenset[str]
     """Python modules or packages, as paths without a suffix."""
 
@@ -87,14 +89,25 @@ def _is_or_was_link(change: FileChange) -> bool:
 
 
 def _parse_programs(also: Iterable[str]) -> _Programs:
-    files, modules = set(), set()
+    files, anywhere, modules = set(), set(), set()
     for command in also:
         words = _words(command)
         for before, word in zip(["", *words], words, strict=False):
-            if before == "-m":
-                modules.add(plain(word.replace(".", "/")))
-            files.add(plain(os.path.normpath(word)))
-    return _Programs(frozenset(files - {".", ""}), frozenset(modules))
+            name = word if before == "-m" else word[2:] if word.startswith("-m") else ""
+            parts = plain(name).split(".")
+            # Python runs the packages above a module, too.
+            modules |= {"/".join(parts[: end + 1]) for end in range(len(parts)) if name}
+            file = plain(os.path.normpath(word))
+            files.add(file)
+            if word.startswith(("/", "$", "~")):
+                # Some directory above is the project.
+                files |= {file[end + 1 :] for end, c in enumerate(file) if c == "/"}
+            elif "." in word or "/" in word:
+                anywhere.add(file.removeprefix("../"))
+    nothing = {".", "..", ""}
+    return _Programs(
+        frozenset(files - nothing), frozenset(anywhere - nothing), frozenset(modules - nothing)
+    )
 
 
 def _words(command: str) -> list[str]:
@@ -137,7 +150,14 @@ def _from_settings(
 ) -> Iterator[tuple[RiskKind, str]]:
     path = plain(change.path)
     stem = path.removesuffix(".py").removesuffix("/__main__").removesuffix("/__init__")
-    if path in programs.files or stem in programs.modules:
+    tails = {path[end + 1 :] for end, c in enumerate(path) if c == "/"}
+    above = {path[:end] for end, c in enumerate(path) if c == "/"}
+    if (
+        path in programs.files
+        or stem in programs.modules
+        or not programs.files.isdisjoint(above)
+        or not programs.anywhere.isdisjoint(tails)
+    ):
         yield RiskKind.STAGE, WHY[RiskKind.STAGE]
     if hooks and (hooks in {".", path} or path.startswith(f"{hooks}/")):
         yield RiskKind.GIT_HOOK, WHY[RiskKind.GIT_HOOK]
