@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import atoll
+from atoll.engine.promotion import acceptance, merge_capsule
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
@@ -245,6 +246,32 @@ def test_what_cannot_be_promoted_is_refused(desk):
     with pytest.raises(StateError, match="changed since") as caught:
         desk.promote(capsule)
     assert caught.value.hint == "read it, then: atoll trust"
+
+
+@pytest.mark.parametrize("way", ["rebase", "ff", "merge"])
+def test_merge_that_drops_the_commits_of_the_branch_does_not_land(desk, monkeypatch, way):
+    desk.declare(f'[stages.local]\nmerge = "{way}"\n')
+    capsule = desk.work("x")
+    before = desk.commit("other.txt")
+    # As if what runs in the capsule had answered for git.
+    monkeypatch.setattr(merge_capsule, "merge", lambda *_: desk.at("HEAD~1"))
+    report = desk.promote(capsule)
+    assert (report.exit_code, report.landings) == (5, ())
+    assert "does not contain" in report.promotion.spec.reason
+    assert desk.at() == before
+
+
+def test_huge_diff_of_risky_files_is_cut_before_it_is_held(desk, monkeypatch):
+    monkeypatch.setattr(acceptance, "_DIFF_BYTES", 100_000)
+    capsule = desk.work("x", "seq -f 'x%.0f: y' 200000 > big.mk")
+    asked = []
+    report = desk.promote(capsule, ask=lambda request: bool(asked.append(request)))
+    assert report.exit_code == 4
+    assert len(asked[0].diff) < 100_200
+    assert b"the diff is too large and is cut here" in asked[0].diff[-100:]
+    # A script is asked nothing, and waits however large the files are.
+    assert desk.promote(capsule).exit_code == 4
+    assert desk.promote(capsule, accept=["build"]).has_passed
 
 
 def test_risky_files_need_a_yes_bound_to_the_tree(desk):

@@ -49,10 +49,14 @@ def program(repository: str, *args: str, stdin: bytes = b"") -> Program:
 
 
 def answer(
-    asked: Program, take: Callable[[bytes], object], *, timeout_s: float = _TIMEOUT_S
+    asked: Program,
+    take: Callable[[bytes], object],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    limit_bytes: int = _OUTPUT_BYTES,
 ) -> Streamed:
-    """Passes what git prints to `take`. Raises DriverError if git cannot start."""
-    return stream(asked, take, limit_bytes=_OUTPUT_BYTES, timeout_s=timeout_s)
+    """Passes what git prints to `take`, up to a limit. Raises DriverError if git cannot start."""
+    return stream(asked, take, limit_bytes=limit_bytes, timeout_s=timeout_s)
 
 
 class ObjectReader:
