@@ -433,6 +433,22 @@ def test_a_switch_after_the_kill_stops_it(world):
     assert world.at() == world.new
 
 
+def test_an_edit_in_the_second_of_the_last_checkout_stops_it(world):
+    """Git sees such an edit only by the age of its index."""
+    world.git("config", "core.trustctime", "false", cwd=world.root)
+    path, index = world.root / "changed.txt", world.root / ".git/index"
+    path.write_text("one\n" * 1000)
+    world.git("update-index", "--refresh", cwd=world.root)
+    times = (path.stat().st_atime, int(path.stat().st_mtime))
+    path.write_text("ONE\n" * 1000)
+    for place in (path, index):
+        os.utime(place, times)
+    assert world.git("diff-files", "--name-only", cwd=world.root) == "changed.txt\n"
+    with pytest.raises(Obstacle, match=r"changed: `changed\.txt`"):
+        world.land()
+    assert path.read_text() == "ONE\n" * 1000
+
+
 def failing_filter(world: World, pattern: str) -> Path:
     """A smudge filter of the owner that fails while a file exists, for content with a pattern."""
     flag = world.root.parent / "fails"

@@ -217,8 +217,9 @@ def is_untouched(update: CheckoutUpdate) -> bool:
 def _copy_index(update: CheckoutUpdate) -> None:
     index = update.git_dir / "index"
     if index.exists():
-        shutil.copyfile(index, update.copy)
-        shutil.copymode(index, update.copy)
+        # With its time: git takes a file for unchanged that was edited within the same second as its
+        # entry, if the index is younger than that.
+        shutil.copy2(index, update.copy)
     update.git("update-index", "-q", "--refresh", index=update.copy, allowed=(0, 1))
 
 
