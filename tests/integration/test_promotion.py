@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import atoll
+from atoll.engine.promotion import stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
@@ -328,6 +329,33 @@ def test_a_stage_that_fails_is_undone_and_tried_again_only_when_asked(desk):
     undo_fails.unlink()
     assert desk.project.promotions.undo(again=True).exit_code == 0
     assert desk.marks() == [*["ran", "undone"] * 3, "undone"]
+
+
+def test_a_stage_that_failed_before_the_kill_is_undone_by_the_next_command(desk, monkeypatch):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    (desk.root.parent / "fails").touch()
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as trap, pytest.raises(KeyboardInterrupt):
+        trap.setattr(stage_runs, "undo_failed", die)
+        desk.promote(capsule, "staging")
+    assert desk.marks() == ["ran"]
+    report = desk.promote(capsule, "staging")
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 1)
+    assert "its undo command has run" in report.promotion.spec.reason
+    assert desk.promote(capsule, "staging").exit_code == 1
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_a_stage_does_not_wait_for_what_its_command_leaves_in_the_background(desk):
+    desk.declare('[stages.local]\n[stages.staging]\nrun = "sleep 600 & echo on"\n')
+    report = desk.promote(desk.work("x"), "staging")
+    assert report.has_passed, report.promotion.spec.reason
+    run = next(step for step in report.steps if step.act is StepAct.RUN)
+    assert run.facts.output == "on\n"
 
 
 def test_the_landing_of_a_stage_that_fails_is_taken_back(desk):
