@@ -75,7 +75,9 @@ def run_command(session: Session, project: ProjectRecord, spec: StageCommand) ->
             env={**environment(session.owner), **spec.variables},
             is_owners=True,
         )
-        done = process.stream(program, take, limit_bytes=_MOST_BYTES, timeout_s=spec.timeout_s)
+        done = process.stream(
+            program, take, limit_bytes=_MOST_BYTES, timeout_s=spec.timeout_s, until_exit=True
+        )
     code = done.completed.code if done.ended == "whole" else None
     return CommandEnd(
         code=code,
