@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -339,14 +340,38 @@ def test_a_stage_that_failed_before_the_kill_is_undone_by_the_next_command(desk,
     def die(*_, **__):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as trap, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as trap:
         trap.setattr(stage_runs, "undo_failed", die)
-        desk.promote(capsule, "staging")
+        with pytest.raises(KeyboardInterrupt):
+            desk.promote(capsule, "staging")
     assert desk.marks() == ["ran"]
     report = desk.promote(capsule, "staging")
     assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 1)
     assert "its undo command has run" in report.promotion.spec.reason
     assert desk.promote(capsule, "staging").exit_code == 1
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itself(
+    desk, start_cli, wait_for
+):
+    desk.declare("""
+        [stages.local]
+        [stages.staging]
+        run = "echo ran >> $MARKS; sleep 600"
+        undo = "echo undone >> $MARKS"
+    """)
+    capsule = desk.work("x")
+    started = start_cli("promote", "x", "--to", "staging", cwd=desk.root)
+    wait_for(lambda: desk.marks() == ["ran"], what="the command")
+    started.kill()
+    started.wait(timeout=20)
+    with pytest.raises(StateError, match="is still running as process"):
+        desk.promote(capsule, "staging", again=True)
+    with pytest.raises(StateError, match="is still running as process") as found:
+        desk.project.promotions.undo()
+    os.killpg(int(found.value.hint.rpartition("-")[2]), signal.SIGKILL)
+    assert desk.project.promotions.undo().exit_code == 0
     assert desk.marks() == ["ran", "undone"]
 
 

@@ -243,18 +243,19 @@ def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:
     return line if cwd is None else f"cd {shlex.quote(cwd)} && {line}"
 
 
-def stream(
+def stream(  # noqa: C901, PLR0912 - one loop over output, time and end
     program: Program,
     take: Callable[[bytes], object],
     *,
     limit_bytes: int,
     timeout_s: float | None,
     until_exit: bool = False,
+    on_start: Callable[[int], object] | None = None,
 ) -> Streamed:
     """Passes the output of a program to `take`, piece by piece, until it ends or reaches a limit.
 
     With `until_exit` it ends when the program itself exits, also while processes that it has left
-    in the background hold its output open.
+    in the background hold its output open. `on_start` gets its process id.
 
     The program leads a process group of its own, which is killed before this returns or raises,
     also when `take` raises. `limit_bytes` counts standard output and standard error; the end of
@@ -266,6 +267,8 @@ def stream(
     errors = bytearray()
     received = 0
     with _leading(program) as child, selectors.DefaultSelector() as selector:
+        if on_start is not None:
+            on_start(child.pid)
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and ended == "whole":

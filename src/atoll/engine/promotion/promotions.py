@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.capsule import exports, removal
-from atoll.engine.promotion import acceptance, candidates, landings, stages
+from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, StopReason, stop_of
@@ -95,6 +95,7 @@ class Promotions:
         accepted = acceptance.parse_accepted(tuple(accept))
         walked = stages.load_stages(self._session, self._project, to)
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
             journal = self._open(capsule, walked, message)
             options = WalkOptions(accepted, ask, again, on_progress)
@@ -117,6 +118,7 @@ class Promotions:
         Raises StateError when there is none, or when its branch has gone on; then nothing changes.
         """
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
             journal = PromotionJournal(self._session, self._require_last(name))
             left: list[str] = []

@@ -10,7 +10,9 @@ from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail,
 from atoll.engine.promotion.stage_commands import CommandEnd, StageCommand, run_command
 from atoll.engine.state.session import Session
 from atoll.host.process import pause
-from atoll.model.errors import AtollError
+from atoll.keeper import process_tree
+from atoll.model.errors import AtollError, StateError
+from atoll.model.names import printable
 from atoll.model.promotion import (
     PromotionState,
     PromotionStep,
@@ -118,7 +120,34 @@ def _command(
     spec = StageCommand(
         facts.command, step.stage, facts.timeout_s, variables(project, journal, step, branch)
     )
-    return run_command(session, project, spec)
+
+    def note(pid: int) -> None:
+        found = process_tree.find_process(pid)
+        if found is not None and step.act in (StepAct.RUN, StepAct.UNDO_RUN):
+            journal.set(step, StepState.STARTED, facts._replace(process=found.identity))
+
+    return run_command(session, project, spec, on_start=note)
+
+
+def require_none_running(session: Session, project: ProjectRecord) -> None:
+    """Raises StateError while a command of a stage runs that was started by an atoll which was
+    killed: neither it nor its undo may run beside it.
+    """
+    for promotion in session.store.promotions(project.id):
+        for step in session.store.promotion_steps(promotion.id):
+            if step.state is not StepState.STARTED or not step.facts.process:
+                continue
+            pid = step.facts.process[0]
+            found = process_tree.find_process(pid)
+            if found is None or found.is_dead or found.identity != step.facts.process:
+                continue
+            what = "undo command" if step.act is StepAct.UNDO_RUN else "command"
+            raise StateError(
+                f"the {what} of the stage `{step.stage}` of `{promotion.capsule}` is still running "
+                f"as process {pid}, though the atoll that started it was killed: "
+                f"`{printable(step.facts.command)}`",
+                hint=f"wait for its end, or: kill -- -{pid}",
+            )
 
 
 def _facts(facts: StepFacts, code: int | None, message: str, output: str, log: str) -> StepFacts:
