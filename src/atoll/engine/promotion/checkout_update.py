@@ -160,7 +160,9 @@ def start(update: CheckoutUpdate, *, turn: int, reach: Reach) -> None:
     changes = find_changes(update.old, update.new, repository=update.repository)
     if update.keeps_index and update.index_at != update.old:
         # The files are ahead of the index, as an earlier landing has left them.
-        states = _require_known(update, changes, allowed={FileState.OLD, FileState.EITHER})
+        # Those that are as after it already, the owner has brought back.
+        allowed = {FileState.OLD, FileState.NEW, FileState.EITHER}
+        states = _require_known(update, changes, allowed=allowed)
         _copy_index(update)
         _set_entries(update, changes, states)
     else:
