@@ -417,6 +417,36 @@ def test_an_approval_is_bound_to_the_tree(desk):
     assert [one.stage for one in promotions.history()[0].approvals] == ["local", "local"]
 
 
+def test_an_undo_that_was_begun_ends_when_the_branch_has_gone_on(desk):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    assert desk.promote(capsule, "staging").has_passed
+    undo_fails = desk.root.parent / "undo-fails"
+    undo_fails.touch()
+    assert desk.project.promotions.undo().exit_code == 5
+    undo_fails.unlink()
+    top = desk.commit("other.txt")
+    report = desk.project.promotions.undo(again=True)
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 4)
+    assert "on top" in report.promotion.spec.reason
+    assert "git revert" in report.promotion.spec.hint
+    assert (desk.marks(), desk.at()) == (["ran", "undone", "undone"], top)
+    # It can be promoted again, and then only the stages that were undone are walked.
+    assert desk.promote(capsule, "staging").has_passed
+    assert (desk.marks()[3:], desk.at()) == (["ran"], top)
+
+
+def test_a_patch_that_the_owner_has_thrown_away_is_undone(desk):
+    desk.declare('[stages.local]\nmerge = "patch"\n')
+    capsule = desk.work("x", "echo new > new.txt; echo more >> README.md")
+    assert desk.promote(capsule).has_passed
+    desk.git("restore", "README.md")
+    assert desk.project.promotions.undo().exit_code == 0
+    assert desk.git("status", "--porcelain") == ""
+    assert desk.promote(capsule).has_passed
+    assert desk.git("status", "--porcelain") == " M README.md\n?? new.txt\n"
+
+
 def test_undo_says_what_to_revert_when_others_have_gone_on(desk):
     capsule = desk.work("x")
     desk.promote(capsule)

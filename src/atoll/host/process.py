@@ -243,7 +243,7 @@ def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:
     return line if cwd is None else f"cd {shlex.quote(cwd)} && {line}"
 
 
-def stream(  # noqa: C901, PLR0912 - one loop over output, time and end
+def stream(  # noqa: C901 - one loop over output, time and end
     program: Program,
     take: Callable[[bytes], object],
     *,
