@@ -71,7 +71,11 @@ def run_command(
         def take(piece: bytes) -> None:
             kept = piece[: left[0]]
             left[0] -= len(kept)
-            files.write_all(log, kept)
+            try:
+                files.write_all(log, kept)
+            except OSError:
+                # A full disk is no reason to end the command in the middle.
+                left[0] = 0
             tail.extend(piece)
             del tail[:-_TAIL_BYTES]
 
