@@ -232,7 +232,7 @@ def is_untouched(update: CheckoutUpdate) -> bool:
 def _copy_index(update: CheckoutUpdate) -> None:
     index = update.git_dir / "index"
     if index.exists():
-        # With its time: git takes a file for unchanged that was edited within the same second as its
+        # With its time: git takes a file for unchanged that was edited within the second of its
         # entry, if the index is younger than that.
         shutil.copy2(index, update.copy)
     update.git("update-index", "-q", "--refresh", index=update.copy, allowed=(0, 1))
