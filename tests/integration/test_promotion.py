@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.engine.promotion import stage_runs
+from atoll.engine.promotion import stage_commands, stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
@@ -373,6 +374,33 @@ def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itse
     os.killpg(int(found.value.hint.rpartition("-")[2]), signal.SIGKILL)
     assert desk.project.promotions.undo().exit_code == 0
     assert desk.marks() == ["ran", "undone"]
+
+
+def test_the_work_of_a_removed_capsule_survives_the_undo_of_its_promotion(desk):
+    capsule = desk.work("x")
+    assert desk.promote(capsule).has_passed
+    landed = desk.at()
+    capsule.remove()
+    assert desk.project.promotions.undo().exit_code == 0
+    [point] = desk.project.recovery_points()
+    assert (point.capsule, point.commit) == ("x", landed)
+    # A capsule that is still there needs none.
+    other = desk.work("y")
+    desk.promote(other)
+    desk.project.promotions.undo()
+    assert len(desk.project.recovery_points()) == 1
+
+
+def test_a_full_disk_of_logs_does_not_end_the_command_of_a_stage(desk, monkeypatch):
+    desk.declare(STAGING + '[stages.long]\nrun = "echo a; sleep 1; echo b; echo long >> $MARKS"\n')
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as trap:
+        trap.setattr(stage_commands.files, "write_all", fail)
+        assert desk.promote(desk.work("x"), "long").has_passed
+    assert desk.marks() == ["ran", "long"]
 
 
 def test_a_stage_does_not_wait_for_what_its_command_leaves_in_the_background(desk):

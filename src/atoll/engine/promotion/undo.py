@@ -74,7 +74,7 @@ def undo(
             reason = "; ".join([stopped.stop.reason, *kept])
             raise StoppedError(stopped.stop._replace(reason=reason)) from stopped
     for step in landed if not keeps_landings else ():
-        stage_runs.undo_landing(session, project, journal, step)
+        left += stage_runs.undo_landing(session, project, journal, step)
     for step in journal.steps():
         if step.act in (StepAct.PASS, StepAct.HEALTH) and step.state is StepState.DONE:
             journal.set(step, StepState.UNDONE)
