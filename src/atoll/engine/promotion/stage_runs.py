@@ -313,10 +313,8 @@ def _keep_work(
     )  # fmt: skip
     recovery_points.describe(Shelf(repository, session.home), point)
     git.set_ref(point.ref, facts.new, cwd=repository)
-    return [
-        f"no other branch has the work of `{promotion.capsule}`: it is in the recovery point "
-        f"{name}; atoll recover {name}"
-    ]
+    told = f"no other branch has the work of `{promotion.capsule}`: it is in the recovery point "
+    return [f"{told}{name}; atoll recover {name}"]
 
 
 def _is_alone(commit: str, facts: StepFacts, repository: str) -> bool:
