@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 import atoll
-from atoll.engine.promotion import acceptance, merge_capsule
+from atoll.engine.promotion import acceptance, merge_capsule, stage_commands, stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
@@ -362,6 +364,84 @@ def test_a_stage_that_fails_is_undone_and_tried_again_only_when_asked(desk):
     assert desk.marks() == [*["ran", "undone"] * 3, "undone"]
 
 
+def test_a_stage_that_failed_before_the_kill_is_undone_by_the_next_command(desk, monkeypatch):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    (desk.root.parent / "fails").touch()
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as trap:
+        trap.setattr(stage_runs, "undo_failed", die)
+        with pytest.raises(KeyboardInterrupt):
+            desk.promote(capsule, "staging")
+    assert desk.marks() == ["ran"]
+    report = desk.promote(capsule, "staging")
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 1)
+    assert "its undo command has run" in report.promotion.spec.reason
+    assert desk.promote(capsule, "staging").exit_code == 1
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itself(
+    desk, start_cli, wait_for
+):
+    desk.declare("""
+        [stages.local]
+        [stages.staging]
+        run = "echo ran >> $MARKS; sleep 600"
+        undo = "echo undone >> $MARKS"
+    """)
+    capsule = desk.work("x")
+    started = start_cli("promote", "x", "--to", "staging", cwd=desk.root)
+    wait_for(lambda: desk.marks() == ["ran"], what="the command")
+    started.kill()
+    started.wait(timeout=20)
+    with pytest.raises(StateError, match="is still running as process"):
+        desk.promote(capsule, "staging", again=True)
+    with pytest.raises(StateError, match="is still running as process") as found:
+        desk.project.promotions.undo()
+    os.killpg(int(found.value.hint.rpartition("-")[2]), signal.SIGKILL)
+    assert desk.project.promotions.undo().exit_code == 0
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_the_work_of_a_removed_capsule_survives_the_undo_of_its_promotion(desk):
+    capsule = desk.work("x")
+    assert desk.promote(capsule).has_passed
+    landed = desk.at()
+    capsule.remove()
+    assert desk.project.promotions.undo().exit_code == 0
+    [point] = desk.project.recovery_points()
+    assert (point.capsule, point.commit) == ("x", landed)
+    # A capsule that is still there needs none.
+    other = desk.work("y")
+    desk.promote(other)
+    desk.project.promotions.undo()
+    assert len(desk.project.recovery_points()) == 1
+
+
+def test_a_full_disk_of_logs_does_not_end_the_command_of_a_stage(desk, monkeypatch):
+    desk.declare(STAGING + '[stages.long]\nrun = "echo a; sleep 1; echo b; echo long >> $MARKS"\n')
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as trap:
+        trap.setattr(stage_commands.files, "write_all", fail)
+        assert desk.promote(desk.work("x"), "long").has_passed
+    assert desk.marks() == ["ran", "long"]
+
+
+def test_a_stage_does_not_wait_for_what_its_command_leaves_in_the_background(desk):
+    desk.declare('[stages.local]\n[stages.staging]\nrun = "sleep 600 & echo on"\n')
+    report = desk.promote(desk.work("x"), "staging")
+    assert report.has_passed, report.promotion.spec.reason
+    run = next(step for step in report.steps if step.act is StepAct.RUN)
+    assert run.facts.output == "on\n"
+
+
 def test_the_landing_of_a_stage_that_fails_is_taken_back(desk):
     desk.declare('[stages.local]\nrun = "exit 3"\n')
     capsule = desk.work("x")
@@ -394,6 +474,36 @@ def test_an_approval_is_bound_to_the_tree(desk):
     assert promotions.approve("x", "local").tree != given.tree
     assert desk.promote(capsule).has_passed
     assert [one.stage for one in promotions.history()[0].approvals] == ["local", "local"]
+
+
+def test_an_undo_that_was_begun_ends_when_the_branch_has_gone_on(desk):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    assert desk.promote(capsule, "staging").has_passed
+    undo_fails = desk.root.parent / "undo-fails"
+    undo_fails.touch()
+    assert desk.project.promotions.undo().exit_code == 5
+    undo_fails.unlink()
+    top = desk.commit("other.txt")
+    report = desk.project.promotions.undo(again=True)
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 4)
+    assert "on top" in report.promotion.spec.reason
+    assert "git revert" in report.promotion.spec.hint
+    assert (desk.marks(), desk.at()) == (["ran", "undone", "undone"], top)
+    # It can be promoted again, and then only the stages that were undone are walked.
+    assert desk.promote(capsule, "staging").has_passed
+    assert (desk.marks()[3:], desk.at()) == (["ran"], top)
+
+
+def test_a_patch_that_the_owner_has_thrown_away_is_undone(desk):
+    desk.declare('[stages.local]\nmerge = "patch"\n')
+    capsule = desk.work("x", "echo new > new.txt; echo more >> README.md")
+    assert desk.promote(capsule).has_passed
+    desk.git("restore", "README.md")
+    assert desk.project.promotions.undo().exit_code == 0
+    assert desk.git("status", "--porcelain") == ""
+    assert desk.promote(capsule).has_passed
+    assert desk.git("status", "--porcelain") == " M README.md\n?? new.txt\n"
 
 
 def test_undo_says_what_to_revert_when_others_have_gone_on(desk):

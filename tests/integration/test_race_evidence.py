@@ -377,6 +377,12 @@ def test_from_the_race_to_the_winner_on_the_command_line(
     ]
     points = {point.capsule for point in world.project.recovery_points()}
     assert {"sums-weak", "sums-slow"} <= points
+    # Only of a race that has ended.
+    race, store = world.project.races.require("sums").race, world.project.session.store
+    race = store.set_race_state(race, RaceState.RUNNING)
+    refused = atoll("pick", "sums", "sums-weak", "--discard-losers", cwd=repo, check=False)
+    assert (refused.returncode, "has not ended" in refused.stderr) == (4, True)
+    store.set_race_state(race, RaceState.FINISHED)
     # What was observed stays, and can still be grafted.
     made = atoll("graft", "sums", "sums-slow", "--name", "both", cwd=repo)
     assert made.stdout == "both\n"

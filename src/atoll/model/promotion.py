@@ -107,6 +107,8 @@ class StepFacts(NamedTuple):
     """Why it failed, or what is notable."""
     output: str = ""
     """The end of the output of a command."""
+    process: tuple[int, ...] = ()
+    """Of a command that was started: its process id, and when that began, in clock ticks."""
     log: str = ""
     """The file below Atoll's home that holds more of it."""
 
@@ -195,7 +197,7 @@ def parse_spec(payload: str) -> PromotionSpec:
 def parse_facts(payload: str) -> StepFacts:
     """Raises ValueError, TypeError or KeyError for a damaged record."""
     found: dict[str, Any] = json.loads(payload)
-    for key in ("checks", "kinds"):
+    for key in ("checks", "kinds", "process"):
         if key in found:
             found[key] = tuple(found[key])
     return StepFacts(**found)

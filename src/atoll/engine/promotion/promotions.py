@@ -9,7 +9,7 @@ from typing import NamedTuple
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.capsule import exports, removal
 from atoll.engine.check import selection
-from atoll.engine.promotion import acceptance, candidates, landings, stages
+from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, StopReason, stop_of
@@ -98,6 +98,7 @@ class Promotions:
         accepted = acceptance.parse_accepted(tuple(accept))
         walked = stages.load_stages(self._session, self._project, to)
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
             journal = self._open(capsule, walked, message, tuple(checks))
             options = WalkOptions(accepted, ask, again, on_progress)
@@ -124,16 +125,23 @@ class Promotions:
         Raises StateError when there is none, or when its branch has gone on; then nothing changes.
         """
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
             journal = PromotionJournal(self._session, self._require_last(name))
             left: list[str] = []
-            undoing.require_possible(self._project, journal)
             before = journal.promotion
+            gone_on = self._find_obstacle(journal)
             effect = undoing.find_effect(journal)
             journal.set_state(StopReason(PromotionState.UNDOING, "it is being taken back", "", 4))
             try:
-                left = undoing.undo(self._session, self._project, journal, again=again)
+                left = undoing.undo(
+                    self._session, self._project, journal,
+                    again=again, keeps_landings=gone_on is not None,
+                )  # fmt: skip
                 stop = StopReason(PromotionState.UNDONE, "", "", 0)
+                if gone_on is not None:
+                    # What has landed stays landed.
+                    stop = stop_of(gone_on)._replace(state=PromotionState.FAILED)
             except StoppedError as stopped:
                 stop = stopped.stop._replace(state=PromotionState.UNDOING)
             except Interrupted:
@@ -146,6 +154,18 @@ class Promotions:
                     raise
                 stop = stop_of(error)._replace(state=PromotionState.UNDOING)
             return self._report(journal.set_state(stop))._replace(left=tuple(left))
+
+    def _find_obstacle(self, journal: PromotionJournal) -> StateError | None:
+        """Why the landings of an undo that was begun stay: their branch has gone on since. Raises
+        it for an undo that was not begun.
+        """
+        try:
+            undoing.require_possible(self._project, journal)
+        except StateError as error:
+            if journal.promotion.state is not PromotionState.UNDOING:
+                raise
+            return error
+        return None
 
     def approve(self, name: str, stage: str) -> Approval:
         """Approves the tree that waits at a stage. Raises StateError when none does."""

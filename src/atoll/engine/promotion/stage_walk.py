@@ -86,8 +86,8 @@ class StageWalk:
             self._stage = stage.name
             if self._journal.find(stage.name, StepAct.PASS) is not None:
                 continue
-            self._require_not_failed(stage)
             try:
+                self._require_not_failed(stage)
                 self._pass(stage)
             except StoppedError as stopped:
                 raise self._with_undo(stage, stopped) from stopped
