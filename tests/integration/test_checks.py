@@ -269,11 +269,33 @@ def test_checks_are_detected_at_any_level(atoll, make_repo, git) -> None:
     assert "has no snapshots" in done.stderr
     assert git("branch", "--list", "atoll/check*", cwd=repo) == ""
     assert "check-" not in git("worktree", "list", cwd=repo)
+    report = repo.parent / "report.xml"
+    for path, message in (("", "names no file"), (str(repo), "names no file"), ("/no/x", "`/no`")):
+        # Said before anything runs.
+        done = atoll("check", "worktree", "--again", "--junit", path, cwd=repo, check=False)
+        assert (done.returncode, "running" in done.stderr) == (2, False)
+        assert message in done.stderr
+    atoll("check", "worktree", "--junit", str(report), cwd=repo)
+    assert 'name="test"' in report.read_text()
     bare = make_repo({"a": "1\n"}, name="bare")
     atoll("new", "x", cwd=bare)
     done = atoll("check", "x", cwd=bare, check=False)
     assert done.returncode == 4
     assert "declares no checks" in done.stderr
+
+
+def test_detected_check_whose_program_is_missing(atoll, make_repo) -> None:
+    repo = make_repo({"Makefile": "test:\n\ttrue\n"})
+    atoll("new", "x", cwd=repo)
+    hint = "hint: atoll init writes them to atoll.toml"
+    assert hint not in atoll("check", "x", cwd=repo).stderr
+    # Without a `.venv` there is no `.venv/bin/pytest`.
+    files = {"pyproject.toml": "[project]\nname = 'x'\n[tool.pytest.ini_options]\naddopts = ''\n"}
+    repo = make_repo(files, name="no-venv")
+    atoll("new", "x", cwd=repo)
+    done = atoll("check", "x", cwd=repo, check=False)
+    assert done.returncode == 1
+    assert hint in done.stderr
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGKILL]])

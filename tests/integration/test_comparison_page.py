@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from atoll.cli import comparison_text
+from atoll.cli import comparison_text, tables
 from atoll.cli.comparison_html import render_page
+from atoll.cli.output import Output
 from persons import require
 
 if TYPE_CHECKING:
@@ -137,3 +138,37 @@ def test_tables_have_no_control_characters() -> None:
     columns, rows = comparison_text.candidate_table(comparison())
     assert len({len(row) for row in [columns, *rows]}) == 1
     assert comparison_text.matrix_table(comparison())[0] == ["tests of", "#1", "#2"]
+
+
+def test_only_what_a_rule_may_pick_is_marked_as_best() -> None:
+    data = comparison()
+    first, second = data["candidates"]
+    third = {**candidate("three", 1), "obstacle": "it changes nothing"}
+    data["candidates"].append(third)  # type: ignore[arg-type]
+    words = [comparison_text.figure_word(data, one, EVIL) for one in (first, second, third)]
+    assert [word.endswith("*") for word in words] == [True, False, False]
+
+
+def test_figures_leave_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = comparison()
+    for one in data["candidates"]:
+        one["name"] = f"candidate-{one['position']}"
+        one["figures"] = {
+            f"figure-{number}": {
+                "name": f"figure-{number}", "value": 1000.5, "unit": "ms", "better": "lower",
+            }
+            for number in range(9)
+        }  # fmt: skip
+    columns, rows = comparison_text.candidate_table(data)
+    names = comparison_text.figure_names(data)
+    dropped: list[str] = []
+
+    class Narrow(Output):
+        def table(self, *args: Any, drop: Any = (), **options: Any) -> None:
+            dropped.extend(drop)
+
+    comparison_text.print_comparison(Narrow(), data)
+    columns, rows = tables.fit(columns, rows, ("candidate", "checks"), dropped, 80)
+    assert tables.table_width(columns, rows) <= 80
+    assert "lines" in columns
+    assert [name for name in names if name in columns] == names[: len(set(names) & set(columns))]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import atoll
+from atoll.cli.promote import render_landing
 from atoll.engine.promotion import acceptance, merge_capsule, stage_commands, stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
@@ -150,7 +151,9 @@ def test_work_is_brought_onto_a_branch_that_has_moved_and_verified_again(desk, w
             assert desk.at("main~2") == moved
     assert set(desk.git("ls-tree", "--name-only", facts.tree).split()) >= {
         "new.txt", "more.txt", "other.txt"}  # fmt: skip
-    desk.project.promotions.undo("x")
+    undone = desk.project.promotions.undo("x")
+    [back] = [step for step in undone.steps if step.act is StepAct.UNDO_LAND]
+    assert ("taken out of" in render_landing(back)) == (way == "patch")
     assert desk.at() == moved
     assert desk.git("status", "--porcelain") == ""
 
@@ -336,7 +339,7 @@ def test_a_stage_that_fails_is_undone_and_tried_again_only_when_asked(desk):
     report = desk.promote(capsule, "staging")
     assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 1)
     assert report.passed_stages == ("verified", "local")
-    assert "failed with exit code 1; its undo command has run" in report.promotion.spec.reason
+    assert "failed: exit code 1; its undo command has run" in report.promotion.spec.reason
     assert desk.marks() == ["ran", "undone"]
     assert desk.promote(capsule, "staging").exit_code == 1
     assert desk.marks() == ["ran", "undone"]

@@ -299,6 +299,9 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
         "test_negative.sh", "test_total.sh", "test_zero.sh",
     ]  # fmt: skip
     assert git("rev-parse", f"{grafted.commit}^", cwd=world.repo).strip() == world.base
+    counted = git("diff", "--shortstat", world.base, grafted.commit, cwd=world.repo)
+    words = (f"{grafted.files} files", f"{grafted.added} insertion", f"{grafted.removed} deletion")
+    assert [word for word in words if word not in counted] == [], counted
     capsule = world.project.capsule(grafted.name)
     assert capsule.record.base_commit == world.base
     evidence = results.compare()
@@ -322,8 +325,9 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
         (["good:docs"], "`good` changes nothing at `docs`, only `tests/test_negative.sh`"),
         (["nobody:docs"], "no candidate `nobody`"),
     ):
-        with pytest.raises(StateError, match=message):
+        with pytest.raises(StateError, match=message) as wrong:
             results.graft(words)
+        assert wrong.value.hint != "atoll compare"
     for word in ("good:../x", "good:/etc", "good:", "good:a//b", "good:.git/hooks", "Good!:a"):
         with pytest.raises(SpecError):
             results.graft([word])
@@ -391,5 +395,8 @@ def test_from_the_race_to_the_winner_on_the_command_line(
     assert again["winner"] == "sums-fast"
     none = atoll("pick", "sums", "--rule", "diff", "--json", cwd=repo)
     assert json.loads(none.stdout)["data"]["ranking"][0] == "sums-fast"
+    kept = atoll("race", "rm", "sums", cwd=repo, check=False)
+    assert kept.returncode == 4
+    assert "hint: atoll race rm sums --force" in kept.stderr
     atoll("race", "rm", "sums", "--force", cwd=repo)
     assert not git("for-each-ref", "refs/atoll/races", cwd=repo)

@@ -387,7 +387,11 @@ WRONG: tuple[tuple[dict[str, Any], type[AtollError], str], ...] = (
     ({"argv": ("true",), "model": "m"}, SpecError, "for agents"),
     ({"argv": ("true",), "limits": ("nope=1",)}, SpecError, "mistake"),
     ({"argv": ("true",), "rule": "beauty"}, SpecError, "unknown criterion"),
+    ({"argv": ("true",), "rule": "judge"}, SpecError, "never decides alone"),
+    ({"argv": ("true",), "rule": " judge:higher"}, SpecError, "never decides alone"),
     ({"argv": ("true",), "promote_to": "local"}, SpecError, "needs checks"),
+    ({"argv": ("true",), "checks": ("exit 0",), "promote_to": "lokal"}, SpecError,
+     "no stage `lokal`"),
 )  # fmt: skip
 
 

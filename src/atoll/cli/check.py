@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SHOWN_LINES = 15
 _SHOWN_FIGURES = 6
 _HASH = 10
+_NOT_FOUND = 127
+"""With which a shell ends that does not find a program."""
 
 
 @click.command("check")
@@ -58,17 +60,20 @@ def command(
     """
     if here and (again or jobs):
         raise SpecError("`--here` always runs the checks again, one by one", hint="omit the others")
+    if junit is not None:
+        _require_place(junit)
     capsule = frame.capsule(name)
     with frame.output.live() as lines:
         report = capsule.check(checks, again=again, here=here, jobs=jobs, on_progress=follow(lines))
-    if junit is not None:
-        _write(junit, report.render_junit())
     show_report(frame.output, report)
     if report.has_uncommitted:
         frame.output.note(
             f"`{name}` has uncommitted changes, which were not checked\n"
             f'hint: atoll commit {name} -m "…", or: atoll check {name} --here'
         )
+    if junit is not None:
+        # Last, so that a file that cannot be written costs no results.
+        _write(junit, report.render_junit())
     return 0 if report.passed else 1
 
 
@@ -106,6 +111,8 @@ def describe(output: Output, report: CheckReport) -> None:
     if report.is_detected:
         names = ", ".join(f"{one.name} (`{printable(one.command)}`)" for one in report.results)
         output.note(f"detected, since atoll.toml declares no checks: {names}")
+        if any(one.exit_code == _NOT_FOUND for one in report.results):
+            output.note("hint: atoll init writes them to atoll.toml, where you can change them")
     if report.is_here:
         output.note(f"this was a look in `{report.capsule}` itself, and is no proof")
     elif known := [one.name for one in report.results if one.is_known]:
@@ -143,11 +150,20 @@ def _explain(output: Output, result: CheckResult) -> None:
         return
     lines = clean(result.output.encode(errors="replace")).rstrip().split("\n")
     if shown := [line for line in lines[-_SHOWN_LINES:] if line.strip()]:
-        output.note("\n".join(f"  {printable(line)}" for line in shown))
+        output.note("\n".join(f"  {printable(line.rstrip())}" for line in shown))
     if result.log:
         output.note(f"  more: {result.log}")
     if result.status is CheckStatus.FLAKY:
         output.note(f"  it was run {result.attempts} times: a pass after a failure is no pass")
+
+
+def _require_place(path: str) -> None:
+    """Raises SpecError where no file can be written, before checks take minutes."""
+    place = Path(path)
+    if not path or place.is_dir():
+        raise SpecError(f"`--junit {printable(path)}` names no file", hint="--junit report.xml")
+    if not place.parent.is_dir():
+        raise SpecError(f"there is no directory `{printable(str(place.parent))}`")
 
 
 def _write(path: str, text: str) -> None:

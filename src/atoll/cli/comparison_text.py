@@ -37,7 +37,9 @@ _MEANINGS = {
 def print_comparison(output: Output, data: ComparisonShape) -> None:
     output.item("comparison", None, _head(data) + "\n")
     columns, rows = candidate_table(data)
-    output.table("comparison", None, columns, rows, clip=("candidate", "checks"), drop=_DROPPED)
+    # Of many figures the first ones are kept.
+    drop = (*_DROPPED, *reversed(figure_names(data)))
+    output.table("comparison", None, columns, rows, clip=("candidate", "checks"), drop=drop)
     if data["matrix"]["columns"]:
         output.item("comparison", None, "\ntests of … on the code of …\n")
         columns, rows = matrix_table(data)
@@ -134,7 +136,8 @@ def figure_word(data: ComparisonShape, one: CandidateEvidenceShape, name: str) -
     found = one["figures"].get(name)
     if found is None:
         return "-"
-    mark = "*" if found["value"] == best_figure(data, name) else ""
+    is_best = one["obstacle"] is None and found["value"] == best_figure(data, name)
+    mark = "*" if is_best else ""
     return _number(found) + mark
 
 

@@ -11,7 +11,7 @@ from atoll.engine import shapes
 
 @click.command("graft")
 @click.argument("race")
-@click.argument("parts", nargs=-1, required=True, metavar="NAME[:PATH]…")
+@click.argument("parts", nargs=-1, required=True, metavar="NAME[:PATH]...")
 @click.option("--name", help="The name of the new candidate; default: RACE-graft-N.")
 @verb
 def command(frame: Frame, race: str, parts: tuple[str, ...], *, name: str | None) -> int:

@@ -28,7 +28,7 @@ def command(frame: Frame, name: str | None) -> None:
         _COLUMNS,
         [_row(report) for report in found],
         clip=("proof", "approved by", "landed"),
-        drop=("agent", "approved by"),
+        drop=("agent", "approved by", "tree", "proof"),
     )
     if not found:
         frame.output.note("nothing was promoted yet\nhint: atoll promote NAME")

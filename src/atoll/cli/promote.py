@@ -152,7 +152,10 @@ def render_landing(step: PromotionStep) -> str:
         return f"{branch} has this work already, at {facts.new[:10]}"
     where = f", in {printable(facts.place)}" if facts.place else ""
     if facts.way == "patch":
-        return f"the files of {facts.tree[:10]} are in {printable(facts.place)}, uncommitted"
+        files = f"the files of {facts.tree[:10]}"
+        if step.act is StepAct.UNDO_LAND:
+            return f"{files} are taken out of {printable(facts.place)}"
+        return f"{files} are in {printable(facts.place)}, uncommitted"
     return f"{branch} {facts.old[:10]}..{facts.new[:10]} ({facts.way}){where}"
 
 

@@ -118,7 +118,10 @@ def command(
     "--vary", multiple=True, metavar="NAME=A,B,...",
     help="A candidate for each value of this variable; with several, for each combination.",
 )  # fmt: skip
-@click.option("-n", "number", default=1, type=click.IntRange(1, 100), help="So many of each kind.")
+@click.option(
+    "-n", "number", default=1, type=click.IntRange(1, 100), metavar="N",
+    help="So many of each kind.",
+)  # fmt: skip
 @click.option(
     "--prompts", metavar="FILE",
     help="A candidate for each prompt in FILE (or -): one per line, or blocks between lines `---`.",
@@ -262,9 +265,11 @@ def _show_end(frame: Frame, status: RaceStatus) -> int:
     promotion = status.promotion
     if promotion is not None:
         what = f"`{promotion.winner}`" if promotion.winner else "nothing"
-        how = "promoted to" if promotion.is_good else "not promoted to"
+        # Without a winner there is nothing that a `not` could be about.
+        is_denied = promotion.winner is not None and not promotion.is_good
+        how = "was not promoted to" if is_denied else "was promoted to"
         why = f": {promotion.message}" if promotion.message else ""
-        frame.output.note(f"{what} was {how} `{promotion.stage}`{why}")
+        frame.output.note(f"{what} {how} `{promotion.stage}`{why}")
     elif any(one.candidate.tree for one in status.candidates):
         frame.output.note(f"hint: atoll compare {name}, then: atoll pick {name}")
     return 0 if status.is_good else 1

@@ -90,7 +90,8 @@ def _show(frame: Frame, name: str, report: TrialReport) -> None:
     elif require_outcome(report.run).good:
         reason = "the command succeeded; there are no checks, so its exit code alone decides"
     else:
-        reason = "the command failed"
+        code = require_outcome(report.run).exit_code
+        reason = "the command failed" + (f": exit code {code}" if code else "")
     if report.kept:
         output.note(f"kept: {reason}\nhint: atoll rollback {name} {before} undoes it")
         return

@@ -35,7 +35,7 @@ def select_checks(
     if not known:
         raise StateError(
             f"`{project.name}` declares no checks, and none are detected",
-            hint='add to atoll.toml: [checks.test] run = "COMMAND", then: atoll trust',
+            hint="declare [checks.test] in atoll.toml (atoll init writes one), then: atoll trust",
         )
     _require_known(names, known)
     chosen = [known[name] for name in dict.fromkeys(names)] if names else list(known.values())

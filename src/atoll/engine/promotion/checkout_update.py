@@ -279,7 +279,8 @@ def _require_clean(update: CheckoutUpdate, changes: Sequence[PathChange]) -> Non
     raise Obstacle(
         f"your own work at `{printable(update.place.root)}` is in the way; nothing was changed"
         f"{lines}",
-        hint=f"git -C '{printable(update.place.root)}' status; commit or stash these, then again",
+        hint=f"git -C '{printable(update.place.root)}' status; commit or stash these, then run "
+        "this again",
         paths=paths,
     )
 
@@ -309,7 +310,7 @@ def _require_known(
         f"{update.new[:10]}; nothing was changed" + "".join(lines),
         hint=f"make each as at {update.new[:10]} or as at {update.old[:10]}, such as by "
         f"git -C '{printable(update.place.root)}' restore --source={update.old[:10]} "
-        "--staged --worktree -- PATH, then again",
+        "--staged --worktree -- PATH, then run this again",
         paths=[*strange, *staged],
     )
 

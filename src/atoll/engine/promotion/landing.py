@@ -197,7 +197,7 @@ def _require_same_place(landing: Landing, place: WorkingTree | None, found: str 
         f"a landing of {landing.new[:10]} on `{printable(landing.branch)}` was killed while it "
         f"changed the files at `{shown}`, and {moved}: some files there are as at "
         f"{landing.new[:10]}",
-        hint=f"git -C '{shown}' status; undo or commit these changes, then again",
+        hint=f"git -C '{shown}' status; undo or commit these changes, then run this again",
     )
 
 

@@ -111,7 +111,7 @@ def _message(done: process.Streamed, timeout_s: float) -> str:
     code = done.completed.code
     if code < 0:
         return f"it was killed by signal {-code}"
-    return f"it failed with exit code {code}" if code else ""
+    return f"exit code {code}" if code else ""
 
 
 def environment(owner: Mapping[str, str]) -> dict[str, str]:

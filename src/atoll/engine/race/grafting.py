@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from atoll.engine.capsule import creation, exports, planning
 from atoll.engine.project.settings import load_config, parse_limits
-from atoll.engine.race import trees
+from atoll.engine.race import changed_lines, trees
 from atoll.engine.race.field import Field
 from atoll.engine.race.suites import Listing, TreeFile, find_obstacle
 from atoll.model.errors import SpecError, StateError
@@ -62,7 +62,9 @@ def parse_part(text: str) -> GraftPart:
     return GraftPart(parse_name(name), place)
 
 
-def combine(parts: Sequence[GraftPart], changed: dict[str, Changes], base: Listing) -> Changes:
+def combine(
+    parts: Sequence[GraftPart], changed: dict[str, Changes], base: Listing, *, race: str
+) -> Changes:
     """The changes of all parts. Raises StateError where a part has none, where two differ about a
     path, and where the result cannot be a tree.
     """
@@ -72,7 +74,9 @@ def combine(parts: Sequence[GraftPart], changed: dict[str, Changes], base: Listi
     for part in parts:
         mine = {path: entry for path, entry in changed[part.name].items() if part.includes(path)}
         if not mine:
-            raise StateError(_describe_missing(part, changed[part.name]), hint="atoll compare")
+            raise StateError(
+                _describe_missing(part, changed[part.name]), hint=f"atoll compare {race}"
+            )
         for path, entry in mine.items():
             if path in result and result[path] != entry:
                 conflicts.append((path, by[path], part))
@@ -135,7 +139,7 @@ class Grafting:
         for part in parts:
             one = self._require(candidates, part.name)
             changed[part.name] = load_changes(self._repository, base, one.tree)
-        changes = combine(parts, changed, base)
+        changes = combine(parts, changed, base, race=self._race.name)
         tree = trees.write_tree(self._session, base_tree, changes, repository=self._repository)
         listed = " ".join(printable(part.render()) for part in parts)
         commit = trees.write_commit(
@@ -176,6 +180,7 @@ class Grafting:
                 f"the race `{self._race.name}` already has a candidate `{name}`",
                 hint="--name NAME",
             )
+        found = changed_lines.count(self._race.base_commit, commit, repository=self._repository)
         return self._session.store.add_candidate(
             Candidate(
                 self._race.id,
@@ -186,6 +191,9 @@ class Grafting:
                 attempts=1,
                 commit=commit,
                 tree=tree,
+                files=found.files,
+                added=found.added,
+                removed=found.removed,
             )
         )
 

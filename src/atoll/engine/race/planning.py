@@ -15,12 +15,14 @@ from atoll.engine.capsule import creation, planning
 from atoll.engine.check.selection import choose_checks, find_checks, select_checks
 from atoll.engine.project import settings
 from atoll.engine.project.settings import Config
+from atoll.engine.promotion.stages import load_stages
 from atoll.engine.race.candidate_specs import (
     RACE_NAME_LENGTH,
     Entrant,
     find_entries,
     name_candidates,
 )
+from atoll.engine.race.ranking import JUDGE, lone_judge
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.agent import AgentTask
@@ -58,6 +60,8 @@ def plan_race(session: Session, project: ProjectRecord, request: RaceRequest) ->
             "`--promote` needs checks: nothing is promoted that was not verified",
             hint="--check 'make test', or declare checks in atoll.toml",
         )
+    if request.promote_to:
+        load_stages(session, project, request.promote_to)
     given = _given(request)
     config = settings.load_config(Path(project.root), session.owner, given=given)
     plans = planning.plan_capsules(session, project, names, config)
@@ -158,6 +162,8 @@ def _require_rule(rule: str, checks: Sequence[CheckSpec]) -> None:
                 f"the rule has an unknown criterion `{printable(word[:60])}`",
                 hint=f'--rule "checks, crosstests, diff:lower"; one of: {", ".join(CRITERIA)}',
             )
+    if [word.partition(":")[0].strip() for word in rule.split(",")] == [JUDGE]:
+        raise lone_judge()
 
 
 def _given(request: RaceRequest) -> dict[str, str]:

@@ -264,7 +264,16 @@ class RaceHandle:
         candidates = store.candidates(race.id)
         capsules = [self._field.find_capsule(one) for one in candidates]
         there = [capsule for capsule in capsules if capsule is not None]
-        points = self._field.acts.remove(there, force=force)
+        try:
+            points = self._field.acts.remove(there, force=force)
+        except StateError as error:
+            if force:
+                raise
+            raise StateError(
+                error.message,
+                hint=f"atoll race rm {self.name} --force (stores such work of all candidates; "
+                "atoll recover brings it back)",
+            ) from error
         repository = self._field.project.git_dir
         for ref, _ in git.refs_below(race_ref(race.id, ""), cwd=repository):
             git.delete_ref(ref, cwd=repository)

@@ -7,6 +7,7 @@ passed every check and the base's tests: no rule picks one that has not.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -103,14 +104,16 @@ def parse_rule(text: str, evidence: RaceEvidence) -> list[Criterion]:
     found = [_parse_criterion(word, evidence) for word in words]
     criteria = [one for one in found if one is not None]
     if {one.name for one in criteria} == {JUDGE} and len(words) == 1:
-        raise SpecError(
-            "a judge never decides alone",
-            hint=f'--rule "{DEFAULT_RULE.replace("diff", "judge, diff")}"',
-        )
+        raise lone_judge()
     twice = [one.name for one in criteria if [c.name for c in criteria].count(one.name) > 1]
     if twice:
         raise SpecError(f"the rule names `{printable(twice[0])}` twice", hint="name it once")
     return criteria
+
+
+def lone_judge() -> SpecError:
+    """What is wrong with a rule that only asks the judge."""
+    return SpecError("a judge never decides alone", hint=f'--rule "{JUDGED_RULE}"')
 
 
 def _parse_criterion(word: str, evidence: RaceEvidence) -> Criterion | None:
@@ -155,7 +158,10 @@ def _find_figure(name: str, evidence: RaceEvidence) -> str:
     listed = ", ".join(f"`{printable(word)}`" for word in known)
     if of_check:
         several = " or ".join(f"`{printable(word)}`" for word in of_check)
-        raise SpecError(f"the check `{printable(name)}` has several figures: {several}")
+        raise SpecError(
+            f"the check `{printable(name)}` has several figures: {several}",
+            hint=f"name one of them: --rule {shlex.quote(f'checks, {printable(of_check[0])}')}",
+        )
     raise SpecError(f"unknown criterion `{printable(name)}`", hint=f"one of {listed}")
 
 
