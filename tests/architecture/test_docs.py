@@ -248,7 +248,7 @@ def test_every_json_kind_is_documented(sources):
 def test_every_json_field_is_documented(sources):
     places = [path for path in sources if path.startswith("engine/shapes/")]
     assert len(places) > 5
-    shapes = {}
+    shapes: dict[str, set[str]] = {}
     for path in places:
         shapes |= shapes_of(sources[path])
     assert "base_commit" in shapes["capsule"]

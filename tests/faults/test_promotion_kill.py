@@ -57,7 +57,8 @@ class Desk:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        return code, *(text.buffer.getvalue().decode() for text in (out, err))
+        said, narrated = (text.buffer.getvalue().decode() for text in (out, err))
+        return code, said, narrated
 
     def atoll(self, *words: str, code: int = 0) -> str:
         found, said, told = self.try_atoll(*words)

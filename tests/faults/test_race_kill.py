@@ -103,7 +103,11 @@ OPTIONS = ("race", "--name", "r", "--check", "test -s file", "--max", "2")
 COMMAND = (*OPTIONS, "-n", "2", "--", "sh", "-c", "echo $ATOLL_CAPSULE >> file; sleep 0.3")
 
 
-@pytest.mark.parametrize("point", [*steps_of("race"), *MADE, *KEPT])
+@pytest.mark.parametrize(
+    "point",
+    # A capsule and a run that were killed in the making are tried at each of their steps elsewhere.
+    [*steps_of("race"), *(pytest.param(s, marks=pytest.mark.soak) for s in (*MADE, *KEPT))],
+)
 def test_race_killed_at_step(race_world: RaceWorld, point: str) -> None:
     done = kill_at(point, COMMAND, cwd=race_world.repo)
     assert done.code == KILLED, (point, done.stderr.decode())

@@ -212,6 +212,32 @@ def test_five_agents_at_once_then_the_next_message(owner, model, wait_for):
         assert "Second answer." in owner.atoll("watch", name, "--no-follow").stdout, name
 
 
+def test_agents_race_and_the_winner_is_promoted(owner, model):
+    keys = {VARIABLES[name]: KEY for name in ("claude", "codex")}
+    done = owner.atoll(
+        "race", "Write hello.txt", "--agents", "claude:2,codex", "--name", "r", "--check",
+        "test -e hello.txt", "--promote", "--json", env=keys,
+    )  # fmt: skip
+    race = json.loads(done.stdout)["data"]
+    assert (race["state"], race["good"]) == ("finished", True), race
+    found = {one["name"]: one for one in race["candidates"]}
+    assert set(found) == {"r-claude-1", "r-claude-2", "r-codex"}
+    for one in found.values():
+        assert one["state"] == "done", one
+        assert one["tokens"] >= 330
+        assert [check["status"] for check in one["checks"]] == ["passed"]
+        assert (one["changed_files"], one["added_lines"]) == (1, 1)
+    # All have the same tree, so that the first one is picked.
+    assert len({one["tree"] for one in found.values()}) == 1
+    assert race["promotion"]["good"], race["promotion"]
+    assert race["promotion"]["winner"] == race["winner"] == "r-claude-1"
+    assert owner.git("show", "HEAD:hello.txt") == "hello\n"
+    assert owner.git("rev-parse", "HEAD^{tree}").strip() == found["r-codex"]["tree"]
+    shown = owner.atoll("compare", "r").stdout
+    assert KEY not in shown
+    assert "r-codex" in shown
+
+
 @pytest.mark.parametrize("agent", ["claude", pytest.param("codex", marks=pytest.mark.soak)])
 def test_conversation_travels_with_rollback_and_fork(owner, model, wait_for, agent):
     spawn(owner, agent, "Write hello.txt", "--name", "x")

@@ -145,7 +145,8 @@ def test_a_race_is_measured_against_worktrees(atoll, place, processes_with):
         "--place", place, "--json", timeout_s=240,
     )  # fmt: skip
     data = json.loads(said.stdout)["data"]
-    set_up, check = data["rows"]
+    set_up, added, check = data["rows"]
+    assert added["what"] == "what a fresh capsule adds to an empty check"
     assert set_up["peer"] == "git worktree add + cp -a of what it lacks"
     assert (len(set_up["samples"]), len(set_up["peer_samples"])) == (10, 3)
     assert check["peer"] == "the same command in the checkout"

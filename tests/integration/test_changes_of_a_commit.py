@@ -43,7 +43,8 @@ class Objects:
 
     def tree(self, files):
         """`files` maps a path (text or bytes) to (mode, content or id)."""
-        here, below = [], {}
+        here: list[tuple[bytes, str, str]] = []
+        below: dict[bytes, dict[bytes, tuple[str, object]]] = {}
         for path, (mode, content) in files.items():
             raw = os.fsencode(path)
             head, slash, rest = raw.partition(b"/")
@@ -267,6 +268,38 @@ def test_link_that_leaves_the_tree(made, target, is_risky):
     }
     found = found_in(made, old, {**old, "links/link": (LINK, target)})
     assert ((b"links/link", "link") in found) == is_risky
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("cd ops && ./go.sh", "ops/go.sh"), ('"$PWD/ops/go.sh"', "ops/go.sh"),
+        ("/home/me/project/ops/go.sh", "ops/go.sh"), ("ansible-playbook -i hosts/ x", "hosts/all"),
+        ("python3 -mship.it now", "ship/it.py"), ("python3 -m ship.it", "ship/__init__.py"),
+        ("kubectl apply -f k8s", "k8s/a/b.yaml"),
+    ],
+)  # fmt: skip
+def test_program_that_a_stage_names_from_elsewhere(made, command, path):
+    change = load_changes(
+        made.git_dir, made.tree({}), made.tree({path: (FILE, "x"), "src/plan.txt": (FILE, "x")})
+    )
+    kinds = [(one.path, one.kind) for one in find_risky(change, also=[command])]
+    assert kinds == [(path, "stage")]
+
+
+def test_link_at_the_place_of_a_directory_that_is_run(made):
+    base = {"docs/tasks.json": (FILE, "{}")}
+    links = {".vscode": (LINK, "docs"), "notes": (LINK, "docs")}
+    risky = find_risky(load_changes(made.git_dir, made.tree(base), made.tree(base | links)))
+    assert [(one.path, one.kind) for one in risky] == [(".vscode", "editor")]
+    links = {"ops": (LINK, "docs"), "notes": (LINK, "docs")}
+    change = load_changes(made.git_dir, made.tree(base), made.tree(base | links))
+    kinds = [one.kind for one in find_risky(change, also=["sh ops/go"], hooks_path="ops/hooks")]
+    assert sorted(kinds) == ["git-hook", "stage"]
+    links = {".vscode": (LINK, "docs"), "notes": (LINK, "docs")}
+    # What stands there without the link is not what was reviewed, either.
+    risky = find_risky(load_changes(made.git_dir, made.tree(base | links), made.tree(base)))
+    assert [(one.path, one.kind) for one in risky] == [(".vscode", "editor")]
 
 
 def test_manifest_that_is_now_a_link(made):

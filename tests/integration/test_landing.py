@@ -433,6 +433,49 @@ def test_a_switch_after_the_kill_stops_it(world):
     assert world.at() == world.new
 
 
+@pytest.mark.parametrize("step", ["files", "indexed"])
+def test_a_commit_of_what_a_killed_landing_has_left_settles_it(world, step):
+    make_dirty(world.root, world.git)
+    landing = die(world, step)
+    for name in (".git/index.lock", ".git/atoll-index"):
+        (world.root / name).unlink(missing_ok=True)
+    world.git("add", "--all", cwd=world.root)
+    world.git("commit", "--quiet", "--message", "mine", cwd=world.root)
+    before, tip = world.portrait(), world.at()
+    with pytest.raises(BranchMovedError):
+        world.land(landing, resumed=True)
+    assert (world.portrait(), world.at(), world.left()) == (before, tip, [])
+
+
+@pytest.mark.parametrize("step", ["files", "indexed"])
+def test_a_commit_of_something_else_after_the_kill_stops_it(world, step):
+    landing = die(world, step)
+    (world.root / ".git/index.lock").unlink()
+    with_other = world.git("commit-tree", "-p", world.old, "-m", "other", f"{world.old}^{{tree}}",
+                           cwd=world.root).strip()  # fmt: skip
+    world.git("update-ref", "refs/heads/main", with_other, cwd=world.root)
+    before = world.portrait()
+    with pytest.raises(StateError, match="the branch has moved"):
+        world.land(landing, resumed=True)
+    assert world.portrait() == before
+
+
+def test_an_edit_in_the_second_of_the_last_checkout_stops_it(world):
+    """Git sees such an edit only by the age of its index."""
+    world.git("config", "core.trustctime", "false", cwd=world.root)
+    path, index = world.root / "changed.txt", world.root / ".git/index"
+    path.write_text("one\n" * 1000)
+    world.git("update-index", "--refresh", cwd=world.root)
+    times = (path.stat().st_atime, int(path.stat().st_mtime))
+    path.write_text("ONE\n" * 1000)
+    for place in (path, index):
+        os.utime(place, times)
+    assert world.git("diff-files", "--name-only", cwd=world.root) == "changed.txt\n"
+    with pytest.raises(Obstacle, match=r"changed: `changed\.txt`"):
+        world.land()
+    assert path.read_text() == "ONE\n" * 1000
+
+
 def failing_filter(world: World, pattern: str) -> Path:
     """A smudge filter of the owner that fails while a file exists, for content with a pattern."""
     flag = world.root.parent / "fails"
@@ -460,7 +503,7 @@ def test_a_failure_in_the_middle_is_taken_back(world):
 
 def test_a_failure_that_cannot_be_taken_back_is_reported_and_continued(world):
     flag = failing_filter(world, "*")
-    places = []
+    places: list[str] = []
     with pytest.raises(DriverError, match="could not be brought back"):
         land(world.landing, is_resumed=False, note=places.append, reach=lambda _: None)
     assert (world.at(), world.left()) == (world.old, [])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 import atoll
 from atoll.cli.promote import render_landing
+from atoll.engine.promotion import acceptance, merge_capsule, stage_commands, stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
@@ -236,7 +239,7 @@ def test_what_cannot_be_promoted_is_refused(desk):
     capsule.run(["sh", "-c", "echo loose > loose.txt"])
     with pytest.raises(StateError, match=r"uncommitted work: `loose\.txt`") as caught:
         desk.promote(capsule)
-    assert "atoll commit x" in caught.value.hint
+    assert "atoll commit x" in str(caught.value.hint)
     capsule.commit("loose")
     with pytest.raises(SpecError, match="no stage `moon`"):
         desk.promote(capsule, "moon")
@@ -250,6 +253,32 @@ def test_what_cannot_be_promoted_is_refused(desk):
     assert caught.value.hint == "read it, then: atoll trust"
 
 
+@pytest.mark.parametrize("way", ["rebase", "ff", "merge"])
+def test_merge_that_drops_the_commits_of_the_branch_does_not_land(desk, monkeypatch, way):
+    desk.declare(f'[stages.local]\nmerge = "{way}"\n')
+    capsule = desk.work("x")
+    before = desk.commit("other.txt")
+    # As if what runs in the capsule had answered for git.
+    monkeypatch.setattr(merge_capsule, "merge", lambda *_: desk.at("HEAD~1"))
+    report = desk.promote(capsule)
+    assert (report.exit_code, report.landings) == (5, ())
+    assert "does not contain" in report.promotion.spec.reason
+    assert desk.at() == before
+
+
+def test_huge_diff_of_risky_files_is_cut_before_it_is_held(desk, monkeypatch):
+    monkeypatch.setattr(acceptance, "_DIFF_BYTES", 100_000)
+    capsule = desk.work("x", "seq -f 'x%.0f: y' 200000 > big.mk")
+    asked = []
+    report = desk.promote(capsule, ask=lambda request: bool(asked.append(request)))
+    assert report.exit_code == 4
+    assert len(asked[0].diff) < 100_200
+    assert b"the diff is too large and is cut here" in asked[0].diff[-100:]
+    # A script is asked nothing, and waits however large the files are.
+    assert desk.promote(capsule).exit_code == 4
+    assert desk.promote(capsule, accept=["build"]).has_passed
+
+
 def test_risky_files_need_a_yes_bound_to_the_tree(desk):
     capsule = desk.work("x", "mkdir .vscode; echo '{}' > .vscode/tasks.json; echo n > new.txt")
     before = desk.at()
@@ -258,7 +287,12 @@ def test_risky_files_need_a_yes_bound_to_the_tree(desk):
     assert ".vscode/tasks.json" in report.promotion.spec.reason
     assert "--accept editor" in report.promotion.spec.hint
     asked = []
-    report = desk.promote(capsule, ask=lambda request: bool(asked.append(request)))
+
+    def refuse(request):
+        asked.append(request)
+        return False
+
+    report = desk.promote(capsule, ask=refuse)
     assert (report.exit_code, len(asked)) == (4, 1)
     assert b"tasks.json" in asked[0].diff
     assert b"new.txt" not in asked[0].diff
@@ -333,6 +367,84 @@ def test_a_stage_that_fails_is_undone_and_tried_again_only_when_asked(desk):
     assert desk.marks() == [*["ran", "undone"] * 3, "undone"]
 
 
+def test_a_stage_that_failed_before_the_kill_is_undone_by_the_next_command(desk, monkeypatch):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    (desk.root.parent / "fails").touch()
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as trap:
+        trap.setattr(stage_runs, "undo_failed", die)
+        with pytest.raises(KeyboardInterrupt):
+            desk.promote(capsule, "staging")
+    assert desk.marks() == ["ran"]
+    report = desk.promote(capsule, "staging")
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 1)
+    assert "its undo command has run" in report.promotion.spec.reason
+    assert desk.promote(capsule, "staging").exit_code == 1
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itself(
+    desk, start_cli, wait_for
+):
+    desk.declare("""
+        [stages.local]
+        [stages.staging]
+        run = "echo ran >> $MARKS; sleep 600"
+        undo = "echo undone >> $MARKS"
+    """)
+    capsule = desk.work("x")
+    started = start_cli("promote", "x", "--to", "staging", cwd=desk.root)
+    wait_for(lambda: desk.marks() == ["ran"], what="the command")
+    started.kill()
+    started.wait(timeout=20)
+    with pytest.raises(StateError, match="is still running as process"):
+        desk.promote(capsule, "staging", again=True)
+    with pytest.raises(StateError, match="is still running as process") as found:
+        desk.project.promotions.undo()
+    os.killpg(int(found.value.hint.rpartition("-")[2]), signal.SIGKILL)
+    assert desk.project.promotions.undo().exit_code == 0
+    assert desk.marks() == ["ran", "undone"]
+
+
+def test_the_work_of_a_removed_capsule_survives_the_undo_of_its_promotion(desk):
+    capsule = desk.work("x")
+    assert desk.promote(capsule).has_passed
+    landed = desk.at()
+    capsule.remove()
+    assert desk.project.promotions.undo().exit_code == 0
+    [point] = desk.project.recovery_points()
+    assert (point.capsule, point.commit) == ("x", landed)
+    # A capsule that is still there needs none.
+    other = desk.work("y")
+    desk.promote(other)
+    desk.project.promotions.undo()
+    assert len(desk.project.recovery_points()) == 1
+
+
+def test_a_full_disk_of_logs_does_not_end_the_command_of_a_stage(desk, monkeypatch):
+    desk.declare(STAGING + '[stages.long]\nrun = "echo a; sleep 1; echo b; echo long >> $MARKS"\n')
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as trap:
+        trap.setattr(stage_commands.files, "write_all", fail)
+        assert desk.promote(desk.work("x"), "long").has_passed
+    assert desk.marks() == ["ran", "long"]
+
+
+def test_a_stage_does_not_wait_for_what_its_command_leaves_in_the_background(desk):
+    desk.declare('[stages.local]\n[stages.staging]\nrun = "sleep 600 & echo on"\n')
+    report = desk.promote(desk.work("x"), "staging")
+    assert report.has_passed, report.promotion.spec.reason
+    run = next(step for step in report.steps if step.act is StepAct.RUN)
+    assert run.facts.output == "on\n"
+
+
 def test_the_landing_of_a_stage_that_fails_is_taken_back(desk):
     desk.declare('[stages.local]\nrun = "exit 3"\n')
     capsule = desk.work("x")
@@ -365,6 +477,36 @@ def test_an_approval_is_bound_to_the_tree(desk):
     assert promotions.approve("x", "local").tree != given.tree
     assert desk.promote(capsule).has_passed
     assert [one.stage for one in promotions.history()[0].approvals] == ["local", "local"]
+
+
+def test_an_undo_that_was_begun_ends_when_the_branch_has_gone_on(desk):
+    desk.declare(STAGING)
+    capsule = desk.work("x")
+    assert desk.promote(capsule, "staging").has_passed
+    undo_fails = desk.root.parent / "undo-fails"
+    undo_fails.touch()
+    assert desk.project.promotions.undo().exit_code == 5
+    undo_fails.unlink()
+    top = desk.commit("other.txt")
+    report = desk.project.promotions.undo(again=True)
+    assert (report.promotion.state, report.exit_code) == (PromotionState.FAILED, 4)
+    assert "on top" in report.promotion.spec.reason
+    assert "git revert" in report.promotion.spec.hint
+    assert (desk.marks(), desk.at()) == (["ran", "undone", "undone"], top)
+    # It can be promoted again, and then only the stages that were undone are walked.
+    assert desk.promote(capsule, "staging").has_passed
+    assert (desk.marks()[3:], desk.at()) == (["ran"], top)
+
+
+def test_a_patch_that_the_owner_has_thrown_away_is_undone(desk):
+    desk.declare('[stages.local]\nmerge = "patch"\n')
+    capsule = desk.work("x", "echo new > new.txt; echo more >> README.md")
+    assert desk.promote(capsule).has_passed
+    desk.git("restore", "README.md")
+    assert desk.project.promotions.undo().exit_code == 0
+    assert desk.git("status", "--porcelain") == ""
+    assert desk.promote(capsule).has_passed
+    assert desk.git("status", "--porcelain") == " M README.md\n?? new.txt\n"
 
 
 def test_undo_says_what_to_revert_when_others_have_gone_on(desk):

@@ -30,6 +30,9 @@ Files = dict[str, str | bytes | None]
 
 CHECK = 'set -e; for t in tests/*.sh; do test ! -e "$t" || sh -eu "$t"; done'
 BENCH = "wc -c <total.sh | sed 's/^/size /; s/$/ B lower/'"
+CHECKS = (CheckSpec("test", CHECK), CheckSpec("bench", BENCH, has_figures=True))
+REPORT = '<testsuite><testcase name="a"/><testcase name="b"/></testsuite>'
+REPORTED = f"set -- 1 2; . ./total.sh; echo '{REPORT}' >r.xml"
 BASE_FILES: Files = {
     "total.sh": "echo $(($1 + $2))\n",
     "tests/test_total.sh": 'test "$(sh total.sh 1 2)" = 3\ntest "$(sh total.sh 2 2)" = 4\n',
@@ -85,9 +88,11 @@ class World:
         self.git("checkout", "-qf", "main", cwd=self.repo)
         return found[0], found[1]
 
-    def race(self, attempts: Mapping[str, Files], **options: object) -> RaceResults:
+    def race(
+        self, attempts: Mapping[str, Files], *, checks: tuple[CheckSpec, ...] = CHECKS,
+        **options: object,
+    ) -> RaceResults:  # fmt: skip
         """A race that has ended, with its evidence."""
-        checks = (CheckSpec("test", CHECK), CheckSpec("bench", BENCH, has_figures=True))
         spec = RaceSpec("add", tuple(CandidateSpec() for _ in attempts), checks, **options)  # type: ignore[arg-type]
         store, record = self.project.session.store, self.project.record
         race = store.add_race(record.id, "sums", self.base, spec, list(attempts))
@@ -195,6 +200,17 @@ def test_matrix_shows_weak_tests_and_a_rule_picks_by_evidence(world: World) -> N
     assert world.git("for-each-ref", "refs/heads", cwd=world.repo) == refs
     assert not list((world.project.session.home / "trees").iterdir())
     assert not world.git("status", "--porcelain", cwd=world.repo)
+
+
+def test_code_that_ends_the_test_runner_is_noted(world: World) -> None:
+    attempts = {"quits": {"total.sh": "exit 0\n"}, "works": {"total.sh": ": # works\n"}}
+    results = world.race(attempts, checks=(CheckSpec("test", REPORTED, junit="r.xml"),))
+    assert statuses(results)[BASE] == {"quits": "passed", "works": "passed"}
+    [note] = [note for note in results.compare().notes if "report" in note]
+    assert note == (
+        "the tests of the base pass on `quits`, but its report has none of the 2 tests that pass "
+        "on the base"
+    )
 
 
 def test_hostile_trees_cannot_be_combined_and_are_not_picked(world: World) -> None:
@@ -365,6 +381,12 @@ def test_from_the_race_to_the_winner_on_the_command_line(
     ]
     points = {point.capsule for point in world.project.recovery_points()}
     assert {"sums-weak", "sums-slow"} <= points
+    # Only of a race that has ended.
+    race, store = world.project.races.require("sums").race, world.project.session.store
+    race = store.set_race_state(race, RaceState.RUNNING)
+    refused = atoll("pick", "sums", "sums-weak", "--discard-losers", cwd=repo, check=False)
+    assert (refused.returncode, "has not ended" in refused.stderr) == (4, True)
+    store.set_race_state(race, RaceState.FINISHED)
     # What was observed stays, and can still be grafted.
     made = atoll("graft", "sums", "sums-slow", "--name", "both", cwd=repo)
     assert made.stdout == "both\n"

@@ -45,6 +45,8 @@ def command(
     if name is not None and (rule or judge):
         raise SpecError("`pick` takes a name, or a rule and a judge", hint="omit one of them")
     results = frame.project().races.require(race).results
+    if discard_losers:
+        results.require_finished()
     picked = results.pick(name, rule=rule, judge=judge)
     choice = picked.choice
     removed = results.discard_losers() if discard_losers and choice.winner else []

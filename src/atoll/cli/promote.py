@@ -32,6 +32,10 @@ _OUTPUT_LINES = 20
     help="Accept files that can run code on your machine: all, or one kind.",
 )  # fmt: skip
 @click.option(
+    "--check", "checks", multiple=True, metavar="NAME|CMD",
+    help="A check or shell command that must pass besides those of the project.",
+)  # fmt: skip
+@click.option(
     "--again", is_flag=True,
     help="Run failed checks again, and a command that failed or whose end is unknown.",
 )  # fmt: skip
@@ -43,6 +47,7 @@ def command(
     to: str | None,
     message: str | None,
     accepted: tuple[str, ...],
+    checks: tuple[str, ...],
     *,
     again: bool,
     only_status: bool,
@@ -58,15 +63,21 @@ def command(
     """
     project = frame.project()
     if only_status:
-        if to or message or accepted or again:
+        if to or message or accepted or checks or again:
             raise SpecError("`--status` takes no other option", hint=f"atoll promote {name}")
         report = project.promotions.status(name)
         frame.output.answer("promotion", shapes.promotion(report), render_status(report))
         return 0
     report = project.promotions.promote(
-        frame.capsule(name).record, to, accept=accepted, ask=_asker(frame), message=message,
-        again=again, on_progress=lambda progress: _show_progress(frame, progress),
-    )  # fmt: skip
+        frame.capsule(name).record,
+        to,
+        accept=accepted,
+        ask=_asker(frame),
+        message=message,
+        checks=project.promotions.choose_checks(checks),
+        again=again,
+        on_progress=lambda progress: _show_progress(frame, progress),
+    )
     show(frame, report)
     return report.exit_code
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from atoll.engine.race.races import Races
     from atoll.engine.secret.project_secrets import Secrets
     from atoll.model.agent import AgentSpec
+    from atoll.model.check import CheckSpec
     from atoll.model.shapes import PortReport
 
 T = TypeVar("T")
@@ -540,12 +541,14 @@ class _CapsuleActs:
         handles = [Capsule(session=self._session, record=record) for record in capsules]
         return [point for _, point in remove_all(handles, force=force)]
 
-    def promote(self, capsule: state.CapsuleRecord, *, to: str) -> tuple[bool, str]:
+    def promote(
+        self, capsule: state.CapsuleRecord, *, to: str, checks: Sequence[CheckSpec]
+    ) -> tuple[bool, str]:
         # Without a name it is the first stage that lands, whatever it is called.
         from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
 
         chosen = None if to == LOCAL else to
-        report = Promotions(self._session, self._project).promote(capsule, chosen)
+        report = Promotions(self._session, self._project).promote(capsule, chosen, checks=checks)
         spec = report.promotion.spec
         hint = f"; {spec.hint}" if spec.hint else ""
         return spec.exit_code == 0, f"{spec.reason}{hint}" if spec.reason else ""

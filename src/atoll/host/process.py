@@ -36,6 +36,7 @@ _ERRORS_BYTES = 1 << 20
 _HOST_OUTPUT_BYTES = 256 << 20
 _INSIDE_OUTPUT_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.05
 
 on_command: Callable[[str], None] | None = None
 """Set by `--verbose`: called with each command as a line that can be pasted into a shell."""
@@ -242,14 +243,19 @@ def replayable(argv: Sequence[str], *, cwd: str | None = None) -> str:
     return line if cwd is None else f"cd {shlex.quote(cwd)} && {line}"
 
 
-def stream(
+def stream(  # noqa: C901 - one loop over output, time and end
     program: Program,
     take: Callable[[bytes], object],
     *,
     limit_bytes: int,
     timeout_s: float | None,
+    until_exit: bool = False,
+    on_start: Callable[[int], object] | None = None,
 ) -> Streamed:
     """Passes the output of a program to `take`, piece by piece, until it ends or reaches a limit.
+
+    With `until_exit` it ends when the program itself exits, also while processes that it has left
+    in the background hold its output open. `on_start` gets its process id.
 
     The program leads a process group of its own, which is killed before this returns or raises,
     also when `take` raises. `limit_bytes` counts standard output and standard error; the end of
@@ -261,6 +267,8 @@ def stream(
     errors = bytearray()
     received = 0
     with _leading(program) as child, selectors.DefaultSelector() as selector:
+        if on_start is not None:
+            on_start(child.pid)
         for pipe in filter(None, (child.stdout, child.stderr)):
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and ended == "whole":
@@ -268,7 +276,12 @@ def stream(
             if left is not None and left <= 0:
                 ended = "time"
                 break
-            for key, _ in selector.select(left):
+            # Before the pipes are looked at, so that all that it has written is read.
+            is_last = until_exit and _has_exited(child)
+            ready = selector.select(0 if is_last else _left_until_look(left, until_exit=until_exit))
+            if is_last and not ready:
+                break
+            for key, _ in ready:
                 chunk = os.read(key.fd, _CHUNK_BYTES)
                 received += len(chunk)
                 if not chunk:
@@ -313,13 +326,23 @@ def _leading(program: Program) -> Iterator[subprocess.Popen[bytes]]:
                 os.killpg(child.pid, signal.SIGKILL)
 
 
+def _left_until_look(left: float | None, *, until_exit: bool) -> float | None:
+    """How long to wait for output before it is looked at whether the program has exited."""
+    if not until_exit:
+        return left
+    return _LOOK_S if left is None else min(left, _LOOK_S)
+
+
+def _has_exited(child: subprocess.Popen[bytes]) -> bool:
+    """Does not reap it."""
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, child.pid, how) is not None
+
+
 def _has_left(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
     """Whether the program has ended by `deadline`; does not reap it."""
-    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     left = None if deadline is None else deadline - time.monotonic()
-    return wait_until(
-        lambda: os.waitid(os.P_PID, child.pid, how) is not None, timeout_s=left, interval_s=0.001
-    )
+    return wait_until(lambda: _has_exited(child), timeout_s=left, interval_s=0.001)
 
 
 Companion = subprocess.Popen[bytes]

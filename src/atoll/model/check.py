@@ -40,6 +40,12 @@ class CheckSpec(NamedTuple):
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
+def parse_check_spec(fields: dict[str, Any]) -> CheckSpec:
+    """From the fields as JSON has them. Raises ValueError, TypeError or KeyError."""
+    fixed = {"needs": tuple(fields["needs"]), "source": CheckSource(fields["source"])}
+    return CheckSpec(**{**fields, **fixed})
+
+
 class CheckStatus(StrEnum):
     PASSED = "passed"
     FLAKY = "flaky"

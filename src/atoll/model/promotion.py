@@ -6,6 +6,8 @@ import json
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from atoll.model.check import CheckSpec, parse_check_spec
+
 VERIFIED, LOCAL = "verified", "local"
 """The stages of a project that declares none."""
 STAGE_S = 3600.0
@@ -105,6 +107,8 @@ class StepFacts(NamedTuple):
     """Why it failed, or what is notable."""
     output: str = ""
     """The end of the output of a command."""
+    process: tuple[int, ...] = ()
+    """Of a command that was started: its process id, and when that began, in clock ticks."""
     log: str = ""
     """The file below Atoll's home that holds more of it."""
 
@@ -152,9 +156,11 @@ class PromotionSpec(NamedTuple):
     """The stage that waits for an approval."""
     waiting_tree: str = ""
     """Of which tree."""
+    checks: tuple[CheckSpec, ...] = ()
+    """That must pass besides those of the project."""
 
     def encode(self) -> str:
-        return json.dumps(self._asdict())
+        return json.dumps({**self._asdict(), "checks": [one._asdict() for one in self.checks]})
 
 
 class Promotion(NamedTuple):
@@ -183,13 +189,15 @@ class Approval(NamedTuple):
 
 def parse_spec(payload: str) -> PromotionSpec:
     """Raises ValueError, TypeError or KeyError for a damaged record."""
-    return PromotionSpec(**json.loads(payload))
+    found: dict[str, Any] = json.loads(payload)
+    checks = tuple(parse_check_spec(one) for one in found.pop("checks", ()))
+    return PromotionSpec(**found, checks=checks)
 
 
 def parse_facts(payload: str) -> StepFacts:
     """Raises ValueError, TypeError or KeyError for a damaged record."""
     found: dict[str, Any] = json.loads(payload)
-    for key in ("checks", "kinds"):
+    for key in ("checks", "kinds", "process"):
         if key in found:
             found[key] = tuple(found[key])
     return StepFacts(**found)

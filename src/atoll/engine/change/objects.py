@@ -22,7 +22,7 @@ _SAFE = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0",
     "-c", "core.bigFileThreshold=16m", "-c", f"core.attributesFile={os.devnull}",
 )  # fmt: skip
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 600.0
 _MEMORY_BYTES = 1 << 30
 _OUTPUT_BYTES = 256 << 20
 _DIRECTORY = 0o040000
@@ -49,10 +49,14 @@ def program(repository: str, *args: str, stdin: bytes = b"") -> Program:
 
 
 def answer(
-    asked: Program, take: Callable[[bytes], object], *, timeout_s: float = _TIMEOUT_S
+    asked: Program,
+    take: Callable[[bytes], object],
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    limit_bytes: int = _OUTPUT_BYTES,
 ) -> Streamed:
-    """Passes what git prints to `take`. Raises DriverError if git cannot start."""
-    return stream(asked, take, limit_bytes=_OUTPUT_BYTES, timeout_s=timeout_s)
+    """Passes what git prints to `take`, up to a limit. Raises DriverError if git cannot start."""
+    return stream(asked, take, limit_bytes=limit_bytes, timeout_s=timeout_s)
 
 
 class ObjectReader:
@@ -63,10 +67,15 @@ class ObjectReader:
         self.trees = trees
         self._blobs = blobs
 
-    def find_blob(self, name: str, *, limit_bytes: int = BLOB_BYTES) -> bytes | None:
-        """The content of a blob; None if it is missing, larger than the limit, or no blob."""
+    def find_blob(
+        self, name: str, *, limit_bytes: int = BLOB_BYTES, known_bytes: int | None = None
+    ) -> bytes | None:
+        """The content of a blob; None if it is missing, larger than the limit, or no blob.
+
+        `known_bytes` is its size, if the caller has asked git for it.
+        """
         require_ids(name)
-        size = self._size(name)
+        size = self._size(name) if known_bytes is None else known_bytes
         if size is None or size > limit_bytes:
             return None
         self._blobs.ask(f"contents {name}\n".encode())

@@ -8,6 +8,7 @@ regard to case, as on filesystems that ignore it.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -92,14 +93,16 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         ".azuredevops/", ".buildkite/", ".travis.yml", ".drone.yml", ".drone.star",
         ".woodpecker*.yml", ".woodpecker*.yaml", ".woodpecker/", "*appveyor.yml",
         "bitbucket-pipelines.yml", ".semaphore/", ".teamcity/", ".tekton/", ".forgejo/", ".gitea/",
-        ".builds/", ".build.yml", "cloudbuild*.yaml", "cloudbuild*.json", "buildspec*.yml",
+        ".builds/", ".build.yml", ".ebextensions/", ".platform/", "procfile.*", "heroku.yml",
+        "cloudbuild*.yaml", "cloudbuild*.json", "buildspec*.yml",
         "appspec.yml", ".cirrus.yml", ".cirrus.star", "wercker.yml", "codemagic.yaml",
         "netlify.toml", "vercel.json", "fly.toml", "render.yaml", "procfile", "skaffold.yaml",
         ".goreleaser*", ".releaserc*", "release.config.*", ".readthedocs.*", "dagger.json",
         "semaphore.yml", ".scrutinizer.yml",
     ),
     RiskKind.ENVIRONMENT: (
-        ".envrc*", ".direnvrc", ".env", ".env.local", ".env.development", ".env.production",
+        ".envrc*", ".direnvrc", ".env", ".env.local", ".env.*.local", ".env.staging", ".flaskenv",
+        ".env.development", ".env.production",
         ".env.test", "mise.toml", "mise.*.toml", ".mise.toml", ".mise.*.toml", ".mise/",
         "mise/config.toml", "mise/tasks/", "mise-tasks/", ".mise-tasks/", ".tool-versions",
         ".asdfrc", ".rtx.toml", "*.nix", "devenv.yaml", "devbox.json", "brewfile", "pixi.toml",
@@ -122,7 +125,8 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         ".devcontainer.json", ".gitpod.yml", ".gitpod.*", ".vs/", ".theia/", ".settings/",
         ".cproject", ".classpath", ".project", ".run/", ".kakrc", ".helix/", ".neoconf.json",
         ".lazy.lua", "*.xcscheme", "*.xcworkspacedata", "project.pbxproj", ".ycm_extra_conf.py",
-        ".ccls", ".clangd", ".kateproject*", ".dap-launch.json",
+        ".ccls", ".clangd", "hie.yaml", ".vimspector.json", "*-gdb.py", "*-gdb.gdb",
+        ".kateproject*", ".dap-launch.json",
     ),
     RiskKind.AGENT: (
         ".claude/", "claude.md", "claude.local.md", ".mcp.json", "mcp.json", ".codex/", ".gemini/",
@@ -143,7 +147,8 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         "vitest.setup.*", ".mocharc*", "karma.conf.*", "playwright.config.*", "cypress.config.*",
         "cypress.json", "wdio.conf.*", ".nycrc*", "phpunit.xml*", "phpunit.dist.xml", ".rspec",
         "spec_helper.rb", "rails_helper.rb", "test_helper.rb", "behat.yml", "codeception*.yml",
-        "ava.config.*", "tap.config.*", ".taprc", "nextest.toml", ".config/nextest.toml",
+        "ava.config.*", ".proverc", ".simplecov", ".busted", "testem.js", "tap.config.*", ".taprc",
+        "nextest.toml", ".config/nextest.toml",
     ),
     RiskKind.BUILD: (
         "makefile", "gnumakefile", "makefile.*", "*.mk", "*.mak", "justfile", ".justfile", "*.just",
@@ -153,7 +158,8 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         "sconscript", "wscript", "rakefile", "*.rake", "gemfile", "*.gemspec", "capfile",
         "vagrantfile", "guardfile", "dangerfile*", "fastfile", "podfile", "*.podspec",
         "setup.py", "setup.cfg", "sitecustomize.py", "usercustomize.py", "*.pth",
-        "fabfile.py", "dodo.py", ".pylintrc", "pylintrc", ".mypy.ini", "mypy.ini",
+        "fabfile.py", "dodo.py", "conanfile.py", "hatch_build.py", ".pylintrc", "pylintrc",
+        ".mypy.ini", "mypy.ini",
         "pants.toml", "waf", "build.rs", ".cargo/", "rust-toolchain", "rust-toolchain.toml",
         "build.gradle*", "settings.gradle*", "init.gradle*", "*.gradle", "*.gradle.kts",
         "gradle.properties", "gradlew", "gradlew.bat", "gradle/wrapper/", "buildsrc/", "pom.xml",
@@ -165,14 +171,22 @@ PATTERNS: dict[RiskKind, tuple[str, ...]] = {
         "*.csproj", "*.fsproj", "*.vbproj", "*.vcxproj", "*.proj", "*.props", "*.targets",
         "global.json", "magefile.go", "magefiles/", "tiltfile", "earthfile", "gruntfile.*",
         "gulpfile.*", "jakefile*", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts",
-        "*.config.mts", "*.config.cts", ".eslintrc*", ".babelrc*", ".prettierrc.*js",
-        ".stylelintrc.*js", ".postcssrc*", ".swcrc", "brunch-config.*", "webpack.*.js",
+        "*.config.mts", "*.config.cts", ".eslintrc*", ".babelrc*",
+        ".stylelintrc", ".stylelintrc.*", ".prettierrc", ".prettierrc.*", ".flake8",
+        ".rubocop*.yml", ".yardopts", ".formatter.exs", ".credo.exs", ".iex.exs", ".luacheckrc",
+        ".ocamlinit", ".php-cs-fixer*.php", "phpstan*.neon*", "psalm.xml*", "rector.php", "ecs.php",
+        ".storybook/", ".ember-cli", "nodemon.json", "bacon.toml", ".air.toml", ".jvmopts",
+        ".sbtopts", "snakefile", "*.smk", "dvc.yaml", "tupfile", "xmake.lua", "premake5.lua",
+        "jamfile", "jamroot", ".postcssrc*", ".swcrc", "brunch-config.*", "webpack.*.js",
         "angular.json", "nx.json", "turbo.json", "lerna.json", "rush.json", "deno.json*",
         "metro.config.*", "binding.gyp", "wrangler.toml", "wrangler.json*", "serverless.yml",
-        "*.tf", "*.tfvars", "terragrunt.hcl", "pulumi.y*ml", "ansible.cfg", "west.yml",
+        "*.tf", "*.tfvars", ".terraformrc", "*.tofu", "terragrunt.hcl", "pulumi.y*ml",
+        "ansible.cfg", "west.yml",
     ),
     RiskKind.PACKAGE: (
-        ".npmrc", ".yarnrc", ".yarnrc.yml", ".yarn/", ".pnpmfile.*", "pnpm-workspace.yaml",
+        ".npmrc", ".yarnrc", ".yarnrc.yml", ".yarn/", ".pnpmfile.*", ".pnp.*", "package.json5",
+        "package.yaml", "node_modules/", "site-packages/", "__pypackages__/", ".corepack.env",
+        "pnpm-workspace.yaml",
         "bunfig.toml", ".bowerrc", ".pypirc", "pip.conf", "pip.ini", "uv.toml", "poetry.toml",
         "pdm.toml", ".pdm.toml", ".condarc", "hatch.toml", "nuget.config", ".bundle/",
         ".gemrc", "auth.json", "go.work", "artifacts.yml", ".sdkmanrc",
@@ -191,14 +205,18 @@ CONTENT_RULES = {
     RiskKind.GIT_SETTINGS: "`.gitattributes`, unless only line endings change",
     RiskKind.SUBMODULE: "every submodule that is added, moved or removed",
     RiskKind.BUILD: "`pyproject.toml` and `Cargo.toml`, where they name programs, hooks or plugins",
+    RiskKind.TEST_SETUP: "Python files at the top of the project, or of its `src`, `lib` or "
+    "`python`, with the name of a module of the standard library or of a test runner, such as "
+    "`unittest.py`",
     RiskKind.PACKAGE: "`package.json`, where more changes than its description and dependencies",
     RiskKind.SOURCE: "a manifest or lock file that names a host, URL, repository or path which its "
     "old version did not name",
     RiskKind.GIT_HOOK: "everything in the directory that `core.hooksPath` names",
-    RiskKind.STAGE: "a program that a stage, or an `undo` or `health` command names",
+    RiskKind.STAGE: "a program that a stage, or an `undo` or `health` command names, in any "
+    "directory, and what is in a directory that it names",
     RiskKind.BINARY: "executables, archives, content with a NUL, and files of more than 8 MiB",
     RiskKind.LINK: "symbolic links that are absolute, lead out of the project or into `.git`, also "
-    "through another link",
+    "through another link; a link at the place of a directory of another kind counts as that kind",
     RiskKind.EXECUTABLE: "files that become executable",
     RiskKind.NAME: "names with control or invisible characters, with a dot or space at the end, "
     "that git or a filesystem takes for `.git`, or that differ from another only by case",
@@ -214,6 +232,22 @@ class _Matcher(NamedTuple):
     """Matches the names that one of the globs matches."""
     directories: list[tuple[str, RiskKind]]
     ends: list[tuple[str, RiskKind]]
+
+
+_RUNNERS = frozenset({
+    "pytest", "_pytest", "pluggy", "nose", "nose2", "tox", "nox", "coverage", "pip", "setuptools",
+    "wheel", "build", "mypy", "ruff",
+})  # fmt: skip
+_SHADOWED = (sys.stdlib_module_names | _RUNNERS) - {"test", "this", "antigravity"}
+"""Python modules in whose place a file at the top of a project is run, as `unittest.py` by
+`python3 -m unittest`: the directory in which Python is started comes first.
+"""
+_TOPS = re.compile(r"(?:src/|lib/|python/)?([a-z_][a-z0-9_]*)(?:\.py|/__init__\.py)")
+
+
+def _is_shadowing(path: str) -> bool:
+    found = _TOPS.fullmatch(path)
+    return found is not None and found[1] in _SHADOWED
 
 
 @lru_cache(maxsize=1)
@@ -259,10 +293,31 @@ def _matches(path: str) -> Iterator[RiskKind]:
     rooted = f"/{path}"
     name = path.rpartition("/")[2]
     yield from rules.names.get(name, ())
+    if _is_shadowing(path):
+        yield RiskKind.TEST_SETUP
     if rules.any_glob.match(name):
         yield from (kind for pattern, kind in rules.globs if fnmatchcase(name, pattern))
     yield from (kind for pattern, kind in rules.directories if pattern in rooted)
     yield from (kind for pattern, kind in rules.ends if rooted.endswith(pattern))
+
+
+def find_link_kinds(path: str) -> list[RiskKind]:
+    """The kinds whose patterns could match what is below a symbolic link at a path: a link at
+    `.vscode` brings in the tasks of the directory to which it leads.
+    """
+    rules = _matcher()
+    rooted = f"/{plain(path)}/"
+    found = [
+        kind
+        for pattern, kind in [*rules.directories, *rules.ends]
+        if any(rooted.endswith(start) for start in _directories_of(pattern))
+    ]
+    return list(dict.fromkeys([*find_kinds(path), *found]))
+
+
+def _directories_of(pattern: str) -> list[str]:
+    """The directories that a pattern names, such as `/.github/` and `/.github/workflows/`."""
+    return [pattern[: end + 1] for end, c in enumerate(pattern) if c == "/" and end]
 
 
 def documented() -> Iterable[tuple[RiskKind, str, tuple[str, ...], str]]:

@@ -182,6 +182,8 @@ def _judge_composer(old: bytes, new: bytes) -> str:
 
 
 def _judge_sources(path: str, old: bytes, new: bytes) -> str:
+    if is_lock(path) and old and not new:
+        return "versions are no longer pinned by it"
     return _named("it names {}", sorted(find_sources(path, new) - find_sources(path, old)))
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from atoll.engine.change.changes import GITLINK, ChangeKind, Changes, FileChange, show_path
 from atoll.engine.change.objects import ObjectReader, open_objects
-from atoll.engine.change.risk_rules import WHY, RiskKind, find_kinds, plain
+from atoll.engine.change.risk_rules import WHY, RiskKind, find_kinds, find_link_kinds, plain
 from atoll.engine.change.risky_contents import binary_content, rules_for
 from atoll.engine.change.sources import SOURCE_BYTES
 from atoll.engine.change.tree_links import find_escape
@@ -41,6 +42,8 @@ class _Programs(NamedTuple):
     """What the commands of stages name, as plain paths."""
 
     files: frozenset[str]
+    anywhere: frozenset[str]
+    """Files that a command may name from another directory than the top."""
     modules: frozenset[str]
     """Python modules or packages, as paths without a suffix."""
 
@@ -68,7 +71,7 @@ def find_risky(
         finder = _Finder(changes, objects)
         for change in changes.files:
             reasons = {
-                **{kind: WHY[kind] for kind in find_kinds(change.path)},
+                **{kind: WHY[kind] for kind in _kinds(change)},
                 **dict(_from_settings(change, programs, hooks)),
                 **dict(finder.reasons(change)),
             }
@@ -76,15 +79,35 @@ def find_risky(
     return sorted(found, key=lambda risky: (os.fsencode(risky.path), risky.kind))
 
 
+def _kinds(change: FileChange) -> list[RiskKind]:
+    """By the path alone. A link stands for everything below it."""
+    return find_link_kinds(change.path) if _is_or_was_link(change) else find_kinds(change.path)
+
+
+def _is_or_was_link(change: FileChange) -> bool:
+    return stat.S_ISLNK(change.old_mode) or stat.S_ISLNK(change.new_mode)
+
+
 def _parse_programs(also: Iterable[str]) -> _Programs:
-    files, modules = set(), set()
+    files, anywhere, modules = set(), set(), set()
     for command in also:
         words = _words(command)
         for before, word in zip(["", *words], words, strict=False):
-            if before == "-m":
-                modules.add(plain(word.replace(".", "/")))
-            files.add(plain(os.path.normpath(word)))
-    return _Programs(frozenset(files - {".", ""}), frozenset(modules))
+            name = word if before == "-m" else word[2:] if word.startswith("-m") else ""
+            parts = plain(name).split(".")
+            # Python runs the packages above a module, too.
+            modules |= {"/".join(parts[: end + 1]) for end in range(len(parts)) if name}
+            file = plain(os.path.normpath(word))
+            files.add(file)
+            if word.startswith(("/", "$", "~")):
+                # Some directory above is the project.
+                files |= {file[end + 1 :] for end, c in enumerate(file) if c == "/"}
+            elif "." in word or "/" in word:
+                anywhere.add(file.removeprefix("../"))
+    nothing = {".", "..", ""}
+    return _Programs(
+        frozenset(files - nothing), frozenset(anywhere - nothing), frozenset(modules - nothing)
+    )
 
 
 def _words(command: str) -> list[str]:
@@ -127,10 +150,23 @@ def _from_settings(
 ) -> Iterator[tuple[RiskKind, str]]:
     path = plain(change.path)
     stem = path.removesuffix(".py").removesuffix("/__main__").removesuffix("/__init__")
-    if path in programs.files or stem in programs.modules:
+    tails = {path[end + 1 :] for end, c in enumerate(path) if c == "/"}
+    above = {path[:end] for end, c in enumerate(path) if c == "/"}
+    if (
+        path in programs.files
+        or stem in programs.modules
+        or not programs.files.isdisjoint(above)
+        or not programs.anywhere.isdisjoint(tails)
+    ):
         yield RiskKind.STAGE, WHY[RiskKind.STAGE]
     if hooks and (hooks in {".", path} or path.startswith(f"{hooks}/")):
         yield RiskKind.GIT_HOOK, WHY[RiskKind.GIT_HOOK]
+    if _is_or_was_link(change):
+        # The link may stand for a directory above these.
+        if any(file.startswith(f"{path}/") for file in programs.files | programs.modules):
+            yield RiskKind.STAGE, WHY[RiskKind.STAGE]
+        if hooks.startswith(f"{path}/"):
+            yield RiskKind.GIT_HOOK, WHY[RiskKind.GIT_HOOK]
 
 
 class _Finder:
@@ -160,24 +196,33 @@ class _Finder:
 
     def _content(self, change: FileChange) -> Iterator[tuple[RiskKind, str]]:
         for rule in rules_for(change.path):
-            old = self._read(change.old_mode, change.old_id, SOURCE_BYTES)
-            new = self._read(change.new_mode, change.new_id, SOURCE_BYTES)
+            old = self._read_old(change, SOURCE_BYTES)
+            new = self._read_new(change, SOURCE_BYTES)
             if old is None or new is None:
                 yield rule.kind, "it is too large to be compared"
             elif why := rule.judge(old, new):
                 yield rule.kind, why
         if change.is_file and change.new_id != change.old_id:
-            content = self._read(change.new_mode, change.new_id, _BINARY_BYTES)
+            content = self._read_new(change, _BINARY_BYTES)
             why = "it is too large to be examined" if content is None else binary_content(content)
             if why:
                 yield RiskKind.BINARY, why
 
-    def _read(self, mode: int, name: str, limit_bytes: int) -> bytes | None:
-        """Empty for what is not there or is no file; None if it is too large."""
-        if not name or mode == GITLINK:
+    def _read_old(self, change: FileChange, limit_bytes: int) -> bytes | None:
+        """As `_read_new`, of the version before."""
+        if not change.old_id or change.old_mode == GITLINK:
             return b""
+        return self._read(change.old_id, change.old_size, limit_bytes)
+
+    def _read_new(self, change: FileChange, limit_bytes: int) -> bytes | None:
+        """Empty for what is not there or is no file; None if it is too large."""
+        if not change.new_id or change.new_mode == GITLINK:
+            return b""
+        return self._read(change.new_id, change.new_size, limit_bytes)
+
+    def _read(self, name: str, size_bytes: int | None, limit_bytes: int) -> bytes | None:
         limit_bytes = min(limit_bytes, self._left_bytes)
-        content = self._objects.find_blob(name, limit_bytes=limit_bytes)
+        content = self._objects.find_blob(name, limit_bytes=limit_bytes, known_bytes=size_bytes)
         self._left_bytes -= len(content or b"")
         return content
 

@@ -7,6 +7,7 @@ yields too many rather than too few.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 
@@ -33,6 +34,18 @@ _NOT_HOSTS = frozenset({b"npm", b"workspace", b"patch", b"virtual", b"link", b"f
 
 _URL = re.compile(
     rb"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,20})://([^\s\"'<>`|,;\\\]\[)(}{]{1,2000})", re.IGNORECASE
+)
+_WEB = re.compile(
+    rb"(?<![a-z0-9])(?:https?|ftp):[/\\\t\r\n]{0,8}([^\s\"'<>`|/\\?#]{1,500})", re.IGNORECASE
+)
+"""A host as npm reads it: after any slashes or none, and after what is before the `@`."""
+_JOINED = re.compile(rb"\\\r?\n")
+"""In requirements, a line that goes on."""
+_LINE_OPTION = re.compile(rb"^\s{0,40}(-[^\n#]{1,500})", re.MULTILINE)
+_LINE_PATH = re.compile(
+    rb"^\s{0,40}((?:[./~][^\s#;]{0,500}|[\w.-]{1,200}[/\\][^\s#;]{0,500}"
+    rb"|[\w.+-]{1,200}\.(?:whl|zip|tar\.gz|tgz|tar\.bz2|tar\.xz)))",
+    re.MULTILINE | re.IGNORECASE,
 )
 _SCP = re.compile(rb"(?<![\w.-])[\w.-]{1,64}@([\w.-]{1,200}):([\w~][^\s\"'<>,;\]\[)(}{]{0,500})")
 _SHORT = re.compile(
@@ -67,7 +80,18 @@ def find_sources(path: str, content: bytes) -> set[str]:
     text = _structured_text(name, content)
     if text is None:
         text = _ESCAPE.sub(_unescaped, content) if b"\\" in content else content
-    return {found.decode("utf-8", "replace") for found in _sources(text, is_go=name in GO_FILES)}
+    found = set(_sources(text, is_go=name in GO_FILES))
+    if name.endswith((".txt", ".in")):
+        lines = _JOINED.sub(b"", content.removeprefix(codecs.BOM_UTF8))
+        found |= set(_sources(lines, is_go=False)) | set(_requirements(lines))
+    return {source.decode("utf-8", "replace") for source in found}
+
+
+def _requirements(text: bytes) -> Iterator[bytes]:
+    """The options and paths in a file of pip, which takes abbreviated options, and `-iURL`."""
+    for option in _LINE_OPTION.findall(text):
+        yield b" ".join(option.split())
+    yield from _LINE_PATH.findall(text)
 
 
 def _structured_text(name: str, content: bytes) -> bytes | None:
@@ -101,8 +125,16 @@ def _values(top: object, *, is_lock: bool) -> Iterator[str]:
             ahead += [(path, below) for below in value]
         elif isinstance(value, str):
             yield f'{path[-1] if path else ""} = "{value}"'
-            if path and path[0].endswith("ependencies") and _ON_GITHUB.fullmatch(value):
-                yield f"github:{value}"
+            if path and path[0].endswith("ependencies") and _ON_GITHUB.fullmatch(value.strip()):
+                yield f"github:{value.strip()}"
+            if not is_lock and len(path) == 2 and _is_elsewhere(path, value):
+                yield f"path:{value.strip()}"
+
+
+def _is_elsewhere(path: tuple[str, ...], value: str) -> bool:
+    """Whether a dependency of `package.json` is no version of a registry."""
+    is_version = not any(c in value for c in "/:\\") or value.startswith(("npm:", "workspace:"))
+    return path[0].endswith("ependencies") and not is_version
 
 
 def _descriptions(path: tuple[str, ...], pairs: Pairs, *, is_lock: bool) -> frozenset[str]:
@@ -126,6 +158,8 @@ def _sources(text: bytes, *, is_go: bool) -> Iterator[bytes]:
         found = _place(scheme.lower(), rest)
         if found is not None:
             yield found
+    for authority in _WEB.findall(text):
+        yield b"host " + authority.rpartition(b"@")[2].lower()
     for host, path in _SCP.findall(text):
         if host.lower() not in _NOT_HOSTS:
             yield host.lower() + b"/" + _two(path)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +15,11 @@ from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.check import CheckSource, CheckSpec
 from atoll.model.errors import PrerequisiteError, SpecError, StateError
-from atoll.model.names import printable
+from atoll.model.names import printable, slug
 from atoll.model.state import ProjectRecord
+
+_MOST_CHECKS = 50
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def select_checks(
@@ -35,6 +41,58 @@ def select_checks(
     chosen = [known[name] for name in dict.fromkeys(names)] if names else list(known.values())
     require_startable(chosen)
     return chosen
+
+
+def choose_checks(
+    session: Session, project: ProjectRecord, words: Sequence[str]
+) -> list[CheckSpec]:
+    """The checks that `--check` names, each a name or a shell command.
+
+    Raises what `select_checks` raises, and SpecError for a word that is neither.
+    """
+    if len(words) > _MOST_CHECKS:
+        raise SpecError(f"there are more than {_MOST_CHECKS} checks")
+    # A command of the owner's needs no approved file.
+    has_names = any(map(_NAME.fullmatch, words))
+    known = find_checks(session, project) if has_names else {}
+    named = [word for word in words if word in known]
+    if named:
+        select_checks(session, project, named)
+    found: dict[str, CheckSpec] = {}
+    for word in words:
+        spec = known[word] if word in known else _parse_command(word, known, found)
+        found[spec.name] = spec
+    return list(found.values())
+
+
+def _parse_command(
+    word: str, known: dict[str, CheckSpec], found: dict[str, CheckSpec]
+) -> CheckSpec:
+    if not word.strip() or "\0" in word:
+        raise SpecError("`--check` needs the name of a check or a shell command")
+    if _NAME.fullmatch(word):
+        names = f"one of: {', '.join(known)}; " if known else ""
+        raise SpecError(
+            f"there is no check `{printable(word[:60])}`",
+            hint=f"{names}a command: --check 'exec {word}'",
+        )
+    if word in (spec.command for spec in found.values()):
+        raise SpecError(f"`--check {printable(word[:60])}` is given twice")
+    first = next(iter(_split(word)), "")
+    stem = slug(os.path.basename(first))[:20].strip("-") or "check"
+    name, number = stem, 1
+    while name in known or name in found:
+        number += 1
+        name = f"{stem}-{number}"
+    return CheckSpec(name=name, command=word, source=CheckSource.COMMAND_LINE)
+
+
+def _split(text: str) -> list[str]:
+    """The words of a shell command, as far as they can be told without a shell."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def find_checks(session: Session, project: ProjectRecord) -> dict[str, CheckSpec]:

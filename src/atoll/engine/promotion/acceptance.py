@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from atoll.engine.change.changes import load_changes
+from atoll.engine.change.objects import answer, program
 from atoll.engine.change.risk_rules import RiskKind
 from atoll.engine.change.risky_files import RiskyFile, find_risky
 from atoll.engine.promotion.journal import PromotionJournal, wait
-from atoll.host import git
 from atoll.model.errors import SpecError
 from atoll.model.promotion import StageSpec, StepAct, StepFacts
 
 EVERYTHING = "risky"
 """Accepts every kind of risky file."""
 _DIFF_BYTES = 4 << 20
+_MOST_PATHS = 1000
+_CUT = b"\n... the diff is too large and is cut here: read the rest in the capsule\n"
 _MOST_NAMES = 10
 
 
@@ -65,9 +67,8 @@ def require_accepted(  # noqa: PLR0913 - what lands where, and who is asked
     capsule = journal.promotion.capsule
     if missing:
         wanted = tuple(one for one in found if str(one.kind) in missing)
-        diff = _diff(repository, old, new, wanted)
-        request = AcceptanceRequest(capsule, stage, tree, wanted, diff)
-        if ask is None or not ask(request):
+        request = AcceptanceRequest(capsule, stage, tree, wanted, b"")
+        if ask is None or not ask(request._replace(diff=_diff(repository, old, new, wanted))):
             names = list(dict.fromkeys(one.change.shown for one in wanted))
             shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMES])
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -93,13 +94,16 @@ def _known(journal: PromotionJournal, tree: str) -> set[str]:
 
 
 def _diff(repository: str, old: str, new: str, found: Sequence[RiskyFile]) -> bytes:
-    """The end of a large diff is cut off."""
+    """The end of a large diff is cut off, and the text says so."""
     paths = list(dict.fromkeys(one.path for one in found if one.path))
     if not paths:
         return b""
-    answer = git.git(
-        "--literal-pathspecs", "diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv",
-        "--no-renames", "--no-color", old, new, "--", *paths[:1000],
-        cwd=repository,
+    said = bytearray()
+    asked = program(
+        repository, "diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", "--no-renames",
+        "--no-color", old, new, "--", *paths[:_MOST_PATHS],
     )  # fmt: skip
-    return answer.stdout[:_DIFF_BYTES]
+    done = answer(asked, said.extend, limit_bytes=_DIFF_BYTES)
+    if done.is_good and len(paths) <= _MOST_PATHS:
+        return bytes(said)
+    return bytes(said) + _CUT

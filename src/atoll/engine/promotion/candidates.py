@@ -14,7 +14,7 @@ from atoll.engine.promotion.journal import wait
 from atoll.engine.promotion.merge_capsule import MergeConflict, MergeSpec
 from atoll.engine.state.session import Session
 from atoll.host import git
-from atoll.model.errors import AtollError, PrerequisiteError, StateError
+from atoll.model.errors import AtollError, DriverError, PrerequisiteError, StateError
 from atoll.model.names import printable
 from atoll.model.promotion import Promotion, PromotionSpec
 from atoll.model.state import ProjectRecord
@@ -136,6 +136,9 @@ def _merged(session: Session, project: ProjectRecord, request: LandingRequest, o
     )
     found = merge_capsule.merge(session, project, merging)
     if not isinstance(found, MergeConflict):
+        if not git.is_ancestor(old, found, cwd=project.git_dir):
+            # The commit itself may land: nothing that runs in a capsule drops the owner's commits.
+            raise DriverError(f"the merged commit {found[:10]} does not contain {old[:10]}")
         return found
     shown = ", ".join(f"`{printable(path)}`" for path in found.paths[:_SHOWN_CONFLICTS])
     if (more := len(found.paths) - _SHOWN_CONFLICTS) > 0:

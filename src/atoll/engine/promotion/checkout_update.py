@@ -160,7 +160,9 @@ def start(update: CheckoutUpdate, *, turn: int, reach: Reach) -> None:
     changes = find_changes(update.old, update.new, repository=update.repository)
     if update.keeps_index and update.index_at != update.old:
         # The files are ahead of the index, as an earlier landing has left them.
-        states = _require_known(update, changes, allowed={FileState.OLD, FileState.EITHER})
+        # Those that are as after it already, the owner has brought back.
+        allowed = {FileState.OLD, FileState.NEW, FileState.EITHER}
+        states = _require_known(update, changes, allowed=allowed)
         _copy_index(update)
         _set_entries(update, changes, states)
     else:
@@ -205,20 +207,34 @@ def discard_copies(update: CheckoutUpdate) -> None:
 
 
 def is_untouched(update: CheckoutUpdate) -> bool:
-    """Whether no changed path is as after the update: then none was begun, or none is left of it.
+    """Whether nothing is left of an update: it was not begun, or the owner has committed or
+    reverted what it changed.
 
     Files that the owner has changed count as untouched: they are not Atoll's.
     """
     changes = find_changes(update.old, update.new, repository=update.repository)
+    head = update.git("rev-parse", "--verify", "HEAD").text.strip()
+    since = {change.path: change.new for change in find_changes(
+        update.old, head, repository=update.repository
+    )}  # fmt: skip
+    at_head = {change.path: since.get(change.path, change.old) for change in changes}
     states = _survey(update, changes)
-    return not any(states[c.path] in (FileState.NEW, FileState.CUT) for c in changes)
+    begun = [c.path for c in changes if states[c.path] in (FileState.NEW, FileState.CUT)]
+    if set(begun) - _matching(update, {path: at_head[path] for path in begun}):
+        return False
+    staged = {} if update.keeps_index else _staged(update)
+    return not any(
+        change.new != at_head[change.path] and staged.get(change.path, [None]) == [change.new]
+        for change in changes
+    )
 
 
 def _copy_index(update: CheckoutUpdate) -> None:
     index = update.git_dir / "index"
     if index.exists():
-        shutil.copyfile(index, update.copy)
-        shutil.copymode(index, update.copy)
+        # With its time: git takes a file for unchanged that was edited within the second of its
+        # entry, if the index is younger than that.
+        shutil.copy2(index, update.copy)
     update.git("update-index", "-q", "--refresh", index=update.copy, allowed=(0, 1))
 
 
@@ -378,12 +394,7 @@ def _is_cut(update: CheckoutUpdate, change: PathChange) -> bool:
 
 def _strange_entries(update: CheckoutUpdate, changes: Sequence[PathChange]) -> list[str]:
     """Changed paths whose entry in the owner's index is of neither commit."""
-    listed = update.git("ls-files", "-s", "-z").text.split("\0")
-    staged: dict[str, list[TreeSide]] = {}
-    for line in filter(None, listed):
-        head, _, path = line.partition("\t")
-        mode, name, stage = head.split(" ")
-        staged.setdefault(path, []).append(TreeSide(mode, name if stage == "0" else ""))
+    staged = _staged(update)
     allowed = {change.path: [change.old, change.new] for change in changes}
     if update.keeps_index:
         at = update.index_at
@@ -392,9 +403,19 @@ def _strange_entries(update: CheckoutUpdate, changes: Sequence[PathChange]) -> l
         allowed = {path: [entry] for path, entry in sides.items()}
     found = []
     for change in changes:
-        entries: list[TreeSide | None] = [*staged.get(change.path, [])] or [None]
+        entries = staged.get(change.path, [None])
         if len(entries) > 1 or entries[0] not in allowed[change.path]:
             found.append(change.path)
+    return found
+
+
+def _staged(update: CheckoutUpdate) -> dict[str, list[TreeSide | None]]:
+    """The entries of the owner's index; those of an unmerged path have no id."""
+    found: dict[str, list[TreeSide | None]] = {}
+    for line in filter(None, update.git("ls-files", "-s", "-z").text.split("\0")):
+        head, _, path = line.partition("\t")
+        mode, name, stage = head.split(" ")
+        found.setdefault(path, []).append(TreeSide(mode, name if stage == "0" else ""))
     return found
 
 

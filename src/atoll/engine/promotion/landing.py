@@ -128,7 +128,7 @@ def _change(  # noqa: PLR0913 - a landing and where it is
             keeps_index=landing.is_patch, index_at=landing.index_at,
         )  # fmt: skip
         try:
-            if is_resumed and landing.place:
+            if is_resumed and landing.place == place.root:
                 checkout_update.resume(update, turn=turn, reach=reach)
             else:
                 checkout_update.start(update, turn=turn, reach=reach)
@@ -207,5 +207,7 @@ def is_untouched(landing: Landing) -> bool:
     if place is None:
         return True
     return checkout_update.is_untouched(
-        CheckoutUpdate(place, landing.repository, landing.old, landing.new)
+        CheckoutUpdate(
+            place, landing.repository, landing.old, landing.new, keeps_index=landing.is_patch
+        )
     )

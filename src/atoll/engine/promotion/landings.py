@@ -77,8 +77,9 @@ def _is_nothing_done(error: AtollError, wanted: Landing, *, is_resumed: bool) ->
     if isinstance(error, Interrupted):
         return False
     if is_resumed and wanted.place:
-        # What an earlier try has left is still there, unless the branch moved and there is none.
-        return isinstance(error, BranchMovedError)
+        # What an earlier try has left is still there, unless there is none.
+        is_known = isinstance(error, BranchMovedError)
+        return is_known or (isinstance(error, StateError) and landing_module.is_untouched(wanted))
     return isinstance(error, (StateError, Unchanged)) or not isinstance(error, DriverError)
 
 
@@ -98,7 +99,9 @@ def settle(session: Session, project: ProjectRecord) -> None:
             except BranchMovedError:
                 continue
             except StateError as error:
-                if not step.facts.place:
+                if not step.facts.place or landing_module.is_untouched(
+                    landing_of(project, journal, step)
+                ):
                     continue
                 raise _unsettled(promotion.capsule, error) from error
 

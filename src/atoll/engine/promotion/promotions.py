@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.capsule import exports, removal
-from atoll.engine.promotion import acceptance, candidates, landings, stages
+from atoll.engine.check import selection
+from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, StopReason, stop_of
@@ -16,7 +17,7 @@ from atoll.engine.promotion.persons import describe_owner
 from atoll.engine.promotion.stage_walk import OnProgress, StageWalk, WalkOptions
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
-from atoll.model.check import CheckResult
+from atoll.model.check import CheckResult, CheckSpec
 from atoll.model.errors import AtollError, Interrupted, StateError
 from atoll.model.names import printable
 from atoll.model.promotion import (
@@ -84,19 +85,22 @@ class Promotions:
         accept: Collection[str] = (),
         ask: Ask | None = None,
         message: str | None = None,
+        checks: Sequence[CheckSpec] = (),
         again: bool = False,
         on_progress: OnProgress | None = None,
     ) -> PromotionReport:
         """Brings the commits of a capsule to a stage, or as far as they come; `exit_code` of the
-        report says how it ended. Without `ask` no question is asked.
+        report says how it ended. Without `ask` no question is asked. `checks` have to pass besides
+        those of the project.
 
         Raises StateError or SpecError when there is nothing that could be promoted.
         """
         accepted = acceptance.parse_accepted(tuple(accept))
         walked = stages.load_stages(self._session, self._project, to)
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
-            journal = self._open(capsule, walked, message)
+            journal = self._open(capsule, walked, message, tuple(checks))
             options = WalkOptions(accepted, ask, again, on_progress)
             walk = StageWalk(self._session, self._project, journal, walked, options)
             self._session.reach("promote.stored", capsule.name)
@@ -111,22 +115,33 @@ class Promotions:
                 stop = stop_of(error)
             return self._report(journal.set_state(stop), walked)
 
+    def choose_checks(self, words: Sequence[str]) -> list[CheckSpec]:
+        """The checks that these words name, each a name or a shell command. Raises SpecError."""
+        return selection.choose_checks(self._session, self._project, words)
+
     def undo(self, name: str | None = None, *, again: bool = False) -> PromotionReport:
         """Takes the last promotion of the project, or of one capsule, back.
 
         Raises StateError when there is none, or when its branch has gone on; then nothing changes.
         """
         with self._alone():
+            stage_runs.require_none_running(self._session, self._project)
             landings.settle(self._session, self._project)
             journal = PromotionJournal(self._session, self._require_last(name))
             left: list[str] = []
-            undoing.require_possible(self._project, journal)
             before = journal.promotion
+            gone_on = self._find_obstacle(journal)
             effect = undoing.find_effect(journal)
             journal.set_state(StopReason(PromotionState.UNDOING, "it is being taken back", "", 4))
             try:
-                left = undoing.undo(self._session, self._project, journal, again=again)
+                left = undoing.undo(
+                    self._session, self._project, journal,
+                    again=again, keeps_landings=gone_on is not None,
+                )  # fmt: skip
                 stop = StopReason(PromotionState.UNDONE, "", "", 0)
+                if gone_on is not None:
+                    # What has landed stays landed.
+                    stop = stop_of(gone_on)._replace(state=PromotionState.FAILED)
             except StoppedError as stopped:
                 stop = stopped.stop._replace(state=PromotionState.UNDOING)
             except Interrupted:
@@ -139,6 +154,18 @@ class Promotions:
                     raise
                 stop = stop_of(error)._replace(state=PromotionState.UNDOING)
             return self._report(journal.set_state(stop))._replace(left=tuple(left))
+
+    def _find_obstacle(self, journal: PromotionJournal) -> StateError | None:
+        """Why the landings of an undo that was begun stay: their branch has gone on since. Raises
+        it for an undo that was not begun.
+        """
+        try:
+            undoing.require_possible(self._project, journal)
+        except StateError as error:
+            if journal.promotion.state is not PromotionState.UNDOING:
+                raise
+            return error
+        return None
 
     def approve(self, name: str, stage: str) -> Approval:
         """Approves the tree that waits at a stage. Raises StateError when none does."""
@@ -189,12 +216,16 @@ class Promotions:
             yield
 
     def _open(
-        self, capsule: CapsuleRecord, walked: tuple[StageSpec, ...], message: str | None
+        self,
+        capsule: CapsuleRecord,
+        walked: tuple[StageSpec, ...],
+        message: str | None,
+        checks: tuple[CheckSpec, ...],
     ) -> PromotionJournal:
         """The promotion of what the capsule has committed: a new one, or the one that is under
         way.
         """
-        spec = self._spec(capsule, walked[-1].name, message)
+        spec = self._spec(capsule, walked[-1].name, message)._replace(checks=checks)
         store = self._session.store
         known = store.promotions(self._project.id, capsule.name)
         last = known[0] if known else None
@@ -208,7 +239,11 @@ class Promotions:
             return PromotionJournal(self._session, store.add_promotion(
                 self._project.id, capsule.name, spec
             ))  # fmt: skip
-        kept = last.spec._replace(to=spec.to, message=spec.message or last.spec.message)
+        kept = last.spec._replace(
+            to=spec.to,
+            message=spec.message or last.spec.message,
+            checks=spec.checks or last.spec.checks,
+        )
         running = last._replace(state=PromotionState.RUNNING, ended_at=None, spec=kept)
         store.set_promotion(running)
         return PromotionJournal(self._session, running)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from atoll.engine.state.session import Session
@@ -49,9 +49,15 @@ class CommandEnd(NamedTuple):
         return not self.message
 
 
-def run_command(session: Session, project: ProjectRecord, spec: StageCommand) -> CommandEnd:
+def run_command(
+    session: Session,
+    project: ProjectRecord,
+    spec: StageCommand,
+    *,
+    on_start: Callable[[int], object] | None = None,
+) -> CommandEnd:
     """Runs a command to its end in the root of the owner's checkout, with its own process group,
-    which is killed afterwards. A command that fails is a result.
+    which is killed afterwards. A command that fails is a result. `on_start` gets its process id.
     """
     directory = session.home / "promotions" / project.id
     files.make_private_directory(directory.parent)
@@ -65,7 +71,11 @@ def run_command(session: Session, project: ProjectRecord, spec: StageCommand) ->
         def take(piece: bytes) -> None:
             kept = piece[: left[0]]
             left[0] -= len(kept)
-            files.write_all(log, kept)
+            try:
+                files.write_all(log, kept)
+            except OSError:
+                # A full disk is no reason to end the command in the middle.
+                left[0] = 0
             tail.extend(piece)
             del tail[:-_TAIL_BYTES]
 
@@ -75,7 +85,10 @@ def run_command(session: Session, project: ProjectRecord, spec: StageCommand) ->
             env={**environment(session.owner), **spec.variables},
             is_owners=True,
         )
-        done = process.stream(program, take, limit_bytes=_MOST_BYTES, timeout_s=spec.timeout_s)
+        done = process.stream(
+            program, take, limit_bytes=_MOST_BYTES, timeout_s=spec.timeout_s, until_exit=True,
+            on_start=on_start,
+        )  # fmt: skip
     code = done.completed.code if done.ended == "whole" else None
     return CommandEnd(
         code=code,

@@ -9,9 +9,15 @@ from atoll.engine.promotion import landings, targets
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail, wait
 from atoll.engine.promotion.stage_commands import CommandEnd, StageCommand, run_command
 from atoll.engine.state.session import Session
+from atoll.host import git
 from atoll.host.process import pause
-from atoll.model.errors import AtollError
+from atoll.host.recovery import recovery_points
+from atoll.host.recovery.recovery_points import Shelf
+from atoll.keeper import process_tree
+from atoll.model.errors import AtollError, StateError
+from atoll.model.names import printable
 from atoll.model.promotion import (
+    Promotion,
     PromotionState,
     PromotionStep,
     StageSpec,
@@ -19,7 +25,7 @@ from atoll.model.promotion import (
     StepFacts,
     StepState,
 )
-from atoll.model.state import ProjectRecord
+from atoll.model.state import ProjectRecord, RecoveryPoint
 
 _MOST_INTERVAL_S = 10.0
 _LEAST_INTERVAL_S = 0.2
@@ -118,7 +124,34 @@ def _command(
     spec = StageCommand(
         facts.command, step.stage, facts.timeout_s, variables(project, journal, step, branch)
     )
-    return run_command(session, project, spec)
+
+    def note(pid: int) -> None:
+        found = process_tree.find_process(pid)
+        if found is not None and step.act in (StepAct.RUN, StepAct.UNDO_RUN):
+            journal.set(step, StepState.STARTED, facts._replace(process=found.identity))
+
+    return run_command(session, project, spec, on_start=note)
+
+
+def require_none_running(session: Session, project: ProjectRecord) -> None:
+    """Raises StateError while a command of a stage runs that was started by an atoll which was
+    killed: neither it nor its undo may run beside it.
+    """
+    for promotion in session.store.promotions(project.id):
+        for step in session.store.promotion_steps(promotion.id):
+            if step.state is not StepState.STARTED or not step.facts.process:
+                continue
+            pid = step.facts.process[0]
+            found = process_tree.find_process(pid)
+            if found is None or found.is_dead or found.identity != step.facts.process:
+                continue
+            what = "undo command" if step.act is StepAct.UNDO_RUN else "command"
+            raise StateError(
+                f"the {what} of the stage `{step.stage}` of `{promotion.capsule}` is still running "
+                f"as process {pid}, though the atoll that started it was killed: "
+                f"`{printable(step.facts.command)}`",
+                hint=f"wait for its end, or: kill -- -{pid}",
+            )
 
 
 def _facts(facts: StepFacts, code: int | None, message: str, output: str, log: str) -> StepFacts:
@@ -263,14 +296,49 @@ def _worse(reason: str, also: str, hint: str) -> StoppedError:
     return fail(f"{reason}\nUNDO FAILED TOO: {also}", hint, exit_code=5)
 
 
+def _keep_work(
+    session: Session, project: ProjectRecord, promotion: Promotion, facts: StepFacts
+) -> list[str]:
+    """Stores what has landed as a recovery point, if it is on no other branch any more: its capsule
+    may have been removed since. Returns what to tell the owner.
+    """
+    repository = project.git_dir
+    if promotion.spec.commit and not _is_alone(promotion.spec.commit, facts, repository):
+        return []
+    at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(promotion.created_at))
+    name = f"{promotion.capsule}/{at}-promotion-{promotion.id}-{facts.new[:10]}"
+    point = RecoveryPoint(
+        name, promotion.capsule, recovery_points.PREFIX + name, facts.new, facts.old, facts.new,
+        stored_at=time.time(),
+    )  # fmt: skip
+    recovery_points.describe(Shelf(repository, session.home), point)
+    git.set_ref(point.ref, facts.new, cwd=repository)
+    told = f"no other branch has the work of `{promotion.capsule}`: it is in the recovery point "
+    return [f"{told}{name}; atoll recover {name}"]
+
+
+def _is_alone(commit: str, facts: StepFacts, repository: str) -> bool:
+    """Whether no branch but the one that is taken back has a commit."""
+    holders = git.git(
+        "for-each-ref", f"--contains={commit}", "--format=%(refname)", "refs/heads/",
+        "refs/remotes/", "refs/tags/",
+        cwd=repository, allowed=(0, 129),
+    )  # fmt: skip
+    return not set(holders.text.split("\n")) - {"", facts.ref}
+
+
 def undo_landing(
     session: Session, project: ProjectRecord, journal: PromotionJournal, landed: PromotionStep
-) -> None:
-    """Brings a branch, or the files that a patch changed, back to where they were."""
+) -> list[str]:
+    """Brings a branch, or the files that a patch changed, back to where they were. Returns what
+    to tell the owner.
+    """
     facts = landed.facts
-    if facts.old != facts.new:
-        back = facts._replace(old=facts.new, new=facts.old, place="", message="")
-        step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
-        landings.carry_out(session, project, journal, step)
-    else:
+    if facts.old == facts.new:
         journal.set(landed, StepState.UNDONE)
+        return []
+    told = _keep_work(session, project, journal.promotion, facts)
+    back = facts._replace(old=facts.new, new=facts.old, place="", message="")
+    step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
+    landings.carry_out(session, project, journal, step)
+    return told

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckProgress, CheckTarget
-from atoll.engine.check.selection import select_checks
+from atoll.engine.check.selection import find_checks, select_checks
 from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, targets
 from atoll.engine.promotion.acceptance import Ask
 from atoll.engine.promotion.candidates import LandingCandidate, LandingRequest, WorkRange
@@ -86,8 +86,8 @@ class StageWalk:
             self._stage = stage.name
             if self._journal.find(stage.name, StepAct.PASS) is not None:
                 continue
-            self._require_not_failed(stage)
             try:
+                self._require_not_failed(stage)
                 self._pass(stage)
             except StoppedError as stopped:
                 raise self._with_undo(stage, stopped) from stopped
@@ -138,10 +138,18 @@ class StageWalk:
     # Checks
 
     def _specs(self, stage: StageSpec) -> list[CheckSpec]:
-        """The checks of a stage; of `verified` all of the project, unless it names some."""
-        if not stage.checks and stage.name != VERIFIED:
-            return []
-        return select_checks(self._session, self._project, stage.checks)
+        """The checks of a stage; of `verified` all of the project, unless it names some, and those
+        that were given with the promotion.
+        """
+        more = self._spec.checks if stage.name == VERIFIED else ()
+        if not stage.checks and (stage.name != VERIFIED or (more and not self._has_own())):
+            return list(more)
+        chosen = select_checks(self._session, self._project, stage.checks)
+        known = {spec.digest for spec in chosen}
+        return [*chosen, *(spec for spec in more if spec.digest not in known)]
+
+    def _has_own(self) -> bool:
+        return bool(find_checks(self._session, self._project))
 
     def _required(self, last: StageSpec) -> list[CheckSpec]:
         """The checks of every stage up to one, which a tree must have passed to land there."""

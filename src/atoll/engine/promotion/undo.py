@@ -46,7 +46,12 @@ def require_possible(project: ProjectRecord, journal: PromotionJournal) -> None:
 
 
 def undo(
-    session: Session, project: ProjectRecord, journal: PromotionJournal, *, again: bool
+    session: Session,
+    project: ProjectRecord,
+    journal: PromotionJournal,
+    *,
+    again: bool,
+    keeps_landings: bool = False,
 ) -> list[str]:
     """Returns what is left to do by hand.
 
@@ -68,8 +73,8 @@ def undo(
             kept = [f"`{printable(step.facts.ref)}` stays where it is" for step in landed]
             reason = "; ".join([stopped.stop.reason, *kept])
             raise StoppedError(stopped.stop._replace(reason=reason)) from stopped
-    for step in landed:
-        stage_runs.undo_landing(session, project, journal, step)
+    for step in landed if not keeps_landings else ():
+        left += stage_runs.undo_landing(session, project, journal, step)
     for step in journal.steps():
         if step.act in (StepAct.PASS, StepAct.HEALTH) and step.state is StepState.DONE:
             journal.set(step, StepState.UNDONE)
@@ -80,6 +85,9 @@ def undo(
 def _require_last(project: ProjectRecord, step: PromotionStep) -> None:
     """Raises StateError when the branch is not where the landing has left it."""
     facts = step.facts
+    if facts.old == facts.new:
+        # The branch had the work already.
+        return
     expected = facts.old if facts.way == "patch" else facts.new
     found = git.find_ref(facts.ref, cwd=project.git_dir)
     if found == expected:

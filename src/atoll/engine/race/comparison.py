@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from atoll.engine.race import ranking, trees
 from atoll.engine.race.change_facts import load_facts
-from atoll.engine.race.cross_tests import find_results, load_matrix
+from atoll.engine.race.cross_tests import find_results, load_matrix, test_checks
 from atoll.engine.race.judging import load_judgement
 from atoll.engine.state.session import Session
 from atoll.model.check import CheckResult, CheckStatus
 from atoll.model.errors import AtollError
 from atoll.model.evidence import (
     CandidateEvidence,
+    Cell,
     CellStatus,
     ChangeFacts,
     CrossScore,
@@ -155,6 +156,8 @@ def _notes_on(evidence: RaceEvidence, one: CandidateEvidence) -> list[str]:
             tests = changes.changed_tests
             which = f" that it changed: {_listed(tests)}" if tests else ""
             found.append(f"`{name}` fails the tests of the base{which}")
+        elif cell.is_good and (few := _fewer_tests(evidence, cell)):
+            found.append(f"the tests of the base pass on `{name}`, but {few}")
     found += _notes_on_tests(one)
     if changes.risky:
         found.append(
@@ -163,6 +166,27 @@ def _notes_on(evidence: RaceEvidence, one: CandidateEvidence) -> list[str]:
     if not changes.is_complete:
         found.append(f"`{name}` changes too many files to be listed")
     return found
+
+
+def _fewer_tests(evidence: RaceEvidence, cell: Cell) -> str:
+    """What the reports of tests say against a pass: code that ends the test runner with exit code 0
+    leaves no report, or one with fewer tests.
+    """
+    checks = evidence.race.spec.checks
+    tests = {spec.name for spec in test_checks(checks)}
+    counts = [
+        result.tests
+        for spec, result in zip(checks, evidence.base_checks, strict=True)
+        if spec.name in tests and result is not None and result.tests is not None
+    ]
+    ran, expected = cell.passed, sum(one.passed for one in counts)
+    if ran >= expected:
+        return ""
+    return (
+        f"only {counted(ran, 'test')} of {expected} passed in the report"
+        if ran
+        else (f"its report has none of the {counted(expected, 'test')} that pass on the base")
+    )
 
 
 def _notes_on_tests(one: CandidateEvidence) -> list[str]:

@@ -9,6 +9,7 @@ from atoll.engine.agent.agents import Agent
 from atoll.engine.agent.turns import Start
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
+from atoll.model.check import CheckSpec
 from atoll.model.race import Candidate, Race
 from atoll.model.state import CapsuleRecord, CapsuleState, ProjectRecord, RecoveryPoint
 
@@ -30,8 +31,11 @@ class CapsuleActs(Protocol):
     ) -> list[RecoveryPoint | None]:
         """Removes them as `rm` does: without `force` all of them, or none."""
 
-    def promote(self, capsule: CapsuleRecord, *, to: str) -> tuple[bool, str]:
+    def promote(
+        self, capsule: CapsuleRecord, *, to: str, checks: Sequence[CheckSpec]
+    ) -> tuple[bool, str]:
         """Promotes its work to a stage without asking anything: whether it is there, and why not.
+        `checks` have to pass besides those of the project.
 
         May be called again after an interrupt.
         """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from atoll.engine.agent.prompts import find_name
 from atoll.engine.agent.selection import SCRIPT_NAME, ChosenAgent
 from atoll.engine.agent.spawning import SpawnPlan
 from atoll.engine.capsule import creation, planning
-from atoll.engine.check.selection import find_checks, select_checks
+from atoll.engine.check.selection import choose_checks, find_checks, select_checks
 from atoll.engine.project import settings
 from atoll.engine.project.settings import Config
 from atoll.engine.promotion.stages import load_stages
@@ -28,17 +26,15 @@ from atoll.engine.race.ranking import JUDGE, lone_judge
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.agent import AgentTask
-from atoll.model.check import CheckSource, CheckSpec
+from atoll.model.check import CheckSpec
 from atoll.model.errors import SpecError, StateError
 from atoll.model.evidence import CRITERIA
-from atoll.model.names import BRANCH_PREFIX, parse_name, printable, slug
+from atoll.model.names import BRANCH_PREFIX, parse_name, printable
 from atoll.model.plan import CapsulePlan
 from atoll.model.race import CandidateSpec, Race, RaceRequest, RaceSpec
 from atoll.model.state import ProjectRecord
 
 _TASK_CHARACTERS = 200
-_MOST_CHECKS = 50
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class RacePlan(NamedTuple):
@@ -148,49 +144,9 @@ def find_race_checks(
         if request.checks:
             raise SpecError("`--check` and `--no-checks` are both given", hint="omit one of them")
         return []
-    if len(request.checks) > _MOST_CHECKS:
-        raise SpecError(f"a race has at most {_MOST_CHECKS} checks")
-    known = find_checks(session, project)
     if not request.checks:
-        return select_checks(session, project) if known else []
-    named = [word for word in request.checks if word in known]
-    if named:
-        select_checks(session, project, named)
-    found: dict[str, CheckSpec] = {}
-    for word in request.checks:
-        spec = known[word] if word in known else _parse_command(word, known, found)
-        found[spec.name] = spec
-    return list(found.values())
-
-
-def _parse_command(
-    word: str, known: dict[str, CheckSpec], found: dict[str, CheckSpec]
-) -> CheckSpec:
-    if not word.strip() or "\0" in word:
-        raise SpecError("`--check` needs the name of a check or a shell command")
-    if _NAME.fullmatch(word):
-        names = f"one of: {', '.join(known)}; " if known else ""
-        raise SpecError(
-            f"there is no check `{printable(word[:60])}`",
-            hint=f"{names}a command: --check 'exec {word}'",
-        )
-    if word in (spec.command for spec in found.values()):
-        raise SpecError(f"`--check {printable(word[:60])}` is given twice")
-    first = next(iter(shlex_words(word)), "")
-    stem = slug(os.path.basename(first))[:20].strip("-") or "check"
-    name, number = stem, 1
-    while name in known or name in found:
-        number += 1
-        name = f"{stem}-{number}"
-    return CheckSpec(name=name, command=word, source=CheckSource.COMMAND_LINE)
-
-
-def shlex_words(text: str) -> list[str]:
-    """The words of a shell command, as far as they can be told without a shell."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+        return select_checks(session, project) if find_checks(session, project) else []
+    return choose_checks(session, project, request.checks)
 
 
 def _require_rule(rule: str, checks: Sequence[CheckSpec]) -> None:

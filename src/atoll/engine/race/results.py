@@ -180,10 +180,19 @@ class RaceResults:
                 f"`{printable(path)}` cannot be written: {error.strerror}", hint="--html FILE"
             ) from error
 
+    def require_finished(self) -> None:
+        """Raises StateError while candidates are at work, or are still to be started."""
+        if self.race.state is not RaceState.FINISHED:
+            raise StateError(
+                f"the race `{self.race.name}` has not ended: no candidate is discarded",
+                hint=f"atoll race stop {self.race.name}, or: atoll race resume {self.race.name}",
+            )
+
     def discard_losers(self) -> list[Discarded]:
         """Removes the capsules and branches of the candidates that were not picked. Their work is
         kept in recovery points.
         """
+        self.require_finished()
         if self.race.winner is None:
             raise StateError(
                 f"the race `{self.race.name}` has no winner", hint=f"atoll pick {self.race.name}"

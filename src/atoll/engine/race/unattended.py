@@ -74,7 +74,7 @@ def _promote(field: Field, race: Race) -> UnattendedEnd:
     if capsule is None:
         return UnattendedEnd(stage, winner, is_good=False, message="its capsule was removed")
     try:
-        is_good, message = field.acts.promote(capsule, to=stage)
+        is_good, message = field.acts.promote(capsule, to=stage, checks=race.spec.checks)
     except Interrupted:
         raise
     except AtollError as error:

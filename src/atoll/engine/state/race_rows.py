@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.engine.state.database import DamagedError, Database
 from atoll.model.agent import AgentBudget
-from atoll.model.check import CheckSource, CheckSpec
+from atoll.model.check import parse_check_spec
 from atoll.model.errors import StateError
 from atoll.model.race import (
     Candidate,
@@ -145,7 +145,7 @@ def _race(row: Mapping[str, Any]) -> Race:
     columns = {key: value for key, value in row.items() if key != "payload"}
     try:
         found: dict[str, Any] = json.loads(row["payload"])
-        checks = tuple(_check(check) for check in found.pop("checks"))
+        checks = tuple(parse_check_spec(check) for check in found.pop("checks"))
         budget = AgentBudget(**found.pop("budget"))
         limits = tuple(found.pop("limits"))
         spec = RaceSpec(**found, candidates=(), checks=checks, budget=budget, limits=limits)
@@ -153,11 +153,6 @@ def _race(row: Mapping[str, Any]) -> Race:
         return Race(**{**columns, **fixed, "spec": spec})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedError(f"the database holds a damaged record: {error}") from error
-
-
-def _check(fields: dict[str, Any]) -> CheckSpec:
-    fixed = {"needs": tuple(fields["needs"]), "source": CheckSource(fields["source"])}
-    return CheckSpec(**{**fields, **fixed})
 
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:

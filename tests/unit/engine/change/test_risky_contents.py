@@ -171,6 +171,56 @@ def test_new_source_in_a_lock_file(path, old, same, other):
     assert RiskKind.SOURCE not in kinds(path, other, other)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https:evil.example/a.tgz", "https:/evil.example/a.tgz", "https:\\\\\\\\evil.example/a.tgz",
+        "https:/\\n/evil.example/a.tgz", "https://registry.example,x@evil.example/a.tgz",
+        "https://registry.example/@evil.example.tgz/../../a", "HTTPS:EVIL.example/a.tgz",
+    ],
+)  # fmt: skip
+def test_odd_spelling_of_a_host_in_a_lock_file(url):
+    old = NPM % ("a", "https://registry.example/a/-/a-1.0.0.tgz")
+    assert RiskKind.SOURCE in kinds("package-lock.json", old, NPM % ("a", url))
+
+
+def test_host_before_an_at_sign_is_none():
+    old = "GEM\n  remote: https://gems.example/\n"
+    new = old + "  remote: https://gems.example,x@evil.example/\n"
+    assert RiskKind.SOURCE in kinds("Gemfile.lock", old, new)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-ihttps://evil.example/s", "--index\\\n-url=https:/\\\n/evil.example/s", "-rother.txt",
+        "-e.", "--pre", "-fwheels", "./a.whl", "../a", "wheels/a.whl", "a-1-py3-none-any.whl",
+        "a @ https:evil.example/a.whl",
+    ],
+)  # fmt: skip
+def test_option_or_path_in_requirements(line):
+    assert RiskKind.SOURCE in kinds("requirements.txt", "a==1\n", f"a==1\n{line}\n")
+    assert RiskKind.SOURCE in kinds("requirements.txt", "a==1\n", f"\ufeff{line}\n")
+
+
+def test_ordinary_requirements():
+    new = "a==1.1\nb[x]>=2 ; python_version<'3'\nc~=1 \\\n    --hash=sha256:00\n# via d/e\n"
+    old = new.replace("1.1", "1.0").replace("sha256:00", "sha256:11")
+    assert RiskKind.SOURCE not in kinds("requirements.txt", old, new)
+
+
+@pytest.mark.parametrize(
+    "value", ["../x", "./x", " user/repo", "https:evil.example/x.tgz", "e.example:u/r"]
+)
+def test_dependency_of_node_that_is_no_version(value):
+    old = '{"dependencies": {"x": "^1"}}'
+    assert RiskKind.SOURCE in kinds("package.json", old, old.replace("^1", value))
+
+
+def test_deleted_lock_file():
+    assert RiskKind.SOURCE in kinds("package-lock.json", NPM % ("a", "https://r.example/a.tgz"), "")
+
+
 def test_new_commit_of_the_same_repository_is_no_new_source():
     old, new = (f'source = "git+https://git.example/o/a?rev={n}#{n}"' for n in "12")
     assert kinds("Cargo.lock", old, new) == {}

@@ -38,20 +38,20 @@ def kinds(store, after=0):
 def test_checks_races_and_promotions_are_events(store):
     with store._write() as db:
         statements = (
-            "INSERT INTO check_results (project_id, tree, name, digest, status, at, payload) "
-            "VALUES (:id, 't', 'test', 'd', 'flaky', 0, '{}')",
-            "INSERT INTO races (id, project_id, name, state, base_commit, created_at, payload) "
-            "VALUES (7, :id, 'fast', 'running', 'b', 0, '{}')",
+            """INSERT INTO check_results (project_id, tree, name, digest, status, at, payload)
+            VALUES (:id, 't', 'test', 'd', 'flaky', 0, '{}')""",
+            """INSERT INTO races (id, project_id, name, state, base_commit, created_at, payload)
+            VALUES (7, :id, 'fast', 'running', 'b', 0, '{}')""",
             "INSERT INTO candidates VALUES (7, 1, 'fast-1', 'queued', '{}')",
             "UPDATE candidates SET state = 'running' WHERE race_id = 7",
             "UPDATE races SET state = 'finished' WHERE id = 7",
             "UPDATE races SET winner = 'fast-1' WHERE id = 7",
-            "INSERT INTO promotions (id, project_id, capsule, state, created_at, payload) "
-            "VALUES (3, :id, 'fast-1', 'running', 0, '{}')",
+            """INSERT INTO promotions (id, project_id, capsule, state, created_at, payload)
+            VALUES (3, :id, 'fast-1', 'running', 0, '{}')""",
             "INSERT INTO promotion_steps VALUES (3, 1, 'local', 'land', 'started', 0, '{}')",
             "UPDATE promotion_steps SET state = 'done' WHERE promotion_id = 3",
-            "INSERT INTO approvals (project_id, capsule, stage, tree, by, at) "
-            "VALUES (:id, 'fast-1', 'staging', 't', 'me', 0)",
+            """INSERT INTO approvals (project_id, capsule, stage, tree, by, at)
+            VALUES (:id, 'fast-1', 'staging', 't', 'me', 0)""",
             "UPDATE promotions SET state = 'passed' WHERE id = 3",
             "DELETE FROM races WHERE id = 7",
         )
