@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from atoll.engine import shapes
 from atoll.engine.projects import LEVEL_NAMES
 from atoll.model import units
 from atoll.model.errors import AtollError, Interrupted, SpecError
+from atoll.model.names import printable
 from atoll.model.race import RaceRequest, RaceState
 
 if TYPE_CHECKING:
@@ -192,12 +194,14 @@ def start(
     """
     if len(words) > 1:
         raise SpecError("a race has one PROMPT", hint="quote it; a command is given after `--`")
+    argv = click.get_current_context().meta.get(_ARGV, ())
+    _require_not_mistyped(words, is_meant=bool(agents or argv))
     races = frame.project().races
     request = RaceRequest(
         prompt=words[0] if words else "",
         prompts=() if prompts is None else races.parse_prompts(read_text(prompts), prompts),
         agents=agents,
-        argv=click.get_current_context().meta.get(_ARGV, ()),
+        argv=argv,
         vary=vary,
         number=number,
         name=name,
@@ -221,6 +225,18 @@ def start(
         return _detach(frame, handle)
     race_table.announce(frame, handle.status())
     return _carry_on(frame, handle)
+
+
+def _require_not_mistyped(words: tuple[str, ...], *, is_meant: bool) -> None:
+    """Raises SpecError for a single word that is no task: it would start agents, which cost."""
+    if is_meant or not words or words[0].split() != [words[0]]:
+        return
+    close = difflib.get_close_matches(words[0], command.commands, n=1)
+    suffix = f"; did you mean `{close[0]}`?" if close else ""
+    raise SpecError(
+        f"`race` has no command `{printable(words[0][:60])}`{suffix}",
+        hint="atoll race --help; a PROMPT of one word needs --agents",
+    )
 
 
 def _parse_timeout(text: str | None) -> float | None:
