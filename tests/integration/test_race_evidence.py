@@ -370,6 +370,12 @@ def test_from_the_race_to_the_winner_on_the_command_line(
     assert "cannot be combined" not in page.read_text()
     assert "sums-weak" in page.read_text()
 
+    judge_choice(world, atoll, git)
+
+
+def judge_choice(world: World, atoll: Callable[..., Any], git: Callable[..., str]) -> None:
+    """The second half of the way: the choice, a graft, and the end."""
+    repo = world.repo
     refused = atoll("pick", "sums", "--rule", "checks, spede", cwd=repo, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     picked = atoll("pick", "sums", "--discard-losers", cwd=repo)
