@@ -9,11 +9,11 @@ from typing import NamedTuple
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.capsule import exports, removal
 from atoll.engine.check import selection
-from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, stages
+from atoll.engine.promotion import acceptance, landing_steps, prepared_work, stage_runs, stages
 from atoll.engine.promotion import undo as undoing
 from atoll.engine.promotion.acceptance import Ask
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, StopReason, stop_of
-from atoll.engine.promotion.persons import describe_owner
+from atoll.engine.promotion.owner_identity import describe_owner
 from atoll.engine.promotion.stage_walk import OnProgress, StageWalk, WalkOptions
 from atoll.engine.state.leases import isolation_plan
 from atoll.engine.state.session import Session
@@ -99,7 +99,7 @@ class Promotions:
         walked = stages.load_stages(self._session, self._project, to)
         with self._alone():
             stage_runs.require_none_running(self._session, self._project)
-            landings.settle(self._session, self._project)
+            landing_steps.settle(self._session, self._project)
             journal = self._open(capsule, walked, message, tuple(checks))
             options = WalkOptions(accepted, ask, again, on_progress)
             walk = StageWalk(self._session, self._project, journal, walked, options)
@@ -126,7 +126,7 @@ class Promotions:
         """
         with self._alone():
             stage_runs.require_none_running(self._session, self._project)
-            landings.settle(self._session, self._project)
+            landing_steps.settle(self._session, self._project)
             journal = PromotionJournal(self._session, self._require_last(name))
             left: list[str] = []
             before = journal.promotion
@@ -269,7 +269,7 @@ class Promotions:
         agent = self._session.store.find_agent(capsule.id)
         return PromotionSpec(
             commit=commit,
-            tree=candidates.tree_of(commit, repository=self._project.git_dir),
+            tree=prepared_work.tree_of(commit, repository=self._project.git_dir),
             base_commit=capsule.base_commit,
             base_ref=capsule.base_ref,
             level=capsule.level,

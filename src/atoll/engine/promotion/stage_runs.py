@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from atoll.engine.promotion import landings, targets
+from atoll.engine.promotion import landing_steps, targets
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail, wait
 from atoll.engine.promotion.stage_commands import CommandEnd, StageCommand, run_command
 from atoll.engine.state.session import Session
@@ -340,5 +340,5 @@ def undo_landing(
     told = _keep_work(session, project, journal.promotion, facts)
     back = facts._replace(old=facts.new, new=facts.old, place="", message="")
     step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
-    landings.carry_out(session, project, journal, step)
+    landing_steps.carry_out(session, project, journal, step)
     return told

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckProgress, CheckTarget
 from atoll.engine.check.selection import find_checks, select_checks
-from atoll.engine.promotion import acceptance, candidates, landings, stage_runs, targets
+from atoll.engine.promotion import acceptance, landing_steps, prepared_work, stage_runs, targets
 from atoll.engine.promotion.acceptance import Ask
-from atoll.engine.promotion.candidates import LandingCandidate, LandingRequest, WorkRange
 from atoll.engine.promotion.journal import PromotionJournal, StoppedError, fail, wait
 from atoll.engine.promotion.landing import BranchMovedError
-from atoll.engine.promotion.persons import describe_owner
+from atoll.engine.promotion.owner_identity import describe_owner
+from atoll.engine.promotion.prepared_work import LandingRequest, PreparedWork, WorkRange
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.check import CheckResult, CheckSpec, CheckStatus
@@ -222,16 +222,16 @@ class StageWalk:
             old = git.find_ref(ref, cwd=self._project.git_dir)
             if old is None:
                 raise targets.no_branch(branch)
-            candidate = self._candidate(stage, branch, way, old)
-            self._prepare(stage, candidate)
-            if candidate.is_there:
+            work = self._prepared(stage, branch, way, old)
+            self._require_ready(stage, work)
+            if work.is_there:
                 facts = StepFacts(
-                    commit=old, tree=candidate.tree, ref=ref, old=old, new=old, way=way,
+                    commit=old, tree=work.tree, ref=ref, old=old, new=old, way=way,
                     message="the branch has this work already",
                 )  # fmt: skip
                 self._journal.record(stage.name, StepAct.LAND, facts)
                 return
-            if self._try_landing(stage, candidate, ref, way):
+            if self._try_landing(stage, work, ref, way):
                 return
         raise wait(
             f"the branch `{printable(branch)}` moved {_MOST_MOVES} times while the work was being "
@@ -239,10 +239,10 @@ class StageWalk:
             self._hint(),
         )
 
-    def _candidate(self, stage: StageSpec, branch: str, way: str, old: str) -> LandingCandidate:
+    def _prepared(self, stage: StageSpec, branch: str, way: str, old: str) -> PreparedWork:
         if (kept := self._kept_conflict(stage, old)) is not None:
             raise kept
-        start = candidates.find_start(
+        start = prepared_work.find_start(
             self._project.git_dir, self._spec, old,
             targets.landed_before(self._session, self._project, self._journal.promotion, branch),
         )  # fmt: skip
@@ -251,7 +251,7 @@ class StageWalk:
             self._say(f"bringing the work onto {printable(branch)} at {old[:10]}")
         request = LandingRequest(self._journal.promotion, way, branch, work)
         try:
-            found = candidates.make_candidate(self._session, self._project, request, old)
+            found = prepared_work.prepare_work(self._session, self._project, request, old)
         except StoppedError as stopped:
             facts = StepFacts(
                 old=old, kept=stopped.stop.kept, message=stopped.stop.reason,
@@ -273,33 +273,31 @@ class StageWalk:
             return None
         return wait(known.facts.message, known.facts.output, kept=known.facts.kept)
 
-    def _prepare(self, stage: StageSpec, candidate: LandingCandidate) -> None:
+    def _require_ready(self, stage: StageSpec, work: PreparedWork) -> None:
         """What is to land has passed every check, and whoever has to has said yes to it."""
         specs = self._required(stage)
-        self._check(stage, candidate.new, candidate.tree, candidate.old, specs)
+        self._check(stage, work.new, work.tree, work.old, specs)
         acceptance.require_accepted(
-            self._journal, stage.name, self._project.git_dir, candidate.old, candidate.new,
-            candidate.tree, stages=self._stages, accept=self._options.accept,
+            self._journal, stage.name, self._project.git_dir, work.old, work.new,
+            work.tree, stages=self._stages, accept=self._options.accept,
             ask=self._options.ask, by=describe_owner(self._project),
         )  # fmt: skip
-        self._require_approval(stage, candidate.tree)
+        self._require_approval(stage, work.tree)
         self._session.reach("promote.accepted", self._journal.promotion.capsule)
 
-    def _try_landing(
-        self, stage: StageSpec, candidate: LandingCandidate, ref: str, way: str
-    ) -> bool:
+    def _try_landing(self, stage: StageSpec, work: PreparedWork, ref: str, way: str) -> bool:
         """Whether it has landed; not if the branch has moved meanwhile."""
-        if candidates.tree_of(candidate.new, repository=self._project.git_dir) != candidate.tree:
+        if prepared_work.tree_of(work.new, repository=self._project.git_dir) != work.tree:
             raise StateError("the commit to land does not have the tree that was verified")
         branch = printable(ref.removeprefix("refs/heads/"))
         self._say(f"landing on {branch} ({way})")
         facts = StepFacts(
-            commit=candidate.new, tree=candidate.tree, ref=ref, old=candidate.old,
-            new=candidate.new, way=way,
+            commit=work.new, tree=work.tree, ref=ref, old=work.old,
+            new=work.new, way=way,
         )  # fmt: skip
         step = self._journal.start(stage.name, StepAct.LAND, facts)
         try:
-            landings.carry_out(self._session, self._project, self._journal, step)
+            landing_steps.carry_out(self._session, self._project, self._journal, step)
         except BranchMovedError:
             return False
         return True

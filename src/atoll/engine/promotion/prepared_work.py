@@ -45,7 +45,7 @@ class LandingRequest(NamedTuple):
         return self.promotion.spec
 
 
-class LandingCandidate(NamedTuple):
+class PreparedWork(NamedTuple):
     """A commit with which a branch may go on."""
 
     old: str
@@ -81,9 +81,9 @@ def find_start(
     return spec.base_commit
 
 
-def make_candidate(
+def prepare_work(
     session: Session, project: ProjectRecord, request: LandingRequest, old: str
-) -> LandingCandidate:
+) -> PreparedWork:
     """Makes the commit with which the branch, which is at `old`, would go on.
 
     Raises StoppedError at a conflict, which it leaves in a capsule for the owner.
@@ -94,7 +94,7 @@ def make_candidate(
         is_ahead = git.is_ancestor(old, work.tip, cwd=repository)
         new = work.tip if is_ahead else _merged(session, project, request, old)
         tree = tree_of(new, repository=repository)
-        return LandingCandidate(old, new, tree, is_there=new == old)
+        return PreparedWork(old, new, tree, is_there=new == old)
     before, start, tip = (
         tree_of(commit, repository=repository) for commit in (old, work.start, work.tip)
     )
@@ -111,7 +111,7 @@ def make_candidate(
     is_there |= tree == before and request.way != "merge"
     parents = [old, work.tip] if request.way == "merge" else [old]
     new = old if is_there else commit_tree(repository, tree, parents, message, identity)
-    return LandingCandidate(old, new, before if is_there else tree, is_there=is_there)
+    return PreparedWork(old, new, before if is_there else tree, is_there=is_there)
 
 
 def _require_linear(repository: str, work: WorkRange, way: str) -> None:
