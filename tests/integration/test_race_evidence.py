@@ -272,6 +272,18 @@ def test_judge_is_one_voice_in_both_orders(world: World, tmp_path: Path) -> None
             results.pick(judge=wrong)
 
 
+def test_losers_are_discarded_only_of_a_race_that_has_ended(
+    world: World, atoll: Callable[..., Any]
+) -> None:
+    results = world.race({"good": GOOD, "short": SHORT})
+    store = world.project.session.store
+    race = store.set_race_state(results.race, RaceState.RUNNING)
+    refused = atoll("pick", race.name, "good", "--discard-losers", cwd=world.repo, check=False)
+    assert (refused.returncode, "has not ended" in refused.stderr) == (4, True)
+    assert store.race(race.id).winner is None
+    assert not any(one.is_removed for one in store.candidates(race.id))
+
+
 def interrupted(project: Project, act: Callable[[], object]) -> None:
     """Interrupts `act` when it begins to make a capsule."""
 
@@ -387,12 +399,6 @@ def judge_choice(world: World, atoll: Callable[..., Any], git: Callable[..., str
     ]
     points = {point.capsule for point in world.project.recovery_points()}
     assert {"sums-weak", "sums-slow"} <= points
-    # Only of a race that has ended.
-    race, store = world.project.races.require("sums").race, world.project.session.store
-    race = store.set_race_state(race, RaceState.RUNNING)
-    refused = atoll("pick", "sums", "sums-weak", "--discard-losers", cwd=repo, check=False)
-    assert (refused.returncode, "has not ended" in refused.stderr) == (4, True)
-    store.set_race_state(race, RaceState.FINISHED)
     # What was observed stays, and can still be grafted.
     made = atoll("graft", "sums", "sums-slow", "--name", "both", cwd=repo)
     assert made.stdout == "both\n"
