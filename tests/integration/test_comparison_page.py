@@ -145,7 +145,8 @@ def test_only_what_a_rule_may_pick_is_marked_as_best() -> None:
     first, second = data["candidates"]
     third = {**candidate("three", 1), "obstacle": "it changes nothing"}
     data["candidates"].append(third)  # type: ignore[arg-type]
-    words = [comparison_text.figure_word(data, one, EVIL) for one in (first, second, third)]
+    shown: Any = (first, second, third)
+    words = [comparison_text.figure_word(data, one, EVIL) for one in shown]
     assert [word.endswith("*") for word in words] == [True, False, False]
 
 
@@ -168,7 +169,7 @@ def test_figures_leave_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Output, "table", look)
     comparison_text.print_comparison(Output(), data)
-    columns, rows = tables.fit(columns, rows, ("candidate", "checks"), dropped, 80)
-    assert tables.table_width(columns, rows) <= 80
-    assert "lines" in columns
-    assert [name for name in names if name in columns] == names[: len(set(names) & set(columns))]
+    kept, cut = tables.fit(columns, rows, ("candidate", "checks"), dropped, 80)
+    assert tables.table_width(kept, cut) <= 80
+    assert "lines" in kept
+    assert [name for name in names if name in kept] == names[: len(set(names) & set(kept))]

@@ -270,7 +270,12 @@ def test_huge_diff_of_risky_files_is_cut_before_it_is_held(desk, monkeypatch):
     monkeypatch.setattr(acceptance, "_DIFF_BYTES", 100_000)
     capsule = desk.work("x", "seq -f 'x%.0f: y' 200000 > big.mk")
     asked = []
-    report = desk.promote(capsule, ask=lambda request: bool(asked.append(request)))
+
+    def refuse(request):
+        asked.append(request)
+        return False
+
+    report = desk.promote(capsule, ask=refuse)
     assert report.exit_code == 4
     assert len(asked[0].diff) < 100_200
     assert b"the diff is too large and is cut here" in asked[0].diff[-100:]
@@ -405,7 +410,7 @@ def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itse
         desk.promote(capsule, "staging", again=True)
     with pytest.raises(StateError, match="is still running as process") as found:
         desk.project.promotions.undo()
-    os.killpg(int(found.value.hint.rpartition("-")[2]), signal.SIGKILL)
+    os.killpg(int(str(found.value.hint).rpartition("-")[2]), signal.SIGKILL)
     assert desk.project.promotions.undo().exit_code == 0
     assert desk.marks() == ["ran", "undone"]
 

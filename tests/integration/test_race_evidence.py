@@ -18,6 +18,7 @@ from atoll.model.check import CheckSpec
 from atoll.model.errors import DriverError, SpecError, StateError
 from atoll.model.evidence import BASE, CellStatus
 from atoll.model.race import CandidateSpec, CandidateState, RaceSpec, RaceState
+from present import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -203,7 +204,9 @@ def test_matrix_shows_weak_tests_and_a_rule_picks_by_evidence(world: World) -> N
 
 
 def test_code_that_ends_the_test_runner_is_noted(world: World) -> None:
-    attempts = {"quits": {"total.sh": "exit 0\n"}, "works": {"total.sh": ": # works\n"}}
+    attempts: dict[str, Files] = {
+        "quits": {"total.sh": "exit 0\n"}, "works": {"total.sh": ": # works\n"},
+    }  # fmt: skip
     results = world.race(attempts, checks=(CheckSpec("test", REPORTED, junit="r.xml"),))
     assert statuses(results)[BASE] == {"quits": "passed", "works": "passed"}
     [note] = [note for note in results.compare().notes if "report" in note]
@@ -280,7 +283,7 @@ def test_losers_are_discarded_only_of_a_race_that_has_ended(
     race = store.set_race_state(results.race, RaceState.RUNNING)
     refused = atoll("pick", race.name, "good", "--discard-losers", cwd=world.repo, check=False)
     assert (refused.returncode, "has not ended" in refused.stderr) == (4, True)
-    assert store.race(race.id).winner is None
+    assert present(store.race(race.id)).winner is None
     assert not any(one.is_removed for one in store.candidates(race.id))
 
 
@@ -312,8 +315,8 @@ def test_graft_is_a_candidate_like_the_rest(world: World, git: Callable[..., str
     ]  # fmt: skip
     assert git("rev-parse", f"{grafted.commit}^", cwd=world.repo).strip() == world.base
     counted = git("diff", "--shortstat", world.base, grafted.commit, cwd=world.repo)
-    words = (f"{grafted.files} files", f"{grafted.added} insertion", f"{grafted.removed} deletion")
-    assert [word for word in words if word not in counted] == [], counted
+    told = (f"{grafted.files} files", f"{grafted.added} insertion", f"{grafted.removed} deletion")
+    assert [word for word in told if word not in counted] == [], counted
     capsule = world.project.capsule(grafted.name)
     assert capsule.record.base_commit == world.base
     evidence = results.compare()
