@@ -464,9 +464,9 @@ def test_an_edit_in_the_second_of_the_last_checkout_stops_it(world):
     """Git sees such an edit only by the age of its index."""
     world.git("config", "core.trustctime", "false", cwd=world.root)
     path, index = world.root / "changed.txt", world.root / ".git/index"
-    path.write_text("one\n" * 1000)
+    times = (path.stat().st_atime, int(path.stat().st_mtime) - 60)
+    os.utime(path, times)
     world.git("update-index", "--refresh", cwd=world.root)
-    times = (path.stat().st_atime, int(path.stat().st_mtime))
     path.write_text("ONE\n" * 1000)
     for place in (path, index):
         os.utime(place, times)
