@@ -390,6 +390,7 @@ WRONG: tuple[tuple[dict[str, Any], type[AtollError], str], ...] = (
     ({"argv": ("true",), "rule": "judge"}, SpecError, "never decides alone"),
     ({"argv": ("true",), "rule": " judge:higher"}, SpecError, "never decides alone"),
     ({"argv": ("true",), "promote_to": "local"}, SpecError, "needs checks"),
+    ({"argv": ("true",), "accept": ("risky",)}, SpecError, "what `--promote` brings in"),
     ({"argv": ("true",), "checks": ("exit 0",), "promote_to": "lokal"}, SpecError,
      "no stage `lokal`"),
 )  # fmt: skip
@@ -410,3 +411,19 @@ def test_wrong_requests_make_nothing(project: Project) -> None:
         race(project, "true", name="r-b")
     assert first.name == "r"
     assert isinstance(project.capsule("taken-1"), Capsule)
+
+
+def test_an_unattended_race_lands_only_what_was_accepted(
+    project: Project, git: Callable[..., str]
+) -> None:
+    argv = ("sh", "-c", "echo 'all:' > Makefile")
+    for name, accept, is_good in (("no", (), False), ("yes", ("risky",), True)):
+        request = RaceRequest(
+            argv=argv, checks=("test -e Makefile",), name=name, promote_to="local", accept=accept
+        )
+        done = project.races.start(request).carry_on()
+        assert done.promotion is not None
+        assert done.promotion.is_good is is_good, done.promotion
+        assert is_good or "--accept" in done.promotion.message
+        landed = git("ls-tree", "--name-only", "HEAD", cwd=project.root).split()
+        assert ("Makefile" in landed) is is_good

@@ -157,6 +157,10 @@ def command(
     "--promote", "promote_to", default="", metavar="=STAGE",
     help="Pick by rule at the end, and promote the winner; default: to `local`.",
 )  # fmt: skip
+@click.option(
+    "--accept", multiple=True, metavar="risky|KIND",
+    help="With --promote: accept files that can run code on your machine, all or one kind.",
+)  # fmt: skip
 @click.option("-d", "--detach", is_flag=True, help="Carry the race on in the background.")
 @verb
 def start(
@@ -179,6 +183,7 @@ def start(
     rule: str,
     judge: str,
     promote_to: str,
+    accept: tuple[str, ...],
     *,
     no_checks: bool,
     no_cross_tests: bool,
@@ -219,6 +224,7 @@ def start(
         judge=judge,
         has_cross_tests=not no_cross_tests,
         promote_to=promote_to,
+        accept=accept,
     )
     handle = races.start(request)
     if detach:

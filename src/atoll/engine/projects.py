@@ -542,13 +542,20 @@ class _CapsuleActs:
         return [point for _, point in remove_all(handles, force=force)]
 
     def promote(
-        self, capsule: state.CapsuleRecord, *, to: str, checks: Sequence[CheckSpec]
+        self,
+        capsule: state.CapsuleRecord,
+        *,
+        to: str,
+        checks: Sequence[CheckSpec],
+        accept: Sequence[str],
     ) -> tuple[bool, str]:
         # Without a name it is the first stage that lands, whatever it is called.
         from atoll.engine.promotion.promotions import Promotions  # noqa: PLC0415 - for few verbs
 
         chosen = None if to == LOCAL else to
-        report = Promotions(self._session, self._project).promote(capsule, chosen, checks=checks)
+        report = Promotions(self._session, self._project).promote(
+            capsule, chosen, checks=checks, accept=accept
+        )
         spec = report.promotion.spec
         hint = f"; {spec.hint}" if spec.hint else ""
         return spec.exit_code == 0, f"{spec.reason}{hint}" if spec.reason else ""

@@ -69,6 +69,8 @@ class RaceSpec(NamedTuple):
     """The stage to which the winner is promoted; empty: none."""
     base_ref: str = ""
     """What the base commit was named, such as `main`."""
+    accept: tuple[str, ...] = ()
+    """The kinds of risky files with which it may be promoted."""
 
 
 class Candidate(NamedTuple):
@@ -152,6 +154,8 @@ class RaceRequest(NamedTuple):
     judge: str = ""
     has_cross_tests: bool = True
     promote_to: str = ""
+    accept: tuple[str, ...] = ()
+    """Kinds of risky files, as `promote --accept` takes them."""
 
 
 def race_ref(race_id: int, what: int | str) -> str:

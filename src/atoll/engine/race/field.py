@@ -32,10 +32,15 @@ class CapsuleActs(Protocol):
         """Removes them as `rm` does: without `force` all of them, or none."""
 
     def promote(
-        self, capsule: CapsuleRecord, *, to: str, checks: Sequence[CheckSpec]
+        self,
+        capsule: CapsuleRecord,
+        *,
+        to: str,
+        checks: Sequence[CheckSpec],
+        accept: Sequence[str],
     ) -> tuple[bool, str]:
         """Promotes its work to a stage without asking anything: whether it is there, and why not.
-        `checks` have to pass besides those of the project.
+        `checks` have to pass besides those of the project; `accept` has kinds of risky files.
 
         May be called again after an interrupt.
         """

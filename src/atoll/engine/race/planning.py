@@ -15,6 +15,7 @@ from atoll.engine.capsule import creation, planning
 from atoll.engine.check.selection import choose_checks, find_checks, select_checks
 from atoll.engine.project import settings
 from atoll.engine.project.settings import Config
+from atoll.engine.promotion.acceptance import parse_accepted
 from atoll.engine.promotion.stages import load_stages
 from atoll.engine.race.candidate_specs import (
     RACE_NAME_LENGTH,
@@ -62,6 +63,8 @@ def plan_race(session: Session, project: ProjectRecord, request: RaceRequest) ->
         )
     if request.promote_to:
         load_stages(session, project, request.promote_to)
+    elif request.accept:
+        raise SpecError("`--accept` is for what `--promote` brings in", hint="--promote")
     given = _given(request)
     config = settings.load_config(Path(project.root), session.owner, given=given)
     plans = planning.plan_capsules(session, project, names, config)
@@ -82,6 +85,7 @@ def plan_race(session: Session, project: ProjectRecord, request: RaceRequest) ->
         rule=request.rule,
         judge=request.judge,
         promote_to=request.promote_to,
+        accept=parse_accepted(request.accept),
         base_ref=plans[0].base_ref,
     )
     for entry, plan in zip(entries, plans, strict=True):

@@ -74,7 +74,9 @@ def _promote(field: Field, race: Race) -> UnattendedEnd:
     if capsule is None:
         return UnattendedEnd(stage, winner, is_good=False, message="its capsule was removed")
     try:
-        is_good, message = field.acts.promote(capsule, to=stage, checks=race.spec.checks)
+        is_good, message = field.acts.promote(
+            capsule, to=stage, checks=race.spec.checks, accept=race.spec.accept
+        )
     except Interrupted:
         raise
     except AtollError as error:
