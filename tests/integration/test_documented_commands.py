@@ -40,6 +40,11 @@ NOT_RUN = (
     ("docs/how-to/clean-up-after-a-crash.md", "", "needs crashes; see tests/faults"),
     ("docs/how-to/run-an-agent.md", "", "needs an agent's program; see test_agents.py"),
     ("docs/how-to/add-a-driver.md", "", "is about the source tree"),
+    ("*", 'atoll race "make the', "needs the programs of agents; see test_agent_programs.py"),
+    ("README.md", "atoll compare importer", "goes on with that race"),
+    ("README.md", "atoll pick importer", "goes on with that race"),
+    ("README.md", "atoll promote importer-codex", "goes on with that race"),
+    ("README.md", "atoll undo", "goes on with that race"),
 )
 # (page, command, how many times it has been run before): what a reader has done in between.
 BETWEEN = {
@@ -64,6 +69,13 @@ BETWEEN = {
         'printf \'[secrets.SENTRY_TOKEN]\\nfrom = { command = "echo token" }\\n'
         'as = { broker = "sentry.io" }\\n\' > atoll.toml'
     ),
+    ("docs/how-to/race-attempts.md", "atoll race ls", 0): (
+        "atoll race --name faster -n 2 -- ./attempt"
+    ),
+    ("docs/how-to/promote-work.md", "atoll approve fix-auth", 0): (
+        "atoll promote fix-auth --to production"
+    ),
+    ("docs/how-to/promote-work.md", "atoll undo fix-auth", 0): "atoll promote fix-auth",
     ("docs/how-to/write-a-project-file.md", "atoll new z", 0): (
         "printf '[capsule]\\nlevl = 1\\n' > atoll.toml"
     ),
@@ -74,6 +86,8 @@ BETWEEN = {
 # Exit codes of commands that print no `error:` and yet fail.
 CODES = {
     ("docs/how-to/check-the-work.md", "atoll try fix-auth", 0): 1,
+    # It has ended by then.
+    ("docs/how-to/race-attempts.md", "atoll race stop", 0): 4,
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 1): 1,
     ("docs/how-to/warm-a-project.md", "atoll warm --check", 2): 1,
     ("docs/how-to/keep-an-agent-in.md", "atoll run fix-auth --write", 0): 2,
@@ -92,6 +106,24 @@ BEFORE = {
     "docs/how-to/check-the-work.md": (
         'printf \'[checks.test]\\nrun = "test ! -e broken"\\n[checks.bench]\\nrun = "true"\\n\''
         " > atoll.toml && atoll trust && atoll new fix-auth"
+    ),
+    "docs/how-to/race-attempts.md": (
+        "printf '#!/bin/sh\\necho $MODEL $SEED $* >> found.txt\\n' > attempt && chmod +x attempt"
+        " && printf 'one\\ntwo\\n' > prompts.txt && git add -A && git commit -qm attempt"
+        " && printf '[checks.test]\\nrun = \"test -s found.txt\"\\n' > atoll.toml && atoll trust"
+    ),
+    "docs/how-to/compare-and-pick.md": (
+        'printf \'[checks.test]\\nrun = "sh tests/all.sh"\\n[checks.bench]\\n'
+        'run = "echo seconds $(wc -c <src/orders/y) s lower"\\nfigures = true\\n\' > atoll.toml'
+        " && mkdir tests && echo true > tests/all.sh && git add -A && git commit -qm tests"
+        " && atoll trust && atoll race --name import --vary KIND=fast,slow,weak -- sh -c '"
+        "case $KIND in fast) echo > src/orders/y; echo true > tests/fast.sh;;"
+        " slow) echo 22 > src/orders/y;; weak) echo 333 > src/orders/y;; esac'"
+    ),
+    "docs/how-to/promote-work.md": (
+        'printf \'[checks.test]\\nrun = "test -e fixed"\\n[stages.local]\\n[stages.production]\\n'
+        'approve = true\\nrun = "true"\\n\' > atoll.toml && atoll trust && atoll new fix-auth'
+        " && atoll run fix-auth -- touch fixed && atoll commit fix-auth -m fix"
     ),
     "docs/how-to/open-in-an-editor.md": "atoll new fix-add",
     "docs/how-to/keep-an-agent-in.md": "atoll new fix-auth",
