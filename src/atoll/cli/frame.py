@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from atoll.engine.capsules import Capsule
     from atoll.engine.home import Home
     from atoll.engine.projects import Project
+
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -104,6 +106,15 @@ class Common(NamedTuple):
     quiet: bool
     verbose: bool
 
+    def merged(self, *, as_json: bool, project: str | None, quiet: bool, verbose: bool) -> Common:
+        """With the options that were given later."""
+        return Common(
+            as_json=as_json or self.as_json,
+            project=project or self.project,
+            quiet=quiet or self.quiet,
+            verbose=verbose or self.verbose,
+        )
+
 
 _PROJECT = click.option(
     "--project",
@@ -172,21 +183,29 @@ def ends_with_interrupt(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def complete_capsules(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415
+def completing(find: Callable[[Project], Iterable[tuple[str, str | None]]]) -> Complete:
+    """Completes names; `find` returns those of a project, each with its help."""
 
-    from atoll.model.errors import AtollError  # noqa: PLC0415
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
 
-    del parameter
-    try:
-        project = Frame(output=Output(quiet=True), project=context.params.get("project")).project()
-        records = [capsule.record for capsule in project.capsules()]
-    except AtollError:
-        # Outside a project there is nothing to complete.
-        return []
-    return [CompletionItem(r.name, help=r.level) for r in records if r.name.startswith(incomplete)]
+        from atoll.model.errors import AtollError  # noqa: PLC0415
+
+        del parameter
+        chosen = context.params.get("project")
+        try:
+            found = list(find(Frame(output=Output(quiet=True), project=chosen).project()))
+        except AtollError:
+            # Outside a project there is nothing to complete.
+            return []
+        return [CompletionItem(n, help=text) for n, text in found if n.startswith(incomplete)]
+
+    return complete
+
+
+complete_capsules = completing(lambda p: [(c.name, c.record.level) for c in p.capsules()])
 
 
 def name_argument(function: F) -> F:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.cli import race_table
-from atoll.cli.frame import Common, Frame, MessageCommand, common_options, verb
+from atoll.cli.frame import Frame, MessageCommand, common_options, completing, verb
 from atoll.cli.spawn import read_text
 from atoll.engine import shapes
 from atoll.engine.projects import LEVEL_NAMES
 from atoll.model import units
-from atoll.model.errors import AtollError, Interrupted, SpecError
+from atoll.model.errors import Interrupted, SpecError
 from atoll.model.names import printable
 from atoll.model.race import RaceRequest, RaceState
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from atoll.engine.race.races import RaceHandle
     from atoll.engine.race.report import RaceStatus
 
@@ -70,27 +68,7 @@ class RaceVerb(click.Group):
         return ("" if name == self.default else name), command, rest
 
 
-def complete_races(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415
-
-    from atoll.cli.output import Output  # noqa: PLC0415
-
-    del parameter
-    try:
-        project = Frame(output=Output(quiet=True), project=context.params.get("project")).project()
-        found = project.races.all()
-    except AtollError:
-        # Outside a project there is nothing to complete.
-        return []
-    return [
-        CompletionItem(one.name, help=one.race.spec.task)
-        for one in found
-        if one.name.startswith(incomplete)
-    ]
-
-
+complete_races = completing(lambda p: [(one.name, one.race.spec.task) for one in p.races.all()])
 race_argument = click.argument("name", metavar="RACE", shell_complete=complete_races)
 
 
@@ -101,13 +79,7 @@ def command(
     context: click.Context, *, as_json: bool, project: str | None, quiet: bool, verbose: bool
 ) -> None:
     """Start several attempts at one task, or list, show, resume, stop or remove races."""
-    before: Common = context.obj
-    context.obj = Common(
-        as_json=as_json or before.as_json,
-        project=project or before.project,
-        quiet=quiet or before.quiet,
-        verbose=verbose or before.verbose,
-    )
+    context.obj = context.obj.merged(as_json=as_json, project=project, quiet=quiet, verbose=verbose)
 
 
 @command.command("start", cls=StartCommand)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from atoll.cli import phrases, prompts
-from atoll.cli.frame import Common, Frame, common_options, complete_capsules, verb
+from atoll.cli.frame import Frame, common_options, complete_capsules, completing, verb
 from atoll.engine import shapes
 from atoll.model import units
 from atoll.model.errors import SpecError, StateError
@@ -22,8 +22,6 @@ from atoll.model.secret import (
 )
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from atoll.engine.secret.listing import GrantStatus, SecretStatus
 
 _SAME_NAME = "\0"
@@ -47,24 +45,7 @@ def _refuse_value(name: str) -> None:
         raise click.UsageError(_VISIBLE)
 
 
-def complete_secrets(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415
-
-    from atoll.cli.output import Output  # noqa: PLC0415
-    from atoll.model.errors import AtollError  # noqa: PLC0415
-
-    del parameter
-    try:
-        project = Frame(output=Output(quiet=True), project=context.params.get("project")).project()
-        found = project.secrets.statuses()
-    except AtollError:
-        # Outside a project there is nothing to complete.
-        return []
-    return [CompletionItem(one.name) for one in found if one.name.startswith(incomplete)]
-
-
+complete_secrets = completing(lambda p: [(one.name, None) for one in p.secrets.statuses()])
 secret_argument = click.argument("name", shell_complete=complete_secrets)
 capsule_argument = click.argument("capsule", shell_complete=complete_capsules)
 ttl_option = click.option(
@@ -82,13 +63,7 @@ def command(
 
     Nothing prints a value.
     """
-    before: Common = context.obj
-    context.obj = Common(
-        as_json=as_json or before.as_json,
-        project=project or before.project,
-        quiet=quiet or before.quiet,
-        verbose=verbose or before.verbose,
-    )
+    context.obj = context.obj.merged(as_json=as_json, project=project, quiet=quiet, verbose=verbose)
 
 
 class _Source(NamedTuple):

@@ -147,7 +147,7 @@ def _race(row: Mapping[str, Any]) -> Race:
         found: dict[str, Any] = json.loads(row["payload"])
         checks = tuple(parse_check_spec(check) for check in found.pop("checks"))
         budget = AgentBudget(**found.pop("budget"))
-        found |= {key: tuple(found[key]) for key in ("limits", "accept")}
+        found |= {key: tuple(found.get(key, ())) for key in ("limits", "accept")}
         spec = RaceSpec(**found, candidates=(), checks=checks, budget=budget)
         fixed = {"state": RaceState(row["state"]), "is_stopping": bool(row["is_stopping"])}
         return Race(**{**columns, **fixed, "spec": spec})
