@@ -364,6 +364,10 @@ def test_killed_between_steps(clones: Clones, name: str, numbers: tuple[int, ...
     clones.clear()
 
 
+ELSEWHERE = {"check", "race", "promote", "undo"}
+"""Verbs with fault tests of their own: `test_kill`, `test_race_kill`, `test_promotion_kill`."""
+
+
 def test_every_step_is_tried() -> None:
     tried = {step for scenario in SCENARIOS.values() for step in scenario.steps}
-    assert tried == set(steps_of(*STEPS))
+    assert tried == set(steps_of(*(STEPS.keys() - ELSEWHERE)))
