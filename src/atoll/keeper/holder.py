@@ -216,10 +216,12 @@ class Holder:
         self._answer(client)  # who connects asks at once
 
     def _answer(self, client: socket.socket) -> None:
-        self._last = time.monotonic()
         fds: list[int] = []
         try:
             request, fds = requests.receive(client)
+            if "list" not in request:
+                # The daemon asks this of every view from time to time: that is no use of one.
+                self._last = time.monotonic()
             reply, given = self._serve(request, fds, client)
             requests.send(client, reply, given)
         except BlockingIOError:
