@@ -63,16 +63,18 @@ class World:
         self.next_port = 0
         self.servers = []
         self.now = 0.0
+        self._returned_ports: set[int] = set()
 
     def clock(self):
         """Stands still until a test moves `now`."""
         return self.now
 
     def free_ports(self, count):
-        """So many different ones, none of which is leased."""
+        """So many different ones, none of which is leased or was returned before."""
         found: set[int] = set()
         while len(found) < count:
-            found |= {free_port()} - self.session.store.leased_ports()
+            found |= {free_port()} - self.session.store.leased_ports() - self._returned_ports
+        self._returned_ports |= found
         return sorted(found)
 
     def project(self, name="shop", number=1, root="/r"):

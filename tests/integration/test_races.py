@@ -328,16 +328,19 @@ def test_in_the_background(
 
 
 def test_lost_run_is_started_once_more(project: Project) -> None:
-    handle = race(project, "echo $(date +%s.%N) > f; sleep 600", name="r", has_checks=False)
+    command = "echo $(date +%s.%N) > f; echo written; sleep 600"
+    handle = race(project, command, name="r", has_checks=False)
     killed: list[str] = []
 
     def kill(status: RaceStatus) -> None:
         [one] = status.candidates
         capsule = next(iter(project.capsules()), None)
         living = capsule.living() if capsule is not None else []
-        if one.candidate.state is CandidateState.RUNNING and living and len(killed) < 2:
+        is_running = one.candidate.state is CandidateState.RUNNING
+        if capsule is not None and is_running and living and len(killed) < 2:
             [run] = living
-            if run.token not in killed:
+            has_written = any(b"written" in entry.data for entry in capsule.log(run))
+            if has_written and run.token not in killed:
                 killed.append(run.token)
                 kill_keeper(run.directory)
 
