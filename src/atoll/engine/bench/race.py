@@ -29,7 +29,7 @@ from atoll.engine.bench.workspace import (
 from atoll.engine.check.checks import Checker, CheckTarget
 from atoll.engine.project import levels
 from atoll.engine.projects import CapsuleSpec, Project, open_project
-from atoll.host import git
+from atoll.host import git, programs
 from atoll.host.process import run
 from atoll.model.check import CheckSpec
 from atoll.model.errors import DriverError
@@ -194,7 +194,9 @@ class _Subject(NamedTuple):
         on_progress(f"{size}: a check in fresh capsules, and in place")
         long_s = _LONG_S * self.order.scale
         is_whole = self.order.scale == 1
-        command = shlex.join(("python3", "-c", _CHECK, str(_rounds(long_s, root))))
+        # The same program on both sides: a PATH inside may have another `python3` first.
+        python = programs.require_program("python3")
+        command = shlex.join((python, "-c", _CHECK, str(_rounds(long_s, root, python))))
         fresh, plain = self._check_in_turns("true")
         added = tuple(max(0.0, one - other) for one, other in zip(fresh, plain, strict=True))
         aim = at_most(_MOST * _LONG_S) if is_whole else None
@@ -226,11 +228,11 @@ class _Subject(NamedTuple):
         return tuple(fresh[1:]), tuple(plain[1:])
 
 
-def _rounds(wanted_s: float, root: str) -> int:
+def _rounds(wanted_s: float, root: str, python: str) -> int:
     """With so many rounds a check takes about that long here, its start and reading included."""
 
     def took_s(rounds: int) -> float:
-        return timed(run, ("python3", "-c", _CHECK, str(rounds)), cwd=root)
+        return timed(run, (python, "-c", _CHECK, str(rounds)), cwd=root)
 
     took_s(1)
     fixed_s = took_s(1)
