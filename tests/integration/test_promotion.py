@@ -14,6 +14,7 @@ import atoll
 from atoll.cli.promote import render_landing
 from atoll.engine.promotion import acceptance, merge_capsule, stage_commands, stage_runs
 from atoll.engine.promotion.promotions import PromotionReport
+from atoll.keeper import process_tree
 from atoll.model.errors import SpecError, StateError
 from atoll.model.promotion import PromotionState, StepAct
 
@@ -403,14 +404,27 @@ def test_a_command_that_outlives_its_atoll_is_neither_run_nor_undone_beside_itse
     """)
     capsule = desk.work("x")
     started = start_cli("promote", "x", "--to", "staging", cwd=desk.root)
-    wait_for(lambda: desk.marks() == ["ran"], what="the command")
+    store, project = desk.project.session.store, desk.project.record
+
+    def is_recorded():
+        steps = [s for one in store.promotions(project.id) for s in store.promotion_steps(one.id)]
+        return any(step.facts.process for step in steps)
+
+    wait_for(lambda: desk.marks() == ["ran"] and is_recorded(), what="the command")
     started.kill()
     started.wait(timeout=20)
     with pytest.raises(StateError, match="is still running as process"):
         desk.promote(capsule, "staging", again=True)
     with pytest.raises(StateError, match="is still running as process") as found:
         desk.project.promotions.undo()
-    os.killpg(int(str(found.value.hint).rpartition("-")[2]), signal.SIGKILL)
+    group = int(str(found.value.hint).rpartition("-")[2])
+    os.killpg(group, signal.SIGKILL)
+
+    def has_ended():
+        process = process_tree.find_process(group)
+        return process is None or process.is_dead
+
+    wait_for(has_ended, what="the end of the command")
     assert desk.project.promotions.undo().exit_code == 0
     assert desk.marks() == ["ran", "undone"]
 
