@@ -191,5 +191,5 @@ def _render_step(step: PromotionStep) -> str:
             what = facts.command
         case _:
             what = ""
-    told = f": {facts.message}" if facts.message else ""
-    return f"{step.act} {step.state} {moment(step.at)}{f' {what}' if what else ''}{told}"
+    reason = f": {facts.message}" if facts.message else ""
+    return f"{step.act} {step.state} {moment(step.at)}{f' {what}' if what else ''}{reason}"

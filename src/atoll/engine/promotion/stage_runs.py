@@ -167,7 +167,7 @@ def _watch_health(
     *,
     say: Say,
 ) -> None:
-    """The time in which nobody looked, because atoll was killed, does not count."""
+    """The time during which no atoll observed it, because it was killed, does not count."""
     known = journal.find(stage.name, StepAct.HEALTH)
     if known is not None and known.state is StepState.DONE:
         return
@@ -313,8 +313,8 @@ def _keep_work(
     )  # fmt: skip
     recovery_points.describe(Shelf(repository, session.home), point)
     git.set_ref(point.ref, facts.new, cwd=repository)
-    told = f"no other branch has the work of `{promotion.capsule}`: it is in the recovery point "
-    return [f"{told}{name}; atoll recover {name}"]
+    kept = f"no other branch has the work of `{promotion.capsule}`: it is in the recovery point "
+    return [f"{kept}{name}; atoll recover {name}"]
 
 
 def _is_alone(commit: str, facts: StepFacts, repository: str) -> bool:
@@ -337,8 +337,8 @@ def undo_landing(
     if facts.old == facts.new:
         journal.set(landed, StepState.UNDONE)
         return []
-    told = _keep_work(session, project, journal.promotion, facts)
+    notes = _keep_work(session, project, journal.promotion, facts)
     back = facts._replace(old=facts.new, new=facts.old, place="", message="")
     step = journal.start(landed.stage, StepAct.UNDO_LAND, back)
     landing_steps.carry_out(session, project, journal, step)
-    return told
+    return notes

@@ -34,7 +34,7 @@ _LEAVE_S = 20.0
 _OVERRUN_S = 60.0
 """Beyond its own timeout, after which a candidate is ended from here."""
 _CONCLUDED_S = 180.0
-"""How long the end of a run that was told to end may take to be recorded."""
+"""How long the end of a run that was asked to end may take to be recorded."""
 _BASE = 0
 """Instead of the position of a candidate: the checks of the base."""
 
