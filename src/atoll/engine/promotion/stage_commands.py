@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from atoll.engine.state import kept_logs
 from atoll.engine.state.session import Session
 from atoll.host import files, process
 from atoll.model.state import ProjectRecord
@@ -59,10 +60,7 @@ def run_command(
     """Runs a command to its end in the root of the owner's checkout, with its own process group,
     which is killed afterwards. A command that fails is a result. `on_start` gets its process id.
     """
-    directory = session.home / "promotions" / project.id
-    files.make_private_directory(directory.parent)
-    files.make_private_directory(directory)
-    path = directory / f"{int(time.time() * 1000):014d}-{os.urandom(4).hex()}.log"
+    path = kept_logs.new_path(session.home, "promotions", project.id)
     tail = bytearray()
     began = time.monotonic()
     with open(path, "xb", opener=_private, buffering=0) as log:
@@ -89,6 +87,7 @@ def run_command(
             program, take, limit_bytes=_MOST_BYTES, timeout_s=spec.timeout_s, until_exit=True,
             on_start=on_start,
         )  # fmt: skip
+    kept_logs.prune(path.parent)
     code = done.completed.code if done.ended == "whole" else None
     return CommandEnd(
         code=code,
