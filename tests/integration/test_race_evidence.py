@@ -11,8 +11,8 @@ import pytest
 
 import atoll
 from atoll.engine.check.checks import Checker, CheckTarget
-from atoll.engine.race import cross_tests
-from atoll.engine.race.ranking import pick_by_rule
+from atoll.engine.race.evidence import cross_tests
+from atoll.engine.race.evidence.ranking import pick_by_rule
 from atoll.engine.race.results import RaceResults
 from atoll.model.check import CheckSpec
 from atoll.model.errors import DriverError, SpecError, StateError

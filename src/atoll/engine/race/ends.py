@@ -10,8 +10,9 @@ from atoll.engine.agent import budgets, turns
 from atoll.engine.agent.prompts import subject_of
 from atoll.engine.agent.verdicts import TurnVerdict
 from atoll.engine.capsule import exports, removal, work
+from atoll.engine.change.changes import load_changes
 from atoll.engine.history import conversation
-from atoll.engine.race import changed_lines, starts
+from atoll.engine.race import starts
 from atoll.engine.race.field import Field
 from atoll.engine.run import runs
 from atoll.engine.state.leases import workspace_plan
@@ -133,13 +134,13 @@ def record(field: Field, candidate: Candidate, capsule: CapsuleRecord, ended: En
         git.set_ref(race_ref(candidate.race_id, candidate.position), commit, cwd=repository)
         field.reach("kept", candidate)
         tree = tree_of(commit, repository=repository)
-        found = changed_lines.count(field.race.base_commit, commit, repository=repository)
+        found = load_changes(repository, field.race.base_commit, commit)
     except AtollError as error:
         why = f"its work could not be recorded: {error.message}"
         return fail(field, counted, f"{ended.reason}; {why}" if ended.reason else why)
     recorded = counted._replace(
         state=CandidateState.CHECKING, commit=commit, tree=tree,
-        files=found.files, added=found.added, removed=found.removed,
+        files=len(found.files), added=found.added, removed=found.removed,
     )  # fmt: skip
     field.save(recorded)
     field.reach("recorded", recorded)

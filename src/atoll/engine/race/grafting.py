@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.engine.capsule import creation, exports, planning
+from atoll.engine.change.changes import load_changes
 from atoll.engine.project.settings import load_config, parse_limits
-from atoll.engine.race import changed_lines, trees
+from atoll.engine.race.evidence import trees
+from atoll.engine.race.evidence.suites import Listing, TreeFile, find_obstacle
 from atoll.engine.race.field import Field
-from atoll.engine.race.suites import Listing, TreeFile, find_obstacle
 from atoll.model.errors import SpecError, StateError
 from atoll.model.names import parse_name, printable
 from atoll.model.plan import CapsulePlan
@@ -39,7 +40,7 @@ class GraftPart(NamedTuple):
         return not self.path or path == self.path or path.startswith(f"{self.path}/")
 
 
-Changes = dict[str, TreeFile | None]
+TreeChanges = dict[str, TreeFile | None]
 """By path; None where a candidate deleted the file."""
 
 
@@ -63,12 +64,12 @@ def parse_part(text: str) -> GraftPart:
 
 
 def combine(
-    parts: Sequence[GraftPart], changed: dict[str, Changes], base: Listing, *, race: str
-) -> Changes:
+    parts: Sequence[GraftPart], changed: dict[str, TreeChanges], base: Listing, *, race: str
+) -> TreeChanges:
     """The changes of all parts. Raises StateError where a part has none, where two differ about a
     path, and where the result cannot be a tree.
     """
-    result: Changes = {}
+    result: TreeChanges = {}
     by: dict[str, GraftPart] = {}
     conflicts = []
     for part in parts:
@@ -103,7 +104,7 @@ def combine(
     return result
 
 
-def _describe_missing(part: GraftPart, changed: Changes) -> str:
+def _describe_missing(part: GraftPart, changed: TreeChanges) -> str:
     if not part.path:
         return f"`{part.name}` changes nothing"
     tops = list(dict.fromkeys("/".join(path.split("/")[:2]) for path in changed))
@@ -113,10 +114,10 @@ def _describe_missing(part: GraftPart, changed: Changes) -> str:
     return f"`{part.name}` changes nothing at `{printable(part.path)}`, {what}"
 
 
-def load_changes(repository: str, base: Listing, tree: str) -> Changes:
+def find_tree_changes(repository: str, base: Listing, tree: str) -> TreeChanges:
     """What a tree changes of the base."""
     listing = trees.load_listing(tree, repository=repository)
-    changes: Changes = {path: None for path in base if path not in listing}
+    changes: TreeChanges = {path: None for path in base if path not in listing}
     return changes | {path: e for path, e in listing.items() if base.get(path) != e}
 
 
@@ -138,7 +139,7 @@ class Grafting:
         changed = {}
         for part in parts:
             one = self._require(candidates, part.name)
-            changed[part.name] = load_changes(self._repository, base, one.tree)
+            changed[part.name] = find_tree_changes(self._repository, base, one.tree)
         changes = combine(parts, changed, base, race=self._race.name)
         tree = trees.write_tree(self._session, base_tree, changes, repository=self._repository)
         listed = " ".join(printable(part.render()) for part in parts)
@@ -180,7 +181,7 @@ class Grafting:
                 f"the race `{self._race.name}` already has a candidate `{name}`",
                 hint="--name NAME",
             )
-        found = changed_lines.count(self._race.base_commit, commit, repository=self._repository)
+        found = load_changes(self._repository, self._race.base_commit, commit)
         return self._session.store.add_candidate(
             Candidate(
                 self._race.id,
@@ -191,7 +192,7 @@ class Grafting:
                 attempts=1,
                 commit=commit,
                 tree=tree,
-                files=found.files,
+                files=len(found.files),
                 added=found.added,
                 removed=found.removed,
             )

@@ -23,7 +23,7 @@ from atoll.engine.race.candidate_specs import (
     find_entries,
     name_candidates,
 )
-from atoll.engine.race.ranking import JUDGE, lone_judge
+from atoll.engine.race.evidence.ranking import JUDGE, lone_judge
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.agent import AgentTask

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckStopped
-from atoll.engine.race import cross_tests, planning, report, unattended
+from atoll.engine.race import planning, report, unattended
 from atoll.engine.race.candidate_specs import parse_prompts
 from atoll.engine.race.coordinator import Coordinator
+from atoll.engine.race.evidence import cross_tests
 from atoll.engine.race.field import CapsuleActs, Field
 from atoll.engine.race.report import RaceStatus
 from atoll.engine.race.results import RaceResults

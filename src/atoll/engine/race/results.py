@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckTarget
-from atoll.engine.race import comparison, cross_tests, judging, ranking
-from atoll.engine.race.candidate_diffs import BoundedPatch, load_patch
+from atoll.engine.race.evidence import comparison, cross_tests, judging, ranking
+from atoll.engine.race.evidence.candidate_diffs import BoundedPatch, load_patch
+from atoll.engine.race.evidence.ranking import Choice
 from atoll.engine.race.field import Field
 from atoll.engine.race.grafting import Grafting, parse_part
-from atoll.engine.race.ranking import Choice
 from atoll.host import files
 from atoll.model.check import CheckResult
 from atoll.model.errors import AtollError, Interrupted, SpecError, StateError

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.engine.demo import Demo
-    from atoll.engine.race.candidate_diffs import BoundedPatch
+    from atoll.engine.race.evidence.candidate_diffs import BoundedPatch
     from atoll.engine.race.report import CandidateStatus, RaceStatus
     from atoll.engine.race.results import Grafted, Picked
     from atoll.engine.race.unattended import UnattendedEnd

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.race import capacity, changed_lines
+from atoll.engine.race import capacity
 from atoll.engine.race.candidate_specs import (
     MOST,
     RACE_NAME_LENGTH,
@@ -15,7 +15,6 @@ from atoll.engine.race.candidate_specs import (
     parse_prompts,
 )
 from atoll.engine.race.capacity import CandidateNeed, MachineCapacity
-from atoll.engine.race.changed_lines import ChangedLines
 from atoll.model.errors import SpecError
 from atoll.model.names import parse_name, slug
 from atoll.model.race import CandidateSpec
@@ -82,10 +81,3 @@ def test_first_candidate_starts_without_memory() -> None:
     assert not capacity.may_start(full, 1, 4)
     assert not capacity.may_start(full._replace(available_bytes=GIB), 4, 4)
     assert 0 < capacity.find_machine().available_bytes <= capacity.find_machine().memory_bytes
-
-
-def test_changed_lines_are_counted() -> None:
-    said = b"3\t1\ta b\0-\t-\timage.png\x000\t7\tgone\twith\ttabs\0"
-    assert changed_lines.parse(said) == ChangedLines(files=3, added=3, removed=8)
-    assert changed_lines.parse(b"") == ChangedLines()
-    assert changed_lines.parse(b"garbage\0\t\0") == ChangedLines(files=0)

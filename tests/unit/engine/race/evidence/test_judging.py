@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.race.judging import agree, parse_answer
+from atoll.engine.race.evidence.judging import agree, parse_answer
 from atoll.model.errors import DriverError
 
 

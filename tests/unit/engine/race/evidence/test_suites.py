@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.race.change_facts import is_suite_path
-from atoll.engine.race.suites import (
+from atoll.engine.race.evidence.change_facts import is_suite_path
+from atoll.engine.race.evidence.suites import (
     Suite,
     TreeFile,
     base_suite,

@@ -14,7 +14,7 @@ from itertools import count, islice
 from string import ascii_uppercase
 from typing import Any
 
-from atoll.engine.race.candidate_diffs import load_patch
+from atoll.engine.race.evidence.candidate_diffs import load_patch
 from atoll.engine.state.session import Session
 from atoll.host.process import Program, stream
 from atoll.model.errors import DriverError

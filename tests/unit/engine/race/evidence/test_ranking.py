@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.engine.race.ranking import DEFAULT_RULE, find_obstacle, parse_rule, pick_by_rule
+from atoll.engine.race.evidence.ranking import DEFAULT_RULE, find_obstacle, parse_rule, pick_by_rule
 from atoll.model.check import CheckResult, CheckSpec, CheckStatus, Figure
 from atoll.model.errors import SpecError
 from atoll.model.evidence import (

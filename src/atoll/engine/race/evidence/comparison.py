@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atoll.engine.race import ranking, trees
-from atoll.engine.race.change_facts import load_facts
-from atoll.engine.race.cross_tests import find_results, load_matrix, test_checks
-from atoll.engine.race.judging import load_judgement
+from atoll.engine.race.evidence import ranking, trees
+from atoll.engine.race.evidence.change_facts import load_facts
+from atoll.engine.race.evidence.cross_tests import find_results, load_matrix, test_checks
+from atoll.engine.race.evidence.judging import load_judgement
 from atoll.engine.state.session import Session
 from atoll.model.check import CheckResult, CheckStatus
 from atoll.model.errors import AtollError

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from atoll.engine.race.suites import TreeFile
+from atoll.engine.race.evidence.suites import TreeFile
 from atoll.engine.state.session import Session
 from atoll.host import files, git
 from atoll.model.race import Race, race_ref

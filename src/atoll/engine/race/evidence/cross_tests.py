@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from atoll.engine.check.checks import Checker, CheckTarget
-from atoll.engine.race import trees
-from atoll.engine.race.change_facts import is_suite_path
-from atoll.engine.race.suites import Suite, TreeFile, base_suite, overlay, suite_of
+from atoll.engine.race.evidence import trees
+from atoll.engine.race.evidence.change_facts import is_suite_path
+from atoll.engine.race.evidence.suites import Suite, TreeFile, base_suite, overlay, suite_of
 from atoll.engine.state.session import Session
 from atoll.host import git
 from atoll.model.check import CheckResult, CheckSpec, CheckStatus
